@@ -1,0 +1,388 @@
+"""Every noun of Shoal: the protocols, the plain data they exchange, and the errors.
+
+Imports nothing of the project. Arrays are time-major: ``T`` steps, ``E`` environments of one
+actor, ``B`` the batch of a learner. Writers take NumPy arrays, readers return torch tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+Arrays = dict[str, np.ndarray]
+Tensors = dict[str, torch.Tensor]
+
+
+# --------------------------------------------------------------------------------------- errors
+class ShoalError(Exception):
+    """Root of every error that Shoal raises on purpose; its text is one sentence for the user."""
+
+
+class UsageError(ShoalError):
+    """A name or value given by the user is not valid (the command exits with code 2)."""
+
+
+class WiringError(ShoalError):
+    """A program that cannot run: found by ``Program.validate`` before anything starts."""
+
+
+class Deadlock(ShoalError):
+    """No role of a serial program can step; the text lists each role's unready ports."""
+
+
+class Stopped(ShoalError):
+    """Raised out of a blocking port when the run ends. Roles need not catch it."""
+
+
+class EnvironmentFailed(ShoalError):
+    """An environment raised, or returned what it must not; the text names environment and action."""
+
+
+class RoleFailed(ShoalError):
+    """A replica died and its role may not restart: role, index, generation, exit code, traceback."""
+
+    def __init__(self, role: str, index: int, generation: int, exitcode: int | None, cause: str):
+        self.role, self.index, self.generation = role, index, generation
+        self.exitcode, self.cause = exitcode, cause
+        super().__init__(
+            f"{role}[{index}] (generation {generation}) failed with exit code {exitcode}:\n{cause.rstrip()}"
+        )
+
+
+# ------------------------------------------------------------------------------------ plain data
+@dataclass(frozen=True)
+class Field:
+    """Shape and dtype (a NumPy name) of one array of an item; ``axis`` is the batch axis along
+    which a reader joins several items."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    axis: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+Spec = Mapping[str, Field]
+
+
+def spec_nbytes(spec: Spec) -> int:
+    """Bytes of one item of ``spec``."""
+    return sum(f.nbytes for f in spec.values())
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One leaf of an observation. ``kind`` says how a network reads it: ``image`` (uint8
+    ``[C, H, W]``), ``vector`` (floats, any shape) or ``one_hot`` (integers below ``size``)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Literal["image", "vector", "one_hot"] = "vector"
+    size: tuple[int, ...] = ()  # one_hot: number of values of each integer
+
+
+@dataclass(frozen=True)
+class Action:
+    """The action space: ``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``)
+    or ``continuous`` (float32 ``[len(low)]``)."""
+
+    kind: Literal["discrete", "multi_discrete", "continuous"]
+    sizes: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return {"discrete": (), "multi_discrete": (len(self.sizes),), "continuous": (len(self.low),)}[self.kind]
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.kind == "continuous" else "int64"
+
+    def __str__(self) -> str:
+        if self.kind == "continuous":
+            return f"Box({len(self.low)},)"
+        return f"Discrete({self.sizes[0]})" if self.kind == "discrete" else f"MultiDiscrete({list(self.sizes)})"
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a batch of environments offers, known before any process starts.
+
+    observations: flat names: ``obs`` for a plain space, ``obs/camera`` for a Dict, ``obs/0`` for a Tuple.
+    stack: number of frames on axis 0 of ``obs``; only the newest (``obs[:, -1:]``) is new each step.
+    pad: what a stack holds before an episode's first frame: ``repeat`` (of it) or ``zero``.
+    autoreset: ``next_step``: the step after an episode's end ignores its action and returns the first
+        observation (``valid`` is False there); ``same_step``: the ending step already returns the next
+        episode's first observation and the true last one travels in ``EnvStep.final_obs``.
+    """
+
+    id: str
+    observations: dict[str, Observation]
+    action: Action
+    stack: int = 1
+    pad: Literal["repeat", "zero"] = "repeat"
+    autoreset: Literal["next_step", "same_step"] = "next_step"
+    frames_per_step: int = 1
+    backend: str = "gymnasium"
+    why: str = ""  # why ``--backend auto`` chose this backend
+
+
+class Episode(NamedTuple):
+    """A finished episode of the true game: raw (unclipped) return, length in agent steps."""
+
+    ret: float
+    length: int
+
+
+class EnvStep(NamedTuple):
+    """Result of one step of ``E`` environments. ``obs`` is what the next action answers."""
+
+    obs: Arrays  # each [E, ...]
+    reward: np.ndarray  # float32 [E], as used for training (clipped if so configured)
+    terminated: np.ndarray  # bool [E]
+    truncated: np.ndarray  # bool [E]
+    valid: np.ndarray  # bool [E]; False: the action was ignored (autoreset row), never train on it
+    final_obs: Arrays | None  # same_step only: [E, ...], rows meaningful where an episode ended
+    episodes: list[Episode]
+
+
+class EnvBatch(Protocol):
+    """``num_envs`` environments stepped together. The arrays it returns may be reused by the next step."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self, seed: int) -> Arrays: ...
+    def step(self, action: np.ndarray) -> EnvStep: ...
+    def close(self) -> None: ...
+
+
+class Act(NamedTuple):
+    """An agent's answer: actions ``[E, ...]``, the next recurrent state, and arrays ``[E, ...]``
+    stored beside them (behaviour logits, values, Q-values ...)."""
+
+    action: np.ndarray
+    state: Tensors
+    extras: Arrays
+
+
+class Agent(Protocol):
+    """Chooses actions for ``E`` environments. ``first`` (bool ``[E]``) marks observations that start an
+    episode: the agent clears those rows of ``state`` before using it. A greedy agent takes its best guess."""
+
+    def initial_state(self, envs: int) -> Tensors: ...
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act: ...
+    def load(self, params: Tensors, version: int) -> None: ...
+
+
+class Update(NamedTuple):
+    """What one learner update reports; ``priorities`` (float32 ``[B]``) go back to the replay."""
+
+    metrics: Mapping[str, torch.Tensor | float]
+    priorities: torch.Tensor | None = None
+
+
+class Batch(NamedTuple):
+    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32,
+    probability of having drawn each item) only from a replay; ``size`` is the replay's size in items."""
+
+    items: Tensors
+    keys: torch.Tensor | None = None
+    probs: torch.Tensor | None = None
+    size: int = 0
+    versions: tuple[int, ...] = ()  # parameter version each joined item was made with
+
+
+class Algorithm(Protocol):
+    """Tensors in, tensors out; no process, no clock, no file."""
+
+    nets: torch.nn.Module
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, Update]: ...
+    def after_step(self, step: int) -> None: ...
+    def actor_params(self) -> Tensors: ...
+
+
+class Learner(Protocol):
+    """Turns batches into parameters. ``SGDLearner`` is the usual one."""
+
+    step: int
+
+    def update(self, batch: Batch) -> Update: ...
+    def params(self) -> Tensors: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Role(Protocol):
+    """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port."""
+
+    def step(self) -> None: ...
+
+
+class Writer(Protocol):
+    def ready(self) -> bool: ...
+    def put(self, items: Arrays, version: int = 0) -> None:
+        """Copy one item into the channel; blocks while it is full."""
+    def slot(self, version: int = 0) -> AbstractContextManager[Arrays]:
+        """Write one item in place (zero-copy); an exception inside discards it. Blocks while full."""
+
+
+class Reader(Protocol):
+    def ready(self) -> bool: ...
+    def get(self) -> Batch: ...
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None: ...
+
+
+class ParamsWriter(Protocol):
+    def ready(self) -> bool: ...
+    def publish(self, params: Tensors) -> int:
+        """Make ``params`` the latest version and return its number (1, 2, ...). Never blocks."""
+
+
+class ParamsReader(Protocol):
+    def ready(self) -> bool: ...
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
+        """The latest (version, parameters), a private copy; None if not newer. Before the first version, or
+        on a lockstep port while there is nothing newer than the last one read, it blocks."""
+
+
+class Replay(Protocol):
+    """The table behind a replay channel. ``add`` takes one unroll ``[T, E]`` of stream ``writer``."""
+
+    inserted: int  # items that became sampleable, ever
+    sampled: int  # items drawn, ever
+    size: int  # items sampleable now
+
+    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int: ...
+    def sample(self, n: int) -> Batch: ...
+    def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None: ...
+
+
+class ReplaySpec(Protocol):
+    """Plain data that says how big a table is and builds it."""
+
+    def nbytes(self, unroll: Spec) -> int: ...
+    def build(self, unroll: Spec, writers: int, seed: int) -> Replay: ...
+
+
+class Metrics(Protocol):
+    """What a role tells about itself. ``phase`` times a part of the step (nesting is not allowed)."""
+
+    def count(self, name: str, n: int = 1) -> None: ...
+    def record(self, name: str, value: float) -> None: ...
+    def episode(self, ret: float, length: int) -> None: ...
+    def phase(self, name: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass
+class Context:
+    """What a replica knows of itself. ``seed`` = f(run seed, role, index, generation)."""
+
+    role: str
+    index: int
+    replicas: int
+    generation: int
+    seed: int
+    metrics: Metrics
+    total_steps: int | None = None  # environment steps of the whole run, where the run has such an end
+    run_dir: Path | None = None
+
+
+# -------------------------------------------------------------------------------------- wiring
+@dataclass(frozen=True)
+class Ratio:
+    """The only knob between actors and learner (Reverb's samples-per-insert), in items.
+
+    Sampling waits for ``min_size`` items, and afterwards keeps
+    ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` by holding back whichever
+    side is ahead; ``slack`` is in samples. None: neither side ever waits for the other.
+    """
+
+    min_size: int = 1
+    samples_per_insert: float | None = None
+    slack: float = 64.0
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A typed connection. ``capacity`` counts items per writer (queue and replay input)."""
+
+    name: str
+    kind: Literal["queue", "replay", "params", "board"]
+    spec: Spec
+    capacity: int = 2
+    ratio: Ratio = Ratio()
+    table: ReplaySpec | None = None  # replay only
+
+    def writer(self) -> Port:
+        return Port(self, "write")
+
+    def reader(self, count: int = 1, each: bool = False, lockstep: bool = False) -> Port:
+        """A read end. queue: ``count`` items per ``get``, from any writer, or, with ``each``, one from
+        every writer in order. replay: ``count`` sampled items. params with ``lockstep``: ready only
+        when there is a version newer than the last one read."""
+        return Port(self, "read", count, each, lockstep)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A directed end of a channel, given to a role by keyword."""
+
+    channel: Channel
+    direction: Literal["read", "write"]
+    count: int = 1
+    each: bool = False
+    lockstep: bool = False
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """A role of a program: ``make(ctx, **ports)`` builds it inside its process."""
+
+    name: str
+    make: Callable[..., Role]
+    ports: dict[str, Port]
+    replicas: int = 1
+    on_failure: Literal["stop", "restart"] = "stop"
+    threads: int = 1
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a run ends: the first of these that is reached. ``steps`` are environment (agent) steps over all
+    actors, ``episode_return`` the mean of the last 100 episodes."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    updates: int | None = None
+    episode_return: float | None = None
+
+
+@dataclass
+class Report:
+    """How a run ended. ``params`` are the last published parameters of each params channel."""
+
+    reason: str
+    steps: int
+    updates: int
+    seconds: float
+    episode_return: float  # mean of the last 100 episodes; nan before the first
+    episodes: int
+    params: dict[str, Tensors] = field(default_factory=dict)
+    restarts: int = 0
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    def launch(self, program: Any, *, seed: int, stop: Stop, run_dir: Path | None = None) -> Report: ...
