@@ -1,0 +1,27 @@
+"""Networks: torsos, encoder, recurrent core, heads, action distributions, normalisers, precision."""
+
+from shoal.nets.distributions import ActionDistribution
+from shoal.nets.encoder import Encoder
+from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead
+from shoal.nets.init import orthogonal
+from shoal.nets.normaliser import RewardScaler, RunningNorm
+from shoal.nets.precision import autocast
+from shoal.nets.recurrent import RecurrentCore
+from shoal.nets.torsos import MLP, ImpalaResNet, NatureCNN
+
+__all__ = [
+    "MLP",
+    "ActionDistribution",
+    "DuelingQHead",
+    "Encoder",
+    "ImpalaResNet",
+    "NatureCNN",
+    "PolicyHead",
+    "QHead",
+    "RecurrentCore",
+    "RewardScaler",
+    "RunningNorm",
+    "ValueHead",
+    "autocast",
+    "orthogonal",
+]

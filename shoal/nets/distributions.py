@@ -1,0 +1,92 @@
+"""Distributions over actions as functions of one parameter tensor [..., P].
+
+No ``torch.distributions``: its objects and checks cost several times the arithmetic on an actor's batches.
+
+Sampling [1024, 2] logits on one CPU thread, microseconds: ``multinomial`` 110, exponential race 96, inverse
+CDF 62, Gumbel from uniforms 24 ([1024, 6]: 256, 240, 126, 49), and for two actions one uniform against
+a sigmoid 13. So: the last for two actions, Gumbel for more.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from shoal.api import Action
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+def sample_categorical(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """logits [..., A] -> int64 [...]."""
+    if logits.shape[-1] == 2:
+        u = torch.rand(logits.shape[:-1], device=logits.device, generator=generator)
+        return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
+    u = torch.rand(logits.shape, device=logits.device, generator=generator)
+    return (logits - u.log_().neg_().log_()).argmax(-1)  # u = 0 gives -inf: never chosen
+
+
+class ActionDistribution:
+    """How parameters [..., P] describe actions [..., *action.shape].
+
+    P: discrete, the logits; multi_discrete, the logits of all parts in a row; continuous, means then log standard
+    deviations (2 d). Log-probabilities and entropies are summed over parts or dimensions, and float32.
+    """
+
+    def __init__(self, action: Action):
+        self.action = action
+        self.kind = action.kind
+        self.sizes = list(action.sizes)
+        self.params_size = 2 * len(action.low) if action.kind == "continuous" else sum(action.sizes)
+
+    def _parts(self, params: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.split(params, self.sizes, -1))
+
+    def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        params = params.detach().float()
+        if self.kind == "discrete":
+            return sample_categorical(params, generator)
+        if self.kind == "multi_discrete":
+            return torch.stack([sample_categorical(p, generator) for p in self._parts(params)], -1)
+        mean, log_std = params.chunk(2, -1)
+        noise = torch.randn(mean.shape, device=mean.device, generator=generator)
+        return noise.mul_(log_std.exp()).add_(mean)
+
+    def mode(self, params: Tensor) -> Tensor:
+        params = params.detach().float()
+        if self.kind == "discrete":
+            return params.argmax(-1)
+        if self.kind == "multi_discrete":
+            return torch.stack([p.argmax(-1) for p in self._parts(params)], -1)
+        return params.chunk(2, -1)[0].clone()
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        """params [..., P], action [..., *shape] -> [...]."""
+        params = params.float()
+        if self.kind == "discrete":
+            return params.log_softmax(-1).gather(-1, action.long()[..., None]).squeeze(-1)
+        if self.kind == "multi_discrete":
+            logs = [p.log_softmax(-1) for p in self._parts(params)]
+            parts = [p.gather(-1, action[..., i : i + 1].long()) for i, p in enumerate(logs)]
+            return torch.cat(parts, -1).sum(-1)
+        mean, log_std = params.chunk(2, -1)
+        z = (action - mean) * (-log_std).exp()
+        return (-0.5 * z.square() - log_std).sum(-1) - 0.5 * _LOG_2PI * mean.shape[-1]
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """params [..., P] -> [...]."""
+        params = params.float()
+        if self.kind == "discrete":
+            return _categorical_entropy(params)
+        if self.kind == "multi_discrete":
+            return torch.stack([_categorical_entropy(p) for p in self._parts(params)], -1).sum(-1)
+        log_std = params.chunk(2, -1)[1]
+        return (log_std + 0.5 * (1 + _LOG_2PI)).sum(-1)
+
+
+def _categorical_entropy(logits: Tensor) -> Tensor:
+    logs = logits.log_softmax(-1)
+    probs = logs.exp()
+    return -(probs * logs.masked_fill(probs == 0, 0.0)).sum(-1)  # 0 log 0 = 0, also for logits of -inf

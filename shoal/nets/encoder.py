@@ -1,0 +1,143 @@
+"""From a dict of observations with any leading dimensions to one feature vector each."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shoal.api import Observation, UsageError
+from shoal.nets.precision import full
+from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
+
+Observations = Mapping[str, Observation]
+Factory = Callable[[dict[str, Observation]], nn.Module]
+TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "none")
+
+
+class Encoder(nn.Module):
+    """Maps ``{name: [..., *shape]}`` to ``[..., features]`` (always float32).
+
+    Each image goes through a convolutional torso of its own; vectors (flattened) and integers (one-hot)
+    are joined and go through one MLP; then all are joined. ``torso``:
+
+    * ``auto`` = ``nature``; ``nature``, ``impala-shallow`` and ``impala-deep`` say how images are read;
+    * ``mlp`` flattens images into the MLP as well; ``none`` joins everything with no parameters at all;
+    * your own: a function (or ``"module:function"``) from ``{name: Observation}`` to an ``nn.Module`` with
+      an integer ``.features``, called with ``{name: [N, *shape]}`` and returning ``[N, features]``.
+
+    ``fc=False`` leaves out the convolutional torsos' fully connected layer: a dueling head brings its own.
+    """
+
+    features: int
+
+    def __init__(
+        self,
+        observations: Observations,
+        torso: str | Factory = "auto",
+        hidden: Sequence[int] = (64, 64),
+        activation: Activation = "tanh",
+        layer_norm: bool = False,
+        fc: bool = True,
+    ):
+        super().__init__()
+        self.observations = dict(observations)
+        name, spec = next(iter(self.observations.items()))
+        self._lead_of, self._event_dims = name, len(spec.shape)
+        self.own: nn.Module | None = None
+        self.images = nn.ModuleDict()
+        self.flat: list[str] = []
+        self.mlp: nn.Module = nn.Identity()
+        factory = resolve_torso(torso)
+        if factory is not None:
+            self.own = factory(self.observations)
+            if not isinstance(getattr(self.own, "features", None), int):
+                raise UsageError(f"the network made by {torso!r} needs an integer attribute 'features'")
+            self.features = cast(int, self.own.features)
+            return
+        self.features = 0
+        for name, spec in self.observations.items():
+            if spec.kind == "image" and torso not in ("mlp", "none"):
+                image = _image_torso(cast(str, torso), spec.shape, layer_norm, fc)
+                self.images[_key(name)] = image
+                self.features += image.features
+            else:
+                self.flat.append(name)
+        inputs = sum(_flat_size(self.observations[n]) for n in self.flat)
+        if self.flat and torso != "none" and len(hidden):
+            self.mlp = MLP((inputs, *hidden), activation, layer_norm)
+            inputs = hidden[-1]
+        self.features += inputs
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        lead = obs[self._lead_of].shape
+        lead = lead[: len(lead) - self._event_dims]
+        rows = {n: obs[n].reshape(-1, *o.shape) for n, o in self.observations.items()}  # [N, *shape]
+        if self.own is not None:
+            y = self.own(rows)
+        else:
+            parts: list[Tensor] = [self.images[_key(n)](rows[n]).float() for n in rows if _key(n) in self.images]
+            if self.flat:
+                flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
+                parts.append(self._vector(flats[0] if len(flats) == 1 else torch.cat(flats, -1)))
+            y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return cast(Tensor, y).float().reshape(*lead, self.features)
+
+    def _vector(self, x: Tensor) -> Tensor:
+        with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
+            y: Tensor = self.mlp(x)
+        return y
+
+
+def resolve_torso(torso: str | Factory) -> Factory | None:
+    """The user's factory behind ``torso``, or None for one of ``TORSOS``."""
+    if not isinstance(torso, str):
+        return torso
+    if torso in TORSOS:
+        return None
+    module, found, attribute = torso.partition(":")
+    if not found:
+        raise UsageError(f"torso must be one of {', '.join(TORSOS)} or 'module:function', not {torso!r}")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as e:
+        raise UsageError(f"torso {torso!r} cannot be imported: {e}") from e
+    if not callable(factory):
+        raise UsageError(f"torso {torso!r} is a {type(factory).__name__}, not a function")
+    return cast(Factory, factory)
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "_")  # ModuleDict takes no dots
+
+
+def _image_torso(torso: str, shape: tuple[int, ...], layer_norm: bool, fc: bool) -> NatureCNN | ImpalaResNet:
+    if len(shape) != 3:
+        raise UsageError(f"an image must have shape [C, H, W], not {list(shape)}")
+    c, h, w = shape
+    if torso in ("auto", "nature"):
+        return NatureCNN(c, h, w, 512 if fc else 0, layer_norm)
+    return ImpalaResNet(c, h, w, "deep" if torso == "impala-deep" else "shallow", 256 if fc else 0, layer_norm)
+
+
+def _flat_size(spec: Observation) -> int:
+    if spec.kind == "one_hot":
+        return sum(spec.size)
+    n = 1
+    for d in spec.shape:
+        n *= d
+    return n
+
+
+def _flatten(x: Tensor, spec: Observation) -> Tensor:
+    """[N, *shape] -> [N, flat size], float32."""
+    if spec.kind == "one_hot":
+        columns = x.reshape(len(x), -1).long()
+        hots = [F.one_hot(columns[:, i], n) for i, n in enumerate(spec.size)]
+        return torch.cat(hots, -1).float()
+    y = x.reshape(len(x), -1).float()
+    return y * (1 / 255) if spec.kind == "image" and x.dtype == torch.uint8 else y

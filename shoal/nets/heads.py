@@ -1,0 +1,91 @@
+"""Heads: from features [..., F] to policy parameters, values and Q-values. Always float32."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from shoal.api import Action
+from shoal.nets.distributions import ActionDistribution
+from shoal.nets.init import POLICY_GAIN, VALUE_GAIN, orthogonal
+from shoal.nets.precision import full
+
+
+class PolicyHead(nn.Module):
+    """Features [..., F] -> parameters [..., P] of ``.dist``. Continuous: the log standard deviation is a
+    parameter of its own, the same in every state and 0 at first, repeated into every row of the output."""
+
+    def __init__(self, features: int, action: Action, gain: float = POLICY_GAIN):
+        super().__init__()
+        self.dist = ActionDistribution(action)
+        outputs = len(action.low) if action.kind == "continuous" else self.dist.params_size
+        self.linear = orthogonal(nn.Linear(features, outputs), gain)
+        self.log_std = nn.Parameter(torch.zeros(outputs)) if action.kind == "continuous" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        with full(x.device):
+            y: Tensor = self.linear(x.float())
+            return y if self.log_std is None else torch.cat((y, self.log_std.expand_as(y)), -1)
+
+
+class ValueHead(nn.Module):
+    """Features [..., F] -> values [...]."""
+
+    def __init__(self, features: int, gain: float = VALUE_GAIN):
+        super().__init__()
+        self.linear = orthogonal(nn.Linear(features, 1), gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with full(x.device):
+            return cast(Tensor, self.linear(x.float())).squeeze(-1)
+
+
+class QHead(nn.Module):
+    """Features [..., F] -> Q-values [..., actions], one linear layer."""
+
+    def __init__(self, features: int, actions: int):
+        super().__init__()
+        self.linear = nn.Linear(features, actions)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with full(x.device):
+            return cast(Tensor, self.linear(x.float()))
+
+
+class DuelingQHead(nn.Module):
+    """Wang et al. 2016: Q = V + A - mean A, a hidden layer of 512 units per stream, and the gradient that
+    the two streams send into the shared torso scaled by 1/sqrt(2)."""
+
+    def __init__(self, features: int, actions: int, hidden: int = 512):
+        super().__init__()
+        self.value = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, actions))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with full(x.device):
+            x = scale_gradient(x.float(), 1 / math.sqrt(2))
+            return combine_dueling(self.value(x), self.advantage(x))
+
+
+def combine_dueling(value: Tensor, advantage: Tensor) -> Tensor:
+    """value [..., 1], advantage [..., A] -> Q [..., A]."""
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale  # type: ignore[attr-defined]
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * ctx.scale, None  # type: ignore[attr-defined]
+
+
+def scale_gradient(x: Tensor, scale: float) -> Tensor:
+    """``x`` itself, whose gradient is multiplied by ``scale`` on the way back."""
+    return cast(Tensor, _ScaleGradient.apply(x, scale))  # type: ignore[no-untyped-call]

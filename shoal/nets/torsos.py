@@ -1,0 +1,119 @@
+"""Torsos: from one batch [N, ...] of one kind of input to features [N, F].
+
+Each has ``.features``. Images are uint8 [N, C, H, W] (floats are taken as already scaled), become
+channels-last, and are scaled by 1/255 inside. An image with a side below 36 pixels is too small for
+the 8x8 stride-4 kernels of the published networks: ``NatureCNN`` and the shallow ``ImpalaResNet`` then
+use padded 3x3 kernels, stride 2, 2 (and 1), with the same numbers of channels (``.small`` is True).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shoal.nets.precision import compute_dtype
+
+Activation = Literal["tanh", "relu"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+SMALL = 36  # pixels: 36 -> 8 -> 3 -> 1 is the smallest side that the Nature network's kernels fit
+
+
+class MLP(nn.Sequential):
+    """Linear layers ``sizes[0] -> sizes[1] -> ...``, each followed by (layer norm and) the activation."""
+
+    def __init__(self, sizes: Sequence[int], activation: Activation = "tanh", layer_norm: bool = False):
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(sizes):
+            layers.append(nn.Linear(inputs, outputs))
+            if layer_norm:
+                layers.append(nn.LayerNorm(outputs))
+            layers.append(ACTIVATIONS[activation]())
+        super().__init__(*layers)
+        self.features = sizes[-1]
+
+
+def prepare_images(x: Tensor) -> Tensor:
+    """[N, C, H, W] as a convolution wants it: channels last, in its dtype, scaled into [0, 1]."""
+    y = x.contiguous(memory_format=torch.channels_last).to(compute_dtype(x.device))
+    return y.mul_(1 / 255) if x.dtype == torch.uint8 else y
+
+
+class ImageTorso(nn.Module):
+    """Convolutions, then (unless ``fc`` is 0) one fully connected layer of ``fc`` units and a relu."""
+
+    def __init__(self, convs: nn.Module, channels: int, h: int, w: int, fc: int, layer_norm: bool):
+        super().__init__()
+        self.convs = convs
+        with torch.no_grad():
+            flat = convs(torch.zeros(1, channels, h, w)).numel()
+        self.features = fc or flat
+        self.fc: nn.Module = MLP((flat, fc), "relu", layer_norm) if fc else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(self.convs(prepare_images(x)).flatten(1))
+        return y
+
+
+class NatureCNN(ImageTorso):
+    """Mnih et al. 2015: 32 8x8/4, 64 4x4/2, 64 3x3/1, 512 units."""
+
+    def __init__(self, channels: int, h: int, w: int, fc: int = 512, layer_norm: bool = False):
+        small = min(h, w) < SMALL
+        kernels = ((3, 2, 1), (3, 2, 1), (3, 1, 1)) if small else ((8, 4, 0), (4, 2, 0), (3, 1, 0))
+        super().__init__(_plain(channels, (32, 64, 64), kernels), channels, h, w, fc, layer_norm)
+        self.small = small
+
+
+class ImpalaResNet(ImageTorso):
+    """Espeholt et al. 2018, figure 3. Shallow: 16 8x8/4, 32 4x4/2, 256 units. Deep: sections of 16, 32 and
+    32 channels (3x3 convolution, 3x3/2 max-pool, two residual blocks), relu, 256 units: 15 convolutions."""
+
+    def __init__(
+        self,
+        channels: int,
+        h: int,
+        w: int,
+        depth: Literal["shallow", "deep"] = "deep",
+        fc: int = 256,
+        layer_norm: bool = False,
+    ):
+        small = depth == "shallow" and min(h, w) < SMALL
+        if depth == "shallow":
+            convs = _plain(channels, (16, 32), ((3, 2, 1), (3, 2, 1)) if small else ((8, 4, 0), (4, 2, 0)))
+        else:
+            convs = nn.Sequential(_Section(channels, 16), _Section(16, 32), _Section(32, 32), nn.ReLU())
+        super().__init__(convs, channels, h, w, fc, layer_norm)
+        self.small = small
+
+
+def _plain(channels: int, widths: Sequence[int], kernels: Sequence[tuple[int, int, int]]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs, (kernel, stride, pad) in zip((channels, *widths[:-1]), widths, kernels, strict=True):
+        layers += [nn.Conv2d(inputs, outputs, kernel, stride, pad), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv0 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv1(F.relu(self.conv0(F.relu(x))))
+        return x + y
+
+
+class _Section(nn.Sequential):
+    def __init__(self, inputs: int, channels: int):
+        super().__init__(
+            nn.Conv2d(inputs, channels, 3, padding=1),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            _Residual(channels),
+            _Residual(channels),
+        )

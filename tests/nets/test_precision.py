@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from shoal.api import Observation, UsageError
+from shoal.nets import Encoder, autocast, precision
+
+IMAGES = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, "impala-shallow")
+VECTORS = Encoder({"obs": Observation((4,), "float32")})
+
+
+@pytest.mark.parametrize("amx", [True, False])
+def test_auto(monkeypatch, amx):
+    monkeypatch.setattr(precision, "has_amx", lambda: amx)
+    assert precision.resolve("auto", "cpu", IMAGES) == ("bf16" if amx else "fp32")
+    assert precision.resolve("auto", "cpu") == ("bf16" if amx else "fp32")
+    assert precision.resolve("auto", "cpu", VECTORS) == "fp32"
+    assert precision.resolve("bf16", "cpu", VECTORS) == "bf16"
+
+
+def test_unknown_precision():
+    with pytest.raises(UsageError, match="fp16"):
+        precision.resolve("fp16")  # type: ignore[arg-type]
+
+
+def test_bf16_is_close_and_features_and_gradients_are_float32():
+    x = {"obs": torch.randint(0, 256, (2, 3, 4, 84, 84), dtype=torch.uint8)}
+    with autocast("fp32"):
+        want = IMAGES(x)
+    with autocast("bf16"):
+        assert precision.compute_dtype(torch.device("cpu")) == torch.bfloat16
+        got = IMAGES(x)
+    assert precision.compute_dtype(torch.device("cpu")) == torch.float32
+    assert got.dtype == torch.float32 and not torch.equal(got, want)
+    torch.testing.assert_close(got, want, atol=0.02, rtol=0.05)
+    got.sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in IMAGES.parameters())
+
+
+def test_vectors_stay_float32_under_autocast():
+    x = {"obs": torch.randn(5, 4)}
+    with autocast("bf16"):
+        got = VECTORS(x)
+    assert torch.equal(got, VECTORS(x))
+
+
+def test_cuda_counts_only_where_there_is_one():
+    assert precision.supports_bf16("cuda") == (torch.cuda.is_available() and torch.cuda.is_bf16_supported(False))

@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from shoal.api import UsageError
+from shoal.nets import RecurrentCore
+
+T, B, F, H = 12, 5, 7, 6
+
+
+def loop(core, x, first, state):
+    ys = []
+    for t in range(len(x)):
+        y, state = core.step(x[t], first[t], state)
+        ys.append(y)
+    return torch.stack(ys), state
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("p", [0.0, 0.02, 0.3, 1.0])  # few firsts: fused calls; many: cells
+def test_unroll_is_step_in_a_loop_in_values_and_gradients(kind, p):
+    torch.manual_seed(int(100 * p))
+    core = RecurrentCore(kind, F, H)
+    x, first = torch.randn(T, B, F), torch.rand(T, B) < p
+    state = {k: torch.randn(B, H) for k in core.keys}
+    results = []
+    for run in (core.unroll, lambda *a: loop(core, *a)):
+        core.zero_grad()
+        leaves = [x.clone().requires_grad_(), *(v.clone().requires_grad_() for v in state.values())]
+        y, end = run(leaves[0], first, dict(zip(core.keys, leaves[1:], strict=True)))
+        (y.square().sum() + sum(v.sin().sum() for v in end.values())).backward()
+        results.append([y, *end.values(), *(v.grad for v in leaves), *(q.grad for q in core.parameters())])
+    assert results[0][0].shape == (T, B, core.features)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_both_ways_through_unroll_agree(kind):
+    core = RecurrentCore(kind, F, H)
+    x, first = torch.randn(T, B, F), torch.rand(T, B) < 0.2
+    core._stretch = 0
+    fused, _ = core.unroll(x, first, core.initial_state(B))
+    core._stretch = 10 * T
+    cells, _ = core.unroll(x, first, core.initial_state(B))
+    torch.testing.assert_close(fused, cells, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_first_forgets_everything_before_it_even_nan(kind):
+    core = RecurrentCore(kind, F, H)
+    x, first = torch.randn(T, B, F), torch.zeros(T, B, dtype=torch.bool)
+    first[4, 2] = True
+    state = core.initial_state(B)
+    y, _ = core.unroll(x, first, state)
+    alone, _ = core.unroll(x[4:, 2:3], torch.zeros(T - 4, 1, dtype=torch.bool), core.initial_state(1))
+    torch.testing.assert_close(y[4:, 2:3], alone)
+    state["h"][1] = float("nan")
+    y, end = core.step(x[0], torch.tensor([False, True, False, False, False]), state)
+    assert y.isfinite().all() and all(v.isfinite().all() for v in end.values())
+
+
+def test_states():
+    lstm = RecurrentCore("lstm", F, H)
+    assert {k: tuple(v.shape) for k, v in lstm.initial_state(3).items()} == {"h": (3, H), "c": (3, H)}
+    assert list(RecurrentCore("gru", F, H).initial_state(3)) == ["h"]
+    none = RecurrentCore("none", F, H)
+    assert none.initial_state(3) == {} and none.features == F and not list(none.parameters())
+    with pytest.raises(UsageError, match="rnn"):
+        RecurrentCore("rnn", F, H)  # type: ignore[arg-type]
+
+
+def test_orthogonal_gates():
+    w = RecurrentCore("lstm", F, H).rnn.weight_hh_l0
+    for gate in w.split(H):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(H), rtol=1e-5, atol=1e-5)
+
+
+def test_core_stays_float32_under_autocast():
+    core = RecurrentCore("lstm", F, H)
+    x, first = torch.randn(T, B, F), torch.zeros(T, B, dtype=torch.bool)
+    want, _ = core.unroll(x, first, core.initial_state(B))
+    with torch.autocast("cpu", torch.bfloat16):
+        got, _ = core.unroll(x, first, core.initial_state(B))
+    assert got.dtype == torch.float32 and torch.equal(got, want)

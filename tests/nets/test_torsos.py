@@ -1,0 +1,138 @@
+import pytest
+import torch
+
+from shoal.api import Observation, UsageError
+from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
+
+IMAGE = Observation((4, 84, 84), "uint8", "image")
+SMALL = Observation((3, 20, 20), "uint8", "image")
+VECTOR = Observation((2, 3), "float32")
+HOT = Observation((2,), "int64", "one_hot", (3, 4))
+
+
+def parameters(*modules):
+    return sum(p.numel() for m in modules for p in m.parameters())
+
+
+def image(shape, *lead):
+    return torch.randint(0, 256, (*lead, *shape), dtype=torch.uint8)
+
+
+def test_nature_has_the_published_layers():
+    net = NatureCNN(4, 84, 84)
+    assert net.features == 512 and not net.small
+    assert parameters(net) == 1_684_128  # 8224 + 32832 + 36928 + 1606144
+    assert NatureCNN(4, 84, 84, fc=0).features == 3136
+
+
+def test_impala_sizes_are_those_of_the_paper():
+    """15 convolutions; with an LSTM of 256 units 1.6M parameters, and 1.2M with two convolutions."""
+    core = RecurrentCore("lstm", 256 + 1 + 9, 256)  # features, last reward, last action
+    shallow, deep = (ImpalaResNet(3, 72, 96, depth) for depth in ("shallow", "deep"))  # DMLab
+    assert sum(isinstance(m, torch.nn.Conv2d) for m in deep.modules()) == 15
+    assert 1.1e6 < parameters(shallow, core) < 1.25e6
+    assert 1.5e6 < parameters(deep, core) < 1.65e6
+
+
+@pytest.mark.parametrize("side", [5, 7, 10, 20, 35, 36, 64])
+@pytest.mark.parametrize("make", [NatureCNN, ImpalaResNet, lambda *a: ImpalaResNet(*a, depth="shallow")])
+def test_any_image_size(make, side):
+    net = make(3, side, side)
+    assert net(image((3, side, side), 2)).shape == (2, net.features)
+    assert net.small == (side < 36 and not any(isinstance(m, torch.nn.MaxPool2d) for m in net.modules()))
+
+
+def test_uint8_is_scaled_and_floats_are_not():
+    net, x = NatureCNN(3, 20, 20), image((3, 20, 20), 2)
+    torch.testing.assert_close(net(x), net(x.float() / 255))
+    kept = x.float()
+    net(kept)
+    assert torch.equal(kept, x.float())  # inputs are never changed in place
+
+
+def test_parameters_are_plainly_contiguous():
+    """Flat parameter buffers and safetensors want it; the images alone make the convolutions channels-last."""
+    assert all(p.is_contiguous() for p in NatureCNN(4, 84, 84).parameters())
+
+
+@pytest.mark.parametrize("torso", ["auto", "mlp", "nature", "impala-shallow", "impala-deep", "none"])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_encoder_folds_any_leading_dims(torso, lead):
+    obs = {"obs/front.left": SMALL, "obs/rear": SMALL, "obs/x": VECTOR, "obs/id": HOT}
+    net = Encoder(obs, torso, hidden=(16,))
+    x = {
+        "obs/front.left": image(SMALL.shape, *lead),
+        "obs/rear": image(SMALL.shape, *lead),
+        "obs/x": torch.randn(*lead, 2, 3),
+        "obs/id": torch.randint(0, 3, (*lead, 2)),
+    }
+    y = net(x)
+    assert y.shape == (*lead, net.features) and y.dtype == torch.float32
+    flat = net({k: v.reshape(-1, *obs[k].shape) for k, v in x.items()})
+    torch.testing.assert_close(y.reshape(-1, net.features), flat)
+
+
+def test_encoder_sizes():
+    assert Encoder({"obs": VECTOR}, hidden=(64, 64)).features == 64
+    assert Encoder({"obs": VECTOR}, "none").features == 6
+    assert Encoder({"obs": VECTOR}, hidden=()).features == 6
+    assert Encoder({"obs": IMAGE}).features == 512
+    assert Encoder({"obs": IMAGE}, fc=False).features == 3136
+    assert Encoder({"obs": IMAGE}, "impala-deep").features == 256
+    assert Encoder({"a": IMAGE, "b": IMAGE, "c": VECTOR}, hidden=(8,)).features == 1032
+
+
+def test_one_hot():
+    net = Encoder({"obs": HOT}, "none")
+    assert net({"obs": torch.tensor([[2, 1]])}).tolist() == [[0, 0, 1, 0, 1, 0, 0]]
+    single = Encoder({"obs": Observation((), "int64", "one_hot", (3,))}, "none")
+    assert single({"obs": torch.tensor([2, 0])}).tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+class Sum(torch.nn.Module):
+    features = 1
+
+    def forward(self, obs):
+        assert obs["obs"].dim() == 3  # [N, 2, 3]
+        return obs["obs"].flatten(1).sum(-1, keepdim=True)
+
+
+def make_sum(observations):
+    assert observations == {"obs": VECTOR}
+    return Sum()
+
+
+@pytest.mark.parametrize("torso", [make_sum, f"{__name__}:make_sum"])
+def test_a_users_own_network(torso, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[make_sum.__module__])
+    assert Encoder({"obs": VECTOR}, torso)({"obs": torch.ones(4, 5, 2, 3)}).tolist() == [[[6.0]] * 5] * 4
+
+
+@pytest.mark.parametrize(
+    "torso, text",
+    [("resnet", "one of auto"), ("nowhere.at.all:f", "cannot be imported"), ("math:nothing", "cannot be imported")],
+)
+def test_unknown_torsos(torso, text):
+    with pytest.raises(UsageError, match=text):
+        Encoder({"obs": VECTOR}, torso)
+
+
+def test_own_network_without_features():
+    with pytest.raises(UsageError, match="features"):
+        Encoder({"obs": VECTOR}, lambda obs: torch.nn.Flatten())
+    with pytest.raises(UsageError, match="not a function"):
+        Encoder({"obs": VECTOR}, "math:pi")
+
+
+def test_layer_norm_and_activation():
+    layers = [type(m).__name__ for m in MLP((3, 4, 5), "relu", layer_norm=True)]
+    assert layers == ["Linear", "LayerNorm", "ReLU"] * 2
+
+
+def test_orthogonal():
+    net = orthogonal(MLP((8, 4)))
+    torch.testing.assert_close(net[0].weight @ net[0].weight.T, 2 * torch.eye(4), rtol=1e-5, atol=1e-5)
+    assert net[0].bias.abs().max() == 0
+    assert orthogonal(MLP((4, 4)), 0.01)[0].weight.detach().norm().item() == pytest.approx(0.02, rel=1e-4)
