@@ -1,0 +1,14 @@
+"""Environments by name: ``spec`` says what one offers, ``make`` builds a batch of them.
+
+A name is a Gymnasium id (``CartPole-v1``, ``ALE/Pong-v5``, ``MiniGrid-MemoryS7-v0``), one of Shoal's own (``toy:...``,
+``shoal/CartPoleNoVelocity-v1``), or a factory of the user's: ``package.module:factory`` or ``path/to/file.py:factory``.
+The factory gets ``EnvOptions.kwargs`` and returns a ``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv`` if it takes
+``num_envs``.
+"""
+
+from __future__ import annotations
+
+from ._make import make, spec
+from .options import EnvOptions
+
+__all__ = ["EnvOptions", "make", "spec"]

@@ -1,0 +1,74 @@
+"""``spec`` and ``make``: name and options to a batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from shoal.api import EnvBatch, EnvSpec, UsageError
+
+from . import ale, registry, wrappers
+from .batch import VectorBatch
+from .options import EnvOptions
+from .spaces import ActionCodec, ObservationCodec
+
+# MiniGrid's image holds codes, not intensities: object, colour and state (a door's, or the agent's direction)
+MINIGRID_CODES = {"obs/image": (11, 6, 4)}
+
+
+def spec(env: str, options: EnvOptions) -> EnvSpec:
+    """What ``make`` would give. Builds one sub-environment and throws it away; starts no process."""
+    batch = make(env, 1, 0, options)
+    batch.close()
+    return batch.spec
+
+
+def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
+    """``num`` sub-environments in this process; ``reset`` reseeds them."""
+    if num < 1:
+        raise UsageError(f"a batch needs at least one environment, not {num}")
+    found = registry.find(env, options)
+    if found.backend == "ale":
+        raw: Any = ale.make_vector(found.game, num, options)
+    elif found.vector is not None:
+        raw = found.vector(num)
+    else:
+        assert found.single is not None
+        raw = _sync(found.id, found.single, num)
+    mode = AutoresetMode(raw.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+    symbolic = MINIGRID_CODES if found.id.startswith(registry.PACKAGES["minigrid"]) else None
+    observation = ObservationCodec(raw.single_observation_space, env, symbolic)
+    action = ActionCodec(raw.single_action_space, env)
+    is_ale = found.backend == "ale"
+    described = EnvSpec(
+        id=env,
+        observations=observation.observations,
+        action=action.action,
+        stack=options.stack if is_ale else 1,
+        pad="zero" if is_ale else "repeat",
+        autoreset="next_step" if mode is AutoresetMode.NEXT_STEP else "same_step",
+        frames_per_step=options.frame_skip if is_ale else 1,
+        backend=found.backend,
+        why=found.why,
+    )
+    seeds = "array" if is_ale else "list" if found.single is not None else "int"
+    batch: EnvBatch = (inner := VectorBatch(raw, described, observation, action, mode, seeds, options.check))
+    if is_ale and options.life_loss:
+        fire = options.fire_reset and ale.needs_fire(raw)
+        batch = ale.LifeLoss(inner, options.stack, ale.FIRE if fire else 0)
+    if options.reward_clip != "none":
+        batch = wrappers.ClipReward(batch, options.reward_clip)
+    if options.last_action_reward:
+        described = replace(described, observations=wrappers.LastActionReward.observations(described))
+        batch = wrappers.LastActionReward(batch, described)
+    return batch
+
+
+def _sync(id: str, single: Any, num: int) -> Any:
+    return SyncVectorEnv(
+        [lambda index=index: wrappers.Named(single(), id, index) for index in range(num)],
+        copy=False,
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+    )

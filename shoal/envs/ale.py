@@ -1,0 +1,110 @@
+"""Atari through ALE's own C++ vector environment.
+
+What it does, checked in ``tests/envs/test_ale.py`` against ale_py 0.12: NEXT_STEP autoreset; a stack holds zeros
+before an episode's first frame; ``max_num_frames_per_episode`` counts frames of agent steps (not the no-ops) and is
+flagged as truncation; frames are resized by area. Its ``episodic_life`` resets the whole game at a lost life, and its
+``life_loss_info`` hides the end of the game, so both stay off: ``LifeLoss`` does it from the number of lives.
+Its reward clipping stays off too, so that raw returns are known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shoal.api import Arrays, EnvStep, UsageError
+
+from .batch import VectorBatch
+from .options import EnvOptions
+
+FIRE = 1  # index of FIRE in every action set that has it as its second action
+
+
+def make_vector(game: str, num: int, options: EnvOptions) -> Any:
+    """The raw vector environment; one thread, as actors are processes."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    frames = options.max_episode_frames
+    if options.max_episode_steps is not None:
+        frames = options.max_episode_steps * options.frame_skip
+    settings: dict[str, Any] = {
+        "num_threads": 1,
+        "max_num_frames_per_episode": frames,
+        "repeat_action_probability": options.sticky_actions,
+        "full_action_space": options.full_action_space,
+        "img_height": options.screen,
+        "img_width": options.screen,
+        "stack_num": options.stack,
+        "frameskip": options.frame_skip,
+        "noop_max": options.noop_max,
+        "use_fire_reset": options.fire_reset,
+        "reward_clipping": False,
+        **options.kwargs,
+    }
+    try:
+        return AtariVectorEnv(game, num_envs=num, **settings)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the Atari environment {game!r} cannot be made with these options: {error}") from error
+
+
+def needs_fire(env: Any) -> bool:
+    """Whether the game's second action is FIRE, so that it may wait for it after a lost life."""
+    actions = env.ale.get_action_set()
+    return len(actions) > FIRE and getattr(actions[FIRE], "name", "") == "FIRE"
+
+
+class LifeLoss:
+    """A lost life ends an episode for training; the game goes on. The row after it is like an autoreset row: the
+    action is replaced (FIRE where the game waits for it, else no-op), reward 0, not ``valid``, and the older
+    frames of the stack are blanked until they are of the new life. ``Episode`` is still the whole game."""
+
+    def __init__(self, inner: VectorBatch, stack: int, restart_action: int):
+        self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
+        self._stack, self._restart = stack, restart_action
+        self._lives = np.zeros(self.num_envs, np.int64)
+        self._lost = np.zeros(self.num_envs, np.bool_)
+        self._age = np.full(self.num_envs, stack)  # rows since a life began in mid-game
+
+    @property
+    def env(self) -> Any:
+        return self.inner.env
+
+    def reset(self, seed: int) -> Arrays:
+        obs = self.inner.reset(seed)
+        self._lives = np.array(self.inner.info["lives"], np.int64)
+        self._lost[:] = False
+        self._age[:] = self._stack
+        return obs
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        again = self._lost
+        if again.any():
+            action = np.where(again, self._restart, action)
+        step = self.inner.step(action)
+        lives = np.array(self.inner.info["lives"], np.int64)
+        over = step.terminated | step.truncated
+        self._age += 1
+        self._age[again] = 0
+        self._age[over | ~step.valid] = self._stack
+        # lives reach 0 some frames before the end in some games (Qbert): that end is the game's
+        self._lost = (lives < self._lives) & (lives > 0) & ~over & step.valid & ~again
+        self._lives = lives
+        obs = step.obs["obs"]
+        young = (self._age < self._stack - 1).nonzero()[0]
+        if young.size:
+            obs = obs.copy()
+            for row in young.tolist():
+                obs[row, : self._stack - 1 - self._age[row]] = 0
+        return EnvStep(
+            {"obs": obs},
+            np.where(again, np.float32(0), step.reward),
+            (step.terminated | self._lost) & ~again,
+            step.truncated & ~again,
+            step.valid & ~again,
+            None,
+            step.episodes,
+        )
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,187 @@
+"""Any Gymnasium vector environment as an ``EnvBatch``: one meaning of autoreset, checks, and raw statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from shoal.api import Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
+
+from .spaces import ActionCodec, ObservationCodec
+
+NO_EPISODES: list[Episode] = []
+
+
+def sub_seeds(seed: int, num: int) -> list[int]:
+    """One seed per sub-environment: distinct within a batch and, up to chance (31 bits, which every environment
+    accepts), between batches of distinct ``seed``."""
+    seeds: dict[int, None] = {}
+    words = num
+    while len(seeds) < num:
+        state = np.random.SeedSequence(seed).generate_state(words) >> 1
+        seeds = dict.fromkeys(state.tolist())
+        words += num
+    return list(seeds)[:num]
+
+
+class VectorBatch:
+    """``env`` is a ``gymnasium.vector.VectorEnv`` or has its methods. The three autoreset modes:
+
+    * NEXT_STEP is passed on: the row after an end is not ``valid``, and its reward and flags are cleared;
+    * SAME_STEP takes the true last observations from ``infos["final_obs"]`` (an object array or a batch);
+    * DISABLED resets the ended rows itself, and is ``same_step`` to the outside.
+
+    The observation returned by a row that is not ``valid`` is the first of an episode.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        spec: EnvSpec,
+        observation: ObservationCodec,
+        action: ActionCodec,
+        mode: AutoresetMode,
+        seeds: str = "int",
+        check: bool = True,
+    ):
+        self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
+        self.info: dict[str, Any] = {}
+        self._observation, self._action, self._mode = observation, action, mode
+        self._seeds, self._check, self._seed = seeds, check, 0
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._return = np.zeros(self.num_envs, np.float64)
+        self._length = np.zeros(self.num_envs, np.int64)
+
+    def reset(self, seed: int) -> Arrays:
+        self._seed = seed
+        seeds = sub_seeds(seed, self.num_envs)
+        given: Any = {"int": seeds[0], "list": seeds, "array": np.array(seeds, np.int32)}[self._seeds]
+        try:
+            raw, self.info = self.env.reset(seed=given)
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} raised {type(error).__name__} in reset(seed={seed}): {error}"
+            ) from error
+        self._ended[:] = False
+        self._return[:] = 0
+        self._length[:] = 0
+        obs = self._observation(raw)
+        if self._check:
+            self._validate(obs, self._return, None)
+        return obs
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        given = self._action(action)
+        try:
+            raw, reward, terminated, truncated, self.info = self.env.step(given)
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._told(action)}): {error}"
+            ) from error
+        obs = self._observation(raw)
+        reward = np.asarray(reward, np.float32)
+        if self._check:
+            self._validate(obs, reward, action)
+        valid = ~self._ended
+        final: Arrays | None = None
+        if self._mode is AutoresetMode.NEXT_STEP:
+            reward = reward * valid
+            terminated = terminated & valid
+            truncated = truncated & valid
+            ended = terminated | truncated
+            self._ended = ended
+            start = -1  # the ignored step brings it to 0
+        else:
+            ended = terminated | truncated
+            start = 0
+            if ended.any():
+                obs, final = self._same_step(raw, obs, ended, action)
+            else:
+                final = obs
+        self._return += reward
+        self._length += 1
+        rows = ended.nonzero()[0]
+        if rows.size:
+            returns, lengths = self._return[rows].tolist(), self._length[rows].tolist()
+            episodes = list(map(Episode, returns, lengths))
+            self._return[rows] = 0
+            self._length[rows] = start
+        else:
+            episodes = []
+        return EnvStep(obs, reward, terminated, truncated, valid, final, episodes)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _same_step(self, raw: Any, obs: Arrays, ended: np.ndarray, action: np.ndarray) -> tuple[Arrays, Arrays]:
+        if self._mode is AutoresetMode.DISABLED:
+            final = {name: array.copy() for name, array in obs.items()}
+            raw, self.info = self.env.reset(options={"reset_mask": ended.copy()})
+            first = self._observation(raw)
+            obs = {name: np.where(_rows(ended, array), first[name], array) for name, array in final.items()}
+            if self._check:
+                self._validate(obs, self._return, None)
+            return obs, final
+        last = self.info.get("final_obs", self.info.get("final_observation"))
+        if last is None:
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} resets in the same step but gives no infos['final_obs']"
+            )
+        final = {name: array.copy() for name, array in obs.items()}
+        if isinstance(last, np.ndarray) and last.dtype == object:
+            for row in ended.nonzero()[0].tolist():
+                one = self._observation(_batch_of_one(last[row]))
+                for name, array in final.items():
+                    array[row] = one[name][0]
+        else:
+            for name, array in self._observation(last).items():
+                final[name][ended] = array[ended]
+        if self._check:
+            self._validate(final, self._return, action)
+        return obs, final
+
+    def _told(self, action: np.ndarray | None, row: int | None = None) -> str:
+        if action is None:
+            return f"seed {self._seed}"
+        if row is not None:
+            return f"index {row}, action {np.asarray(action[row]).tolist()}, seed {self._seed}"
+        text = np.array2string(np.asarray(action), threshold=16, separator=", ")
+        return f"{self.num_envs} environments, actions {text}, seed {self._seed}"
+
+    def _validate(self, obs: Arrays, reward: np.ndarray, action: np.ndarray | None) -> None:
+        for name, want in self._observation.observations.items():
+            array = obs[name]
+            if array.shape[1:] != want.shape or array.dtype != want.dtype:
+                raise EnvironmentFailed(
+                    f"environment {self.spec.id!r} returned {name!r} of shape {list(array.shape[1:])} and dtype "
+                    f"{array.dtype} instead of {list(want.shape)} and {want.dtype} ({self._told(action)})"
+                )
+            if want.dtype == "float32" and not np.isfinite(array.sum()):
+                self._not_finite(name, array, action)
+        if not np.isfinite(reward.sum()):
+            self._not_finite("reward", reward, action)
+
+    def _not_finite(self, name: str, array: np.ndarray, action: np.ndarray | None) -> None:
+        bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
+        if bad.any():  # else only the sum overflowed
+            row = int(bad.argmax())
+            where = self._told(action, row) if action is not None else f"index {row}, at reset, seed {self._seed}"
+            raise EnvironmentFailed(f"environment {self.spec.id!r} returned a {name} that is not finite ({where})")
+
+
+def _rows(mask: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return mask.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def _batch_of_one(obs: Any) -> Any:
+    if isinstance(obs, dict):
+        return {key: _batch_of_one(value) for key, value in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(_batch_of_one(value) for value in obs)
+    return np.asarray(obs)[None]

@@ -1,0 +1,89 @@
+"""EnvPool, where it is installed: only ids that Gymnasium has too, with the same spaces.
+
+Checked against EnvPool 1.2 (sail-sg/envpool#194 asked what happens at an episode's end): it is NEXT_STEP. The row
+that ends an episode holds the true last observation; the next one ignores its action, returns the first observation
+and reward 0. It seeds its environments only when it is built, so ``reset`` with another seed builds it again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+from gymnasium.vector import AutoresetMode
+
+from shoal.api import UsageError
+
+from .batch import sub_seeds
+from .options import EnvOptions
+from .spaces import ActionCodec, ObservationCodec
+
+
+def names() -> frozenset[str]:
+    """The ids EnvPool has; ImportError where it is not installed."""
+    import envpool
+
+    return frozenset(envpool.list_all_envs())
+
+
+def same_spaces(env: str, single: Callable[[], Any], options: EnvOptions) -> bool:
+    """Whether EnvPool's ``env`` has the observations and actions of Gymnasium's."""
+    theirs = EnvPoolEnv(env, 1, options)
+    ours = single()
+    try:
+        return (
+            ObservationCodec(theirs.single_observation_space, env).observations
+            == ObservationCodec(ours.observation_space, env).observations
+            and ActionCodec(theirs.single_action_space, env).action == ActionCodec(ours.action_space, env).action
+        )
+    except UsageError:
+        return False
+    finally:
+        ours.close()
+
+
+class EnvPoolEnv:
+    """EnvPool on one thread, as a Gymnasium vector environment; built at ``reset``."""
+
+    def __init__(self, env: str, num: int, options: EnvOptions):
+        import envpool
+
+        self.num_envs, self._id = num, env
+        self._kwargs: dict[str, Any] = {"num_threads": 1, **options.kwargs}
+        if options.max_episode_steps is not None:
+            self._kwargs["max_episode_steps"] = options.max_episode_steps
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self._pool: Any = None
+        try:
+            with warnings.catch_warnings():  # about the precision of its own bounds
+                warnings.simplefilter("ignore")
+                spec = envpool.make_spec(env, **self._kwargs)
+                space = spec.gymnasium_observation_space
+                if isinstance(space, gs.Dict) and "mission" in space.spaces:  # MiniGrid's text, as bytes
+                    space = gs.Dict({key: sub for key, sub in space.spaces.items() if key != "mission"})
+                self.single_observation_space = space
+                self.single_action_space = spec.gymnasium_action_space
+        except (TypeError, ValueError, AssertionError) as error:
+            raise UsageError(f"EnvPool cannot make {env!r} with these options: {error}") from error
+
+    def reset(self, seed: int) -> Any:
+        import envpool
+
+        self.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._pool = envpool.make_gymnasium(
+                self._id, num_envs=self.num_envs, seed=sub_seeds(seed, self.num_envs), **self._kwargs
+            )
+        return self._pool.reset()
+
+    def step(self, action: np.ndarray) -> Any:
+        return self._pool.step(action)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None

@@ -1,0 +1,227 @@
+"""From the name of an environment to what builds it: names, suggestions, user factories, choice of backend."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from shoal.api import UsageError
+
+from . import pool, toy, wrappers
+from .options import Backend, EnvOptions
+
+# packages whose import registers environments, by how the ids look
+PACKAGES = {"ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-")}
+EXTRAS = {"ale_py": "atari", "minigrid": "minigrid", "envpool": "envpool"}
+OWN: dict[str, Callable[..., Any]] = {
+    **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
+    "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """How an environment is stepped. ``vector`` builds all of them from (num), ``single`` one of them."""
+
+    id: str
+    backend: Backend
+    why: str
+    single: Callable[[], Any] | None = None
+    vector: Callable[[int], Any] | None = None
+    game: str = ""  # Atari: the ROM
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def find(env: str, options: EnvOptions) -> Found:
+    if env in OWN:
+        make_own = OWN[env]
+        given = dict(options.kwargs)
+        if options.max_episode_steps is not None:
+            given["max_episode_steps"] = options.max_episode_steps
+        _require(env, options, "gymnasium-vector")
+        return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=lambda num: make_own(num, **given))
+    if env.startswith("toy:"):
+        raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, list(OWN))}")
+    if ":" in env:
+        module, _, name = env.rpartition(":")
+        loaded = _load(module, env)
+        if hasattr(loaded, name):
+            return _factory(env, getattr(loaded, name), options)
+        if name not in gym.registry:
+            names = [n for n in vars(loaded) if not n.startswith("_")]
+            raise UsageError(f"module {module!r} has no {name!r}{_did_you_mean(name, names)}")
+        env = name
+    registered = _registered(env)
+    if registered.entry_point == "ale_py.env:AtariEnv" and env.startswith(PACKAGES["ale_py"][0]):
+        atari = True
+    else:
+        atari = env.endswith(PACKAGES["ale_py"][1])
+    return _choose(env, registered, options, atari)
+
+
+def _choose(env: str, registered: Any, options: EnvOptions, atari: bool) -> Found:
+    wanted = options.backend
+    if atari:
+        if wanted not in ("auto", "ale"):
+            raise UsageError(
+                f"backend {wanted!r} does not give {env!r} the standard Atari protocol; use 'ale' or 'auto'"
+            )
+        reason = "Atari: ALE's own C++ vector environment is the fastest on one core"
+        return Found(env, "ale", reason, game=registered.kwargs["game"])
+    if wanted == "ale":
+        raise UsageError(f"backend 'ale' serves only Atari, not {env!r}")
+    if wanted in ("auto", "gymnasium-vector") and _has_vector(registered):
+        reason = "Gymnasium registers a vectorised version of it"
+        return Found(env, "gymnasium-vector", reason, vector=lambda num: _make_vec(env, num, options))
+    if wanted == "gymnasium-vector":
+        raise UsageError(f"Gymnasium registers no vectorised version of {env!r}; use 'gymnasium' or 'auto'")
+    if wanted in ("auto", "envpool"):
+        found = _envpool(env, options, explicit=wanted == "envpool")
+        if found is not None:
+            return found
+    reason = "one by one in the actor's process, as no vectorised version of it is known"
+    return Found(env, "gymnasium", reason, single=lambda: _make_one(env, options))
+
+
+def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
+
+    try:
+        known = pool.names()
+    except ImportError as error:
+        if not explicit:
+            return None
+        raise UsageError(f"EnvPool is not installed: pip install shoal[{EXTRAS['envpool']}]") from error
+    if env not in known:
+        if explicit:
+            raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
+        return None
+    if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
+        return None
+    reason = "EnvPool has the same id with the same spaces, in C++"
+    return Found(env, "envpool", reason, vector=lambda num: pool.EnvPoolEnv(env, num, options))
+
+
+def _require(env: str, options: EnvOptions, has: Backend) -> None:
+    if options.backend not in ("auto", has):
+        raise UsageError(f"backend {options.backend!r} does not serve {env!r}; use {has!r} or 'auto'")
+
+
+def _has_vector(registered: Any) -> bool:
+    return registered.vector_entry_point is not None and not registered.additional_wrappers
+
+
+def _make_vec(env: str, num: int, options: EnvOptions) -> Any:
+    kwargs: dict[str, Any] = dict(options.kwargs)
+    if options.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = options.max_episode_steps
+    with constructing(env):
+        return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
+
+
+def _make_one(env: str, options: EnvOptions) -> Any:
+    kwargs: dict[str, Any] = dict(options.kwargs)
+    with constructing(env):
+        made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
+        return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
+
+
+class constructing:
+    """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
+
+    def __init__(self, env: str):
+        self.env = env
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UsageError):
+            text = str(error).strip().splitlines()
+            detail = text[0] if text else type(error).__name__
+            raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
+
+
+def _registered(env: str) -> Any:
+    for package, marks in PACKAGES.items():
+        if env.startswith(marks) or env.endswith(marks):
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise UsageError(
+                    f"environment {env!r} needs {package}: pip install shoal[{EXTRAS[package]}]"
+                ) from error
+    if env not in gym.registry:
+        for package in PACKAGES:
+            if importlib.util.find_spec(package) is not None:
+                importlib.import_module(package)
+    if env not in gym.registry:
+        raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])}")
+    return gym.registry[env]
+
+
+def _did_you_mean(name: str, names: list[str]) -> str:
+    lowered = {other.lower(): other for other in sorted(names)}
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=5, cutoff=0.6)
+    if not close:
+        return ""
+    best = difflib.SequenceMatcher(None, name.lower(), close[0]).ratio()
+    ties = [o for o in close if difflib.SequenceMatcher(None, name.lower(), o).ratio() >= best]
+    return f"; did you mean {lowered[max(ties)]!r}?"
+
+
+def _load(module: str, env: str) -> Any:
+    if module.endswith(".py") or os.sep in module:
+        path = Path(module)
+        if not path.is_file():
+            raise UsageError(f"environment {env!r}: there is no file {module!r}")
+        name = f"_shoal_env_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[name] = loaded
+        with constructing(env):
+            spec.loader.exec_module(loaded)
+        return loaded
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # an installed command has no working directory on its path
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"environment {env!r}: {error}") from error
+
+
+def _factory(env: str, factory: Any, options: EnvOptions) -> Found:
+    if not callable(factory):
+        raise UsageError(f"environment {env!r} is not callable")
+    kwargs = options.kwargs
+    if "num_envs" in inspect.signature(factory).parameters:
+        _require(env, options, "gymnasium-vector")
+        if options.max_episode_steps is not None:
+            raise UsageError(f"environment {env!r} makes a vector environment: give the limit to it in kwargs")
+
+        def vector(num: int) -> Any:
+            with constructing(env):
+                return factory(num_envs=num, **kwargs)
+
+        return Found(env, "gymnasium-vector", "your factory takes num_envs", vector=vector)
+    _require(env, options, "gymnasium")
+
+    def single() -> Any:
+        with constructing(env):
+            made = factory(**kwargs)
+            if not isinstance(made, gym.Env):
+                raise UsageError(f"environment {env!r} made {type(made).__name__}, not a gymnasium.Env")
+            if options.max_episode_steps is not None:
+                made = gym.wrappers.TimeLimit(made, options.max_episode_steps)
+            return made
+
+    return Found(env, "gymnasium", "your factory makes one environment at a time", single=single)

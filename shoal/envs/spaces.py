@@ -1,0 +1,150 @@
+"""Gymnasium spaces as Shoal's flat observations and three kinds of action, and arrays from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from shoal.api import Action, Arrays, Observation, UsageError
+
+Convert = Callable[[Any], np.ndarray]
+Leaf = tuple[str, tuple[Any, ...], Observation, Convert]  # flat name, path in the nested batch, what it is
+CHANNELS = (1, 3, 4)
+
+
+class ObservationCodec:
+    """Flattens a batch of a space's observations. Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is turned when
+    only its last axis can be channels, ``[H, W]`` gains an axis, ``[S, H, W, C]`` is merged), integers int64
+    ``one_hot``, everything else float32 of its own shape. ``symbolic`` names leaves whose small integers are
+    codes rather than intensities, with the number of codes along the last axis."""
+
+    def __init__(self, space: gs.Space[Any], env: str, symbolic: dict[str, tuple[int, ...]] | None = None):
+        self._leaves = list(_leaves(space, "obs", (), env, symbolic or {}))
+        if not self._leaves:
+            raise UsageError(f"environment {env!r} has an observation space without any array: {space}")
+        self.observations = {name: observation for name, _, observation, _ in self._leaves}
+        self.floats = [name for name, o in self.observations.items() if o.dtype == "float32"]
+        self._plain = len(self._leaves) == 1 and not self._leaves[0][1]
+
+    def __call__(self, batch: Any) -> Arrays:
+        if self._plain:
+            name, _, _, convert = self._leaves[0]
+            return {name: convert(batch)}
+        out: Arrays = {}
+        for name, path, _, convert in self._leaves:
+            value = batch
+            for key in path:
+                value = value[key]
+            out[name] = convert(value)
+        return out
+
+
+def _leaves(
+    space: gs.Space[Any], name: str, path: tuple[Any, ...], env: str, symbolic: dict[str, tuple[int, ...]]
+) -> list[Leaf]:
+    if isinstance(space, gs.Dict):
+        parts: list[tuple[Any, gs.Space[Any]]] = list(space.spaces.items())
+    elif isinstance(space, gs.Tuple):
+        parts = list(enumerate(space.spaces))
+    else:
+        return [(name, path, *_leaf(space, name, env, symbolic))]
+    return [leaf for key, sub in parts for leaf in _leaves(sub, f"{name}/{key}", (*path, key), env, symbolic)]
+
+
+def _leaf(
+    space: gs.Space[Any], name: str, env: str, symbolic: dict[str, tuple[int, ...]]
+) -> tuple[Observation, Convert]:
+    if isinstance(space, gs.Box):
+        shape = tuple(int(n) for n in space.shape)
+        if name in symbolic:
+            sizes = symbolic[name] * int(np.prod(shape[:-1]))
+            return Observation((len(sizes),), "int64", "one_hot", sizes), lambda x: _codes(x)
+        if space.dtype == np.uint8 and len(shape) in (2, 3, 4):
+            return _image(shape)
+        if not shape:
+            return Observation((1,), "float32"), lambda x: np.array(x, np.float32).reshape(-1, 1)
+        return Observation(shape, "float32"), lambda x: np.asarray(x, np.float32)
+    if isinstance(space, gs.Discrete):
+        start = int(space.start)
+        return (
+            Observation((1,), "int64", "one_hot", (int(space.n),)),
+            lambda x: (np.asarray(x, np.int64) - start)[:, None],
+        )
+    if isinstance(space, gs.MultiDiscrete):
+        sizes = tuple(int(n) for n in space.nvec.ravel())
+        first = np.asarray(space.start, np.int64).ravel()
+        return Observation((len(sizes),), "int64", "one_hot", sizes), lambda x: _codes(x) - first
+    if isinstance(space, gs.MultiBinary):
+        sizes = (2,) * int(np.prod(space.shape))
+        return Observation((len(sizes),), "int64", "one_hot", sizes), _codes
+    raise UsageError(
+        f"environment {env!r} has the observation {name!r} of type {type(space).__name__}, but only Box, Discrete, "
+        "MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported"
+    )
+
+
+def _codes(x: Any) -> np.ndarray:
+    array = np.asarray(x, np.int64)
+    return array.reshape(len(array), -1)
+
+
+def _image(shape: tuple[int, ...]) -> tuple[Observation, Convert]:
+    if len(shape) == 2:
+        return Observation((1, *shape), "uint8", "image"), lambda x: np.asarray(x)[:, None]
+    if len(shape) == 4:
+        s, h, w, c = shape
+        return (
+            Observation((s * c, h, w), "uint8", "image"),
+            lambda x: np.asarray(x).transpose(0, 1, 4, 2, 3).reshape(len(x), s * c, h, w),
+        )
+    if shape[-1] in CHANNELS and shape[0] not in CHANNELS:
+        h, w, c = shape
+        return Observation((c, h, w), "uint8", "image"), lambda x: np.asarray(x).transpose(0, 3, 1, 2)
+    return Observation(shape, "uint8", "image"), np.asarray
+
+
+class ActionCodec:
+    """Turns Shoal's actions into what the environment takes."""
+
+    def __init__(self, space: gs.Space[Any], env: str):
+        self.action, self._convert = _action(space, env)
+
+    def __call__(self, action: np.ndarray) -> Any:
+        return action if self._convert is None else self._convert(action)
+
+
+def _action(space: gs.Space[Any], env: str) -> tuple[Action, Convert | None]:
+    if isinstance(space, gs.Discrete):
+        start, kind = int(space.start), space.dtype
+        action = Action("discrete", (int(space.n),))
+        if start == 0 and kind == np.int64:
+            return action, None
+        return action, lambda a: (a + start).astype(kind)
+    if isinstance(space, gs.MultiDiscrete):
+        nvec, shape, kind = space.nvec, space.shape, space.dtype
+        first = np.asarray(space.start).ravel()
+        return (
+            Action("multi_discrete", tuple(int(n) for n in nvec.ravel())),
+            lambda a: (a + first).astype(kind).reshape(len(a), *shape),
+        )
+    if isinstance(space, gs.MultiBinary):
+        shape = space.shape
+        return (
+            Action("multi_discrete", (2,) * int(np.prod(shape))),
+            lambda a: a.astype(np.int8).reshape(len(a), *shape),
+        )
+    if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating):
+        box_low, box_high, box_shape, box_kind = space.low, space.high, space.shape, space.dtype
+        action = Action(
+            "continuous",
+            low=tuple(float(v) for v in box_low.ravel()),
+            high=tuple(float(v) for v in box_high.ravel()),
+        )
+        return action, lambda a: np.clip(a.reshape(len(a), *box_shape), box_low, box_high).astype(box_kind, copy=False)
+    raise UsageError(
+        f"environment {env!r} has the action space {space}, but only Discrete, MultiDiscrete, MultiBinary and Box "
+        "of floats are supported"
+    )

@@ -1,0 +1,140 @@
+"""What is put around environments: around one (Gymnasium), around many (Gymnasium), around a batch (Shoal)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as gs
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Observation
+
+from .options import RewardClip
+
+
+class DropText(gym.ObservationWrapper[Any, Any, Any]):
+    """Leaves out the text of a Dict observation (MiniGrid's ``mission``), which no network here reads."""
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        super().__init__(env)
+        space = env.observation_space
+        if isinstance(space, gs.Dict):
+            arrays = (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Dict, gs.Tuple)
+            self._keys = [key for key, sub in space.spaces.items() if isinstance(sub, arrays)]
+            self.observation_space = gs.Dict({key: space.spaces[key] for key in self._keys})
+        else:
+            self._keys = []
+
+    def observation(self, observation: Any) -> Any:
+        return {key: observation[key] for key in self._keys} if self._keys else observation
+
+
+class Named(gym.Wrapper[Any, Any, Any, Any]):
+    """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step."""
+
+    def __init__(self, env: gym.Env[Any, Any], id: str, index: int):
+        super().__init__(env)
+        self._id, self._index, self._last_seed = id, index, None
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._last_seed = seed
+        try:
+            return self.env.reset(seed=seed, options=options)[0], {}
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"environment {self._id!r} raised {type(error).__name__} in reset (index {self._index}, "
+                f"seed {self._last_seed}): {error}"
+            ) from error
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            obs, reward, terminated, truncated, _ = self.env.step(action)
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"environment {self._id!r} raised {type(error).__name__} in step (index {self._index}, "
+                f"action {np.asarray(action).tolist()}, seed {self._last_seed}): {error}"
+            ) from error
+        return obs, reward, terminated, truncated, {}
+
+
+class CartPoleNoVelocity(CartPoleVectorEnv):
+    """CartPole that shows the position and the angle but not their velocities: solved only with a memory."""
+
+    def __init__(self, num_envs: int, **kwargs: Any):
+        super().__init__(num_envs, **kwargs)
+        full = self.single_observation_space
+        self.single_observation_space = gs.Box(full.low[::2], full.high[::2], dtype=np.float32)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return obs[:, ::2], *rest
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        return obs[:, ::2], info
+
+
+class ClipReward:
+    """The training reward's sign, or the reward clipped to [-1, 1]; ``Episode.ret`` stays raw."""
+
+    def __init__(self, inner: EnvBatch, kind: RewardClip):
+        self.inner, self.spec, self.num_envs, self._sign = inner, inner.spec, inner.num_envs, kind == "sign"
+
+    def reset(self, seed: int) -> Arrays:
+        return self.inner.reset(seed)
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        step = self.inner.step(action)
+        return step._replace(reward=np.sign(step.reward) if self._sign else np.clip(step.reward, -1, 1))
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class LastActionReward:
+    """Adds ``obs/last_action`` (``one_hot``, or ``vector`` for continuous actions) and ``obs/last_reward`` (as
+    used for training), both zero at an episode's first observation."""
+
+    def __init__(self, inner: EnvBatch, spec: EnvSpec):
+        self.inner, self.spec, self.num_envs = inner, spec, inner.num_envs
+        self._same = spec.autoreset == "same_step"
+
+    @staticmethod
+    def observations(spec: EnvSpec) -> dict[str, Observation]:
+        if spec.action.kind == "continuous":
+            action = Observation(spec.action.shape, "float32")
+        else:
+            action = Observation((len(spec.action.sizes),), "int64", "one_hot", spec.action.sizes)
+        return {**spec.observations, "obs/last_action": action, "obs/last_reward": Observation((1,), "float32")}
+
+    def reset(self, seed: int) -> Arrays:
+        obs = self.inner.reset(seed)
+        like = self.spec.observations["obs/last_action"]
+        return {
+            **obs,
+            "obs/last_action": np.zeros((self.num_envs, *like.shape), like.dtype),
+            "obs/last_reward": np.zeros((self.num_envs, 1), np.float32),
+        }
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        step = self.inner.step(action)
+        last = np.array(action, self.spec.action.dtype).reshape(self.num_envs, -1)
+        reward = step.reward[:, None]
+        if not self._same:
+            last[~step.valid] = 0
+            return step._replace(obs={**step.obs, "obs/last_action": last, "obs/last_reward": reward.copy()})
+        first = (step.terminated | step.truncated)[:, None]
+        final = {**(step.final_obs or {}), "obs/last_action": last, "obs/last_reward": reward.copy()}
+        obs = {
+            **step.obs,
+            "obs/last_action": np.where(first, 0, last).astype(last.dtype),
+            "obs/last_reward": np.where(first, np.float32(0), reward),
+        }
+        return step._replace(obs=obs, final_obs=final)
+
+    def close(self) -> None:
+        self.inner.close()
