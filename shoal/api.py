@@ -323,6 +323,7 @@ class Channel:
     capacity: int = 2
     ratio: Ratio = Ratio()
     table: ReplaySpec | None = None  # replay only
+    lag: int = 0  # params, serial runtime: readers see the version this many publications old
 
     def writer(self) -> Port:
         return Port(self, "write")

@@ -1,0 +1,129 @@
+"""A policy and a value function on one network, and the agent that acts with it (IMPALA, PPO)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
+from shoal.nets import Encoder, PolicyHead, RecurrentCore, RunningNorm, ValueHead, autocast
+from shoal.nets.precision import Precision, resolve
+from shoal.nets.recurrent import Kind
+from shoal.nets.torsos import Activation
+
+
+class ActorCritic(nn.Module):
+    """Encoder -> recurrent core -> policy and value heads.
+
+    separate_critic: the value has an encoder of its own (no core then). normalise_obs: vector observations are
+    normalised by running statistics, which are buffers of this module and so travel and are saved with it.
+    """
+
+    def __init__(
+        self, env: EnvSpec, *, torso: str = "auto", hidden: Sequence[int] = (64, 64), activation: Activation = "tanh",
+        core: Kind = "none", core_size: int = 128, separate_critic: bool = False, normalise_obs: bool = False,
+        precision: Precision = "auto", device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if separate_critic and core != "none":
+            raise UsageError("a separate critic has no recurrent core: use separate_critic=false with lstm or gru")
+        self.encoder = Encoder(env.observations, torso, hidden, activation)
+        self.core = RecurrentCore(core, self.encoder.features, core_size)
+        self.policy = PolicyHead(self.core.features, env.action)
+        self.critic = Encoder(env.observations, torso, hidden, activation) if separate_critic else None
+        self.value = ValueHead(self.core.features)
+        vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
+        self.norms = nn.ModuleDict({k: RunningNorm(env.observations[k].shape) for k in vectors})
+        self.dist = self.policy.dist
+        self.precision = resolve(precision, device, self.encoder)
+        self.device = device
+
+    def initial_state(self, batch: int) -> Tensors:
+        return self.core.initial_state(batch)
+
+    def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """obs [B, ...], first [B] -> policy parameters [B, P], value [B], next state."""
+        obs = self._normalise(obs)
+        y, state = self.core.step(self._encode(self.encoder, obs), first, state)
+        return self.policy(y), self._value(obs, y), state
+
+    def unroll(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
+        """obs [T, B, ...], first [T, B], state before t=0 -> policy parameters [T, B, P], value [T, B]."""
+        obs = self._normalise(obs)
+        y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
+        return self.policy(y), self._value(obs, y)
+
+    @torch.no_grad()
+    def update_statistics(self, obs: Tensors, mask: Tensor) -> None:
+        """Merge observations [T, B, ...] where ``mask`` [T, B] into the running statistics."""
+        for name, norm in self.norms.items():
+            norm.update(obs[name], mask)
+
+    def _normalise(self, obs: Tensors) -> Tensors:
+        return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if self.norms else obs
+
+    def _encode(self, encoder: Encoder, obs: Tensors) -> Tensor:
+        if self.precision == "fp32":
+            return encoder(obs)
+        with autocast(self.precision, self.device):
+            return encoder(obs)
+
+    def _value(self, obs: Tensors, y: Tensor) -> Tensor:
+        return self.value(y if self.critic is None else self._encode(self.critic, obs))
+
+
+class ActorCriticAgent:
+    """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
+    ``value`` [E] beside each action, as far as ``extras`` names them."""
+
+    def __init__(self, nets: ActorCritic, seed: int, extras: Sequence[str] = ()) -> None:
+        self.nets = nets.requires_grad_(False)
+        self.extras = extras
+        self.rng = torch.Generator().manual_seed(seed)
+
+    def initial_state(self, envs: int) -> Tensors:
+        return self.nets.initial_state(envs)
+
+    def load(self, params: Tensors, version: int) -> None:
+        self.nets.load_state_dict(params)
+
+    @torch.inference_mode()
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        tensors = {k: torch.from_numpy(v) for k, v in obs.items()}
+        policy, value, state = self.nets.step(tensors, torch.from_numpy(first), state)
+        dist = self.nets.dist
+        action = dist.mode(policy) if greedy else dist.sample(policy, self.rng)
+        extras: Arrays = {"value": value.numpy()}
+        if "policy" in self.extras:
+            extras["policy"] = policy.numpy()
+        if "log_prob" in self.extras:
+            extras["log_prob"] = dist.log_prob(policy, action).numpy()
+        return Act(action.numpy(), state, extras)
+
+
+def observations(items: Tensors) -> Tensors:
+    """The observation leaves of a batch's items."""
+    return {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
+
+
+def start_state(items: Tensors) -> Tensors:
+    """The recurrent state before each trajectory's first observation."""
+    return {k.removeprefix("state/"): v for k, v in items.items() if k.startswith("state/")}
+
+
+def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What surrounds an episode's end: discounts, next values and cuts, each [T, B].
+
+    value [T + 1, B]. The discount is 0 only at termination. At a truncation the next value is that of the true
+    last observation: the next row, or ``final_value`` where the environment resets within the step. The trace is
+    cut wherever an episode ended, and at rows whose action was ignored.
+    """
+    terminated, truncated = items["terminated"], items["truncated"]
+    discounts = gamma * (~terminated).float()
+    next_values = value[1:]
+    if "final_value" in items:
+        next_values = torch.where(truncated, items["final_value"], next_values)
+    return discounts, next_values, terminated | truncated | ~items["valid"]

@@ -1,0 +1,119 @@
+"""Q-learning from replayed transitions: the network, the loss and the epsilon-greedy agent of the DQN family.
+
+Mnih et al. 2015 (DQN), van Hasselt et al. 2016 (double), Wang et al. 2016 (dueling), Schaul et al. 2016
+(prioritised replay), Horgan et al. 2018 (Ape-X: the same loss, priorities made by the actors).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
+from shoal.nets import DuelingQHead, Encoder, QHead, autocast
+from shoal.nets.precision import Precision, resolve
+from shoal.ops import double_q_target, huber, importance_weights, q_target
+
+
+class QNetwork(nn.Module):
+    """Observations ``[B, ...]`` to action values ``[B, A]``."""
+
+    def __init__(
+        self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
+        precision: Precision = "auto", device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        actions = env.action.sizes[0]
+        self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not dueling)
+        features = self.encoder.features
+        self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
+        self.precision = resolve(precision, device, self.encoder)
+        self.device = device
+
+    def forward(self, obs: Tensors) -> Tensor:
+        with autocast(self.precision, self.device):
+            return self.head(self.encoder(obs))
+
+
+class QLearning:
+    """The loss. ``beta`` maps the update's number to the exponent of the importance weights (None: no weights).
+
+    clip: the TD error's gradient is clipped to ±clip (Huber); None: squared error (half).
+    reduction: ``mean`` over the batch, or ``sum`` as DeepMind's DQN code does.
+    target_period: updates between two copies into the target network.
+    """
+
+    def __init__(
+        self, nets: QNetwork, *, double: bool, target_period: int, beta: Callable[[int], float] | None = None,
+        clip: float | None = 1.0, reduction: str = "mean",
+    ) -> None:  # fmt: skip
+        self.nets = nets
+        self.target = copy.deepcopy(nets).requires_grad_(False)
+        self.double, self.target_period, self.beta = double, target_period, beta
+        self.clip, self.reduction = clip, reduction
+        self.updates = 0
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Update]:
+        items = batch.items
+        obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
+        next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
+        q = self.nets(obs).gather(-1, items["action"].unsqueeze(-1)).squeeze(-1)
+        with torch.no_grad():
+            q_next = self.target(next_obs)
+            if self.double:
+                target = double_q_target(items["reward"], items["discount"], q_next, self.nets(next_obs))
+            else:
+                target = q_target(items["reward"], items["discount"], q_next)
+        delta = target - q
+        per_item = 0.5 * delta.square() if self.clip is None else huber(delta, self.clip)
+        if self.beta is not None:
+            assert batch.probs is not None
+            per_item = per_item * importance_weights(batch.probs, batch.size, self.beta(self.updates))
+        loss = per_item.sum() if self.reduction == "sum" else per_item.mean()
+        metrics = {"q_mean": q.detach().mean(), "td_error": delta.detach().abs().mean()}
+        return loss, Update(metrics, delta.detach().abs() if self.beta is not None else None)
+
+    def after_step(self, step: int) -> None:
+        self.updates = step
+        if step % self.target_period == 0:
+            self.target.load_state_dict(self.nets.state_dict())
+
+    def actor_params(self) -> Tensors:
+        return dict(self.nets.state_dict())
+
+
+class QAgent:
+    """Epsilon-greedy. ``epsilon`` maps the number of steps this agent has taken (all its environments
+    together) to one exploration rate or one per environment. With ``with_values`` it also returns
+    ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no further pass."""
+
+    def __init__(
+        self, nets: QNetwork, epsilon: Callable[[int], float | np.ndarray], seed: int, with_values: bool = False
+    ) -> None:
+        self.nets, self.epsilon, self.with_values = nets.requires_grad_(False), epsilon, with_values
+        self.rng = np.random.default_rng(seed)
+        self.steps = 0
+
+    def initial_state(self, envs: int) -> Tensors:
+        return {}
+
+    def load(self, params: Tensors, version: int) -> None:
+        self.nets.load_state_dict(params)
+
+    @torch.no_grad()
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        values = self.nets({k: torch.from_numpy(v) for k, v in obs.items()}).numpy()
+        action = values.argmax(-1)
+        envs = len(action)
+        if not greedy:
+            explore = self.rng.random(envs) < self.epsilon(self.steps)
+            action = np.where(explore, self.rng.integers(values.shape[-1], size=envs), action)
+            self.steps += envs
+        extras = {}
+        if self.with_values:
+            extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
+        return Act(action, state, extras)

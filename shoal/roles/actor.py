@@ -1,0 +1,147 @@
+"""The actor: steps ``E`` environments with the latest parameters and sends unrolls of ``T`` steps.
+
+Two layouts, both ``[T, E, ...]``. A *trajectory* is self-contained (observations ``T + 1``, the recurrent
+state before the first), for on-policy learners. A *stream* is continued by the actor's next unroll, and
+carries only the newest frame of a stack, for replay tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Writer
+
+
+def unroll_spec(
+    env: EnvSpec,
+    steps: int,
+    envs: int,
+    extras: Mapping[str, tuple[tuple[int, ...], str]],
+    state: Mapping[str, tuple[int, ...]] | None = None,
+    stream: bool = False,
+) -> Spec:
+    """The fields of an actor's message.
+
+    extras: name -> (shape, dtype) of what the agent stores beside each action (a ``value`` also for the last
+    observation of a trajectory); state: name -> shape of one environment's recurrent state (trajectories only).
+    """
+    spec: dict[str, Field] = {}
+    rows = steps if stream else steps + 1
+    for name, leaf in env.observations.items():
+        shape = (1, *leaf.shape[1:]) if stream and name == "obs" and env.stack > 1 else leaf.shape
+        spec[name] = Field((rows, envs, *shape), leaf.dtype)
+        if stream and env.autoreset == "same_step":
+            spec[f"final/{name}"] = Field((steps, envs, *shape), leaf.dtype)
+    spec["first"] = Field((rows, envs), "bool")
+    spec["action"] = Field((steps, envs, *env.action.shape), env.action.dtype)
+    spec["reward"] = Field((steps, envs))
+    for name in ("terminated", "truncated", "valid"):
+        spec[name] = Field((steps, envs), "bool")
+    for name, (shape, dtype) in extras.items():
+        spec[name] = Field((rows if name == "value" else steps, envs, *shape), dtype)
+    if not stream:
+        for name, shape in (state or {}).items():
+            spec[f"state/{name}"] = Field((envs, *shape), axis=0)
+        if env.autoreset == "same_step":
+            spec["final_value"] = Field((steps, envs))
+        spec["version"] = Field((envs,), "int64", axis=0)
+    return spec
+
+
+class Actor:
+    """One step = one unroll and one put.
+
+    With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor
+    stores the value its own network gives it (``final_value``) where an episode was truncated.
+    """
+
+    def __init__(
+        self, ctx: Context, env: EnvBatch, agent: Agent, out: Writer, params: ParamsReader, spec: Spec
+    ) -> None:
+        self.ctx, self.env, self.agent, self.out, self.params = ctx, env, agent, out, params
+        self.steps = spec["reward"].shape[0]
+        self.stream = "version" not in spec
+        self.newest_only = self.stream and env.spec.stack > 1
+        self.leaves = list(env.spec.observations)
+        self.same_step = env.spec.autoreset == "same_step"
+        self.stored = [k for k in spec if k not in _FILLED and k not in self.leaves and "/" not in k]
+        self.version = -1
+        self.obs: Arrays = env.reset(ctx.seed)
+        self.first = np.ones(env.num_envs, bool)
+        self.state = agent.initial_state(env.num_envs)
+
+    def step(self) -> None:
+        with self.out.slot() as unroll:
+            self._update_params()
+            if not self.stream:
+                unroll["version"][:] = self.version
+                for name, value in self.state.items():
+                    unroll[f"state/{name}"][...] = value.numpy()
+            valid = sum(self._step_envs(unroll, t) for t in range(self.steps))
+            if not self.stream:
+                self._store_observation(unroll, self.steps)
+                if "value" in self.stored:
+                    act = self.agent.act(self.obs, self.first, self.state)
+                    unroll["value"][self.steps] = act.extras["value"]
+        self.ctx.metrics.count("env_steps", valid)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _update_params(self) -> None:
+        if (new := self.params.latest(newer_than=self.version)) is not None:
+            self.version, params = new
+            self.agent.load(params, self.version)
+
+    def _step_envs(self, unroll: Arrays, t: int) -> int:
+        """Store row ``t`` and step every environment; returns how many of the actions counted."""
+        metrics = self.ctx.metrics
+        self._store_observation(unroll, t)
+        with metrics.phase("inference"):
+            act = self.agent.act(self.obs, self.first, self.state)
+        unroll["action"][t] = act.action
+        with metrics.phase("env"):
+            step = self.env.step(act.action)
+        for name in self.stored:
+            unroll[name][t] = act.extras[name]
+        unroll["reward"][t] = step.reward
+        unroll["terminated"][t] = step.terminated
+        unroll["truncated"][t] = step.truncated
+        unroll["valid"][t] = step.valid
+        self.obs, self.state = step.obs, act.state
+        if self.same_step:
+            self._store_final(unroll, t, step.terminated, step.truncated, step.final_obs)
+            self.first = step.terminated | step.truncated
+        else:
+            self.first = ~step.valid
+        for episode in step.episodes:
+            metrics.episode(*episode)
+        return int(np.count_nonzero(step.valid))
+
+    def _store_observation(self, unroll: Arrays, t: int) -> None:
+        for name in self.leaves:
+            obs = self.obs[name]
+            unroll[name][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
+        unroll["first"][t] = self.first
+
+    def _store_final(
+        self, unroll: Arrays, t: int, terminated: np.ndarray, truncated: np.ndarray, final: Arrays | None
+    ) -> None:
+        ended = terminated | truncated
+        if self.stream:
+            if ended.any():
+                assert final is not None
+                for name in self.leaves:
+                    obs = final[name]
+                    unroll[f"final/{name}"][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
+            return
+        unroll["final_value"][t] = 0.0
+        if truncated.any():
+            assert final is not None
+            value = self.agent.act(final, np.zeros_like(truncated), self.state).extras["value"]
+            unroll["final_value"][t] = np.where(truncated, value, 0.0)
+
+
+_FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "version", "final_value"}

@@ -1,0 +1,305 @@
+"""The serial runtime: one process, roles swept in declared order, bit-for-bit deterministic.
+
+A role fires when all its ports are ready; a sweep in which nothing fires is a deadlock, and is named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.api import (
+    Arrays,
+    Batch,
+    Channel,
+    Context,
+    Deadlock,
+    Port,
+    Report,
+    Role,
+    Stop,
+    Stopped,
+    Tensors,
+)
+from shoal.data.limiter import RateLimiter
+from shoal.program import Program
+from shoal.runtime.metrics import Aggregator, Observer, Recorder
+from shoal.runtime.seeds import replica_seed
+
+DRAIN_EVERY = 16  # sweeps between two reports of each role; a count, so that runs repeat exactly
+
+
+class SerialQueue:
+    """A bounded first-in-first-out queue per writer."""
+
+    def __init__(self, channel: Channel, writers: int):
+        self.channel = channel
+        self.queues: list[deque[Arrays]] = [deque() for _ in range(writers)]
+        self.turn = 0
+
+    def fill(self) -> float:
+        return sum(map(len, self.queues)) / (len(self.queues) * self.channel.capacity)
+
+
+class SerialWriter:
+    """Write end of a queue or replay channel for one writer."""
+
+    def __init__(self, target: Any, index: int, generation: int = 0):
+        self.target, self.index, self.generation = target, index, generation
+
+    def ready(self) -> bool:
+        if isinstance(self.target, SerialReplay):
+            return self.target.can_insert()
+        return len(self.target.queues[self.index]) < self.target.channel.capacity
+
+    def put(self, items: Arrays, version: int = 0) -> None:
+        with self.slot() as slot:
+            for name, array in slot.items():
+                array[...] = items[name]
+
+    @contextmanager
+    def slot(self, version: int = 0) -> Iterator[Arrays]:
+        if not self.ready():
+            raise Deadlock(f"put into the full channel '{self.target.channel.name}': a role may put once per step")
+        spec = self.target.channel.spec
+        arrays = {name: np.empty(f.shape, f.dtype) for name, f in spec.items()}
+        yield arrays
+        if isinstance(self.target, SerialReplay):
+            self.target.table.add(arrays, self.index, self.generation)
+        else:
+            self.target.queues[self.index].append(arrays)
+
+
+class QueueReader:
+    """Read end of a queue: ``count`` items joined along each field's batch axis."""
+
+    def __init__(self, queue: SerialQueue, port: Port):
+        self.queue, self.port = queue, port
+
+    def ready(self) -> bool:
+        if self.port.each:
+            return all(self.queue.queues)
+        return sum(map(len, self.queue.queues)) >= self.port.count
+
+    def get(self) -> Batch:
+        if not self.ready():
+            raise Deadlock(f"get from the empty channel '{self.queue.channel.name}': a role may get once per step")
+        queues = self.queue.queues
+        items = []
+        if self.port.each:
+            items = [q.popleft() for q in queues]
+        while len(items) < (0 if self.port.each else self.port.count):
+            if queues[self.queue.turn]:
+                items.append(queues[self.queue.turn].popleft())
+            self.queue.turn = (self.queue.turn + 1) % len(queues)
+        joined = {
+            name: torch.from_numpy(np.concatenate([i[name] for i in items], f.axis) if len(items) > 1 else items[0][name])
+            for name, f in self.queue.channel.spec.items()
+        }
+        return Batch(joined)
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        raise TypeError(f"channel '{self.queue.channel.name}' is a queue: its items have no priorities")
+
+
+class SerialReplay:
+    """A replay channel: writers insert straight into the table, as the ratio allows."""
+
+    def __init__(self, channel: Channel, writers: int, seed: int):
+        assert channel.table is not None
+        self.channel = channel
+        self.table = channel.table.build(channel.spec, writers, seed)
+        self.limiter = RateLimiter(channel.ratio)
+
+    def can_insert(self) -> bool:
+        return self.limiter.can_insert(self.table.inserted, self.table.sampled)
+
+    def fill(self) -> float:
+        return self.table.size / getattr(self.channel.table, "capacity", max(1, self.table.size))
+
+
+class ReplayReader:
+    """Read end of a replay channel."""
+
+    def __init__(self, replay: SerialReplay, port: Port):
+        self.replay, self.port = replay, port
+
+    def ready(self) -> bool:
+        table = self.replay.table
+        return self.replay.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
+
+    def get(self) -> Batch:
+        return self.replay.table.sample(self.port.count)
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        self.replay.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
+
+
+class SerialParams:
+    """Versioned parameters; keeps ``lag`` old versions so that staleness can be reproduced."""
+
+    def __init__(self, channel: Channel):
+        self.channel = channel
+        self.version = 0
+        self.kept: deque[tuple[int, Tensors]] = deque(maxlen=channel.lag + 1)
+
+    def ready(self) -> bool:
+        return True
+
+    def publish(self, params: Tensors) -> int:
+        self.version += 1
+        self.kept.append((self.version, {k: v.detach().cpu().clone() for k, v in params.items()}))
+        return self.version
+
+
+class SerialParamsReader:
+    """Read end of a params channel."""
+
+    def __init__(self, store: SerialParams, port: Port):
+        self.store, self.port = store, port
+        self.seen = 0
+
+    def ready(self) -> bool:
+        if not self.store.kept:
+            return False
+        return not self.port.lockstep or self.store.kept[0][0] > self.seen
+
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
+        if not self.ready():
+            raise Deadlock(f"no new version on channel '{self.store.channel.name}'")
+        version, params = self.store.kept[0]
+        self.seen = version
+        return None if version <= newer_than else (version, params)
+
+
+class SerialRuntime:
+    """Launches a program in this process."""
+
+    def launch(
+        self,
+        program: Program,
+        *,
+        seed: int,
+        stop: Stop,
+        run_dir: Path | None = None,
+        observers: Sequence[Observer] = (),
+        interval: float = 0.5,
+    ) -> Report:
+        """Run ``program`` until ``stop``; raises Deadlock if no role can step."""
+        program.validate()
+        aggregator = Aggregator()
+        backs: dict[str, Any] = {}
+        for channel in program.channels.values():
+            if channel.kind == "queue":
+                backs[channel.name] = SerialQueue(channel, program.writers(channel))
+            elif channel.kind == "replay":
+                table_seed = replica_seed(seed, channel.name, 0, 0)
+                backs[channel.name] = SerialReplay(channel, program.writers(channel), table_seed)
+            else:
+                backs[channel.name] = SerialParams(channel)
+        replicas = self._build(program, backs, seed, stop, run_dir)
+
+        reason, sweeps, last = "", 0, time.monotonic()
+        try:
+            while not reason:
+                fired = False
+                for _, role, ports, _ in replicas:
+                    if all(p.ready() for p in ports.values()):
+                        role.step()
+                        fired = True
+                if not fired:
+                    raise Deadlock(_describe(program.name, replicas))
+                sweeps += 1
+                if sweeps % DRAIN_EVERY == 0 or stop.updates is not None or stop.steps is not None:
+                    for name, _, _, recorder in replicas:
+                        aggregator.add(name, recorder.drain())
+                    reason = ended(stop, aggregator)
+                if time.monotonic() - last >= interval:
+                    last = time.monotonic()
+                    self._observe(observers, aggregator, backs)
+        except Stopped:
+            reason = "stopped"
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        finally:
+            for name, role, _, recorder in replicas:
+                aggregator.add(name, recorder.drain())
+                getattr(role, "close", lambda: None)()
+            self._observe(observers, aggregator, backs)
+        return Report(
+            reason=reason,
+            steps=aggregator.steps,
+            updates=aggregator.updates,
+            seconds=aggregator.seconds,
+            episode_return=aggregator.episode_return,
+            episodes=aggregator.episodes,
+            params={name: b.kept[-1][1] for name, b in backs.items() if isinstance(b, SerialParams) and b.kept},
+        )
+
+    def _build(
+        self, program: Program, backs: dict[str, Any], seed: int, stop: Stop, run_dir: Path | None
+    ) -> list[tuple[str, Role, dict[str, Any], Recorder]]:
+        """Construct every role, in declared order, and its ports."""
+        replicas = []
+        next_writer = dict.fromkeys(backs, 0)
+        for spec in program.roles:
+            for index in range(spec.replicas):
+                recorder = Recorder()
+                ctx = Context(
+                    spec.name,
+                    index,
+                    spec.replicas,
+                    0,
+                    replica_seed(seed, spec.name, index, 0),
+                    recorder,
+                    total_steps=stop.steps,
+                    run_dir=run_dir,
+                )
+                ports: dict[str, Any] = {}
+                for key, port in spec.ports.items():
+                    back = backs[port.channel.name]
+                    if isinstance(back, SerialParams):
+                        ports[key] = back if port.direction == "write" else SerialParamsReader(back, port)
+                    elif port.direction == "write":
+                        ports[key] = SerialWriter(back, next_writer[port.channel.name])
+                        next_writer[port.channel.name] += 1
+                    elif isinstance(back, SerialReplay):
+                        ports[key] = ReplayReader(back, port)
+                    else:
+                        ports[key] = QueueReader(back, port)
+                replicas.append((spec.name, spec.make(ctx, **ports), ports, recorder))
+        return replicas
+
+    def _observe(self, observers: Sequence[Observer], aggregator: Aggregator, backs: dict[str, Any]) -> None:
+        if observers:
+            snapshot = aggregator.snapshot({n: b.fill() for n, b in backs.items() if hasattr(b, "fill")})
+            for observer in observers:
+                observer.update(snapshot)
+
+
+def ended(stop: Stop, run: Aggregator) -> str:
+    """Why the run ends now ("" if it goes on)."""
+    if stop.steps is not None and run.steps >= stop.steps:
+        return "steps"
+    if stop.updates is not None and run.updates >= stop.updates:
+        return "updates"
+    if stop.seconds is not None and run.seconds >= stop.seconds:
+        return "seconds"
+    if stop.episode_return is not None and run.full_window and run.episode_return >= stop.episode_return:
+        return "episode_return"
+    return ""
+
+
+def _describe(program: str, replicas: list[tuple[str, Role, dict[str, Any], Recorder]]) -> str:
+    lines = [f"{program}: deadlock, no role can step; not ready:"]
+    for index, (name, _, ports, _) in enumerate(replicas):
+        waiting = ", ".join(k for k, p in ports.items() if not p.ready())
+        lines.append(f"  {name} (replica {index}): {waiting}")
+    return "\n".join(lines)

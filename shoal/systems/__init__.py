@@ -1,0 +1,56 @@
+"""One file per system: its config, the learning rule that is unique to it, and ``program(cfg)``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from shoal.api import Agent, UsageError
+from shoal.program import Program
+from shoal.systems.common import CommonConfig
+
+SYSTEMS: dict[str, str] = {
+    "dqn": "shoal.systems.dqn",
+    "apex-dqn": "shoal.systems.apex_dqn",
+    "impala": "shoal.systems.impala",
+    "recurrent-ppo": "shoal.systems.recurrent_ppo",
+}
+
+
+class System(Protocol):
+    """What a system's module offers. ``PRESETS`` maps a preset's name to the fields it sets."""
+
+    Config: type[CommonConfig]
+    PRESETS: dict[str, dict[str, Any]]
+
+    def program(self, cfg: Any) -> Program: ...
+    def agent(self, cfg: Any, seed: int = 0) -> Agent: ...
+
+
+def load(name: str) -> System:
+    """The system called ``name``: one of ``SYSTEMS``, a dotted module of the user's own, or a path to
+    its ``.py`` file. Raises UsageError with the nearest valid name."""
+    if name in SYSTEMS:
+        return cast(System, importlib.import_module(SYSTEMS[name]))
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"no such system file: '{name}'")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    elif "." in name and importlib.util.find_spec(name.split(".")[0]) is not None:
+        module = importlib.import_module(name)
+    else:
+        near = get_close_matches(name, SYSTEMS, n=1, cutoff=0.0)
+        raise UsageError(f"unknown system '{name}'; did you mean '{near[0]}'? (`shoal systems` lists all)")
+    for needed in ("Config", "PRESETS", "program", "agent"):
+        if not hasattr(module, needed):
+            raise UsageError(f"'{name}' is not a system: it lacks '{needed}' (see docs/tutorials/own-system.md)")
+    return cast(System, module)

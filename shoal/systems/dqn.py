@@ -1,0 +1,164 @@
+"""DQN: one actor, a replay, a learner; double, dueling, n-step and prioritised replay as switches.
+
+Mnih et al. 2015, "Human-level control through deep reinforcement learning"; van Hasselt et al. 2016;
+Wang et al. 2016; Schaul et al. 2016.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from shoal.algos.q_learning import QAgent, QLearning, QNetwork
+from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Writer
+from shoal.data import TableSpec
+from shoal.envs import make
+from shoal.ops import RMSProp, linear
+from shoal.program import Program
+from shoal.roles.actor import Actor, unroll_spec
+from shoal.roles.learner import LearnerRole, SGDLearner
+from shoal.systems.common import CommonConfig, env_spec, params_spec, require_actions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(CommonConfig):
+    """DQN's own fields; periods are in learner updates unless they say otherwise."""
+
+    actors: int = 1
+    """Actor processes (the paper's system has one)."""
+    envs: int = 8
+    unroll: int = 8
+    steps: int = 200_000
+    hidden: tuple[int, ...] = (128, 128)
+    double: bool = True
+    """Select the next action by the online network (double Q-learning)."""
+    dueling: bool = False
+    """Separate value and advantage streams."""
+    n_step: int = 3
+    """Steps of reward before the bootstrap (agent steps)."""
+    prioritised: bool = False
+    """Sample in proportion to the TD error."""
+    sampler: Literal["proportional", "rank", "greedy"] = "proportional"
+    """How prioritised replay samples."""
+    priority_exponent: float = 0.6
+    """alpha of prioritised replay."""
+    importance_exponent: float = 0.4
+    """beta of prioritised replay at the start; it rises linearly to 1 at the run's end."""
+    gamma: float = 0.99
+    """Discount per agent step."""
+    learning_rate: float = 1e-3
+    optimiser: Literal["adam", "rmsprop"] = "adam"
+    """rmsprop: centred, epsilon inside the root, as in the paper."""
+    optimiser_eps: float = 1e-5
+    """Epsilon of the optimiser."""
+    max_grad_norm: float | None = 10.0
+    """Global gradient norm; none: no clipping."""
+    td_clip: float | None = 1.0
+    """Clip of the TD error's gradient; none: squared error."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Of the loss over the batch (the paper's code sums)."""
+    batch: int = 128
+    """Transitions per update."""
+    samples_per_insert: float = 8.0
+    """Transitions learned from per environment step."""
+    replay: int = 100_000
+    """Capacity (transitions)."""
+    min_replay: int = 1_000
+    """Transitions before the first update."""
+    target_period: int = 100
+    """Updates between copies into the target network."""
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.02
+    epsilon_steps: int = 10_000
+    """Annealing time of epsilon (agent steps over all actors)."""
+
+
+PAPER: dict[str, Any] = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
+    envs=1, unroll=4, steps=50_000_000, double=False, n_step=1, learning_rate=2.5e-4, optimiser="rmsprop",
+    optimiser_eps=0.01, max_grad_norm=None, reduction="sum", batch=32, samples_per_insert=8.0, replay=1_000_000,
+    min_replay=50_000, target_period=2_500, epsilon_end=0.1, epsilon_steps=1_000_000, reward_clip="sign",
+    life_loss=True, torso="nature", precision="fp32",
+)  # fmt: skip
+ATARI: dict[str, Any] = dict(
+    envs=16, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=2.5e-4, optimiser_eps=1.5e-4,
+    batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=500, epsilon_end=0.01,
+    epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="nature", hidden=(512,),
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI}
+
+
+def network(cfg: Config, device: str = "cpu") -> QNetwork:
+    env = env_spec(cfg)
+    require_actions("dqn", env, "discrete")
+    nets = QNetwork(
+        env, torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, precision=cfg.precision, device=device
+    )
+    return nets.to(device)
+
+
+def agent(cfg: Config, seed: int = 0, replicas: int = 1) -> QAgent:
+    """Epsilon falls linearly over ``epsilon_steps`` of all ``replicas`` together."""
+
+    def epsilon(steps: int) -> float:
+        return linear(cfg.epsilon_start, cfg.epsilon_end, steps * replicas / cfg.epsilon_steps)
+
+    return QAgent(network(cfg), epsilon, seed)
+
+
+def optimiser(cfg: Any, nets: torch.nn.Module) -> torch.optim.Optimizer:
+    """Adam, or the paper's RMSProp (centred, decay 0.95)."""
+    if cfg.optimiser == "adam":
+        return torch.optim.Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps, fused=True)
+    return RMSProp(nets.parameters(), cfg.learning_rate, decay=0.95, eps=cfg.optimiser_eps, centred=True)
+
+
+def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsReader) -> Actor:
+    env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options())
+    return Actor(ctx, env, agent(cfg, ctx.seed, ctx.replicas), transitions, params, stream_spec(cfg))
+
+
+def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:
+    torch.manual_seed(ctx.seed)
+    nets = network(cfg, cfg.learner_device())
+    total_updates = cfg.steps * cfg.samples_per_insert / cfg.batch
+
+    def beta(update: int) -> float:
+        return linear(cfg.importance_exponent, 1.0, update / total_updates)
+
+    algorithm = QLearning(
+        nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
+        beta=beta if cfg.prioritised else None,
+    )  # fmt: skip
+    learner = SGDLearner(
+        algorithm, optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, device=cfg.learner_device()
+    )
+    return LearnerRole(ctx, learner, transitions, params)
+
+
+def stream_spec(cfg: Config) -> Any:
+    return unroll_spec(env_spec(cfg), cfg.unroll, cfg.envs, extras={}, stream=True)
+
+
+def program(cfg: Config) -> Program:
+    env = env_spec(cfg)
+    p = Program("dqn")
+    table = TableSpec(
+        capacity=cfg.replay, n_step=cfg.n_step, gamma=cfg.gamma, stack=env.stack, pad=env.pad,
+        sampler=cfg.sampler if cfg.prioritised else "uniform", alpha=cfg.priority_exponent,
+    )  # fmt: skip
+    per_unroll = cfg.unroll * cfg.envs * cfg.samples_per_insert
+    ratio = Ratio(cfg.min_replay, cfg.samples_per_insert, slack=2 * max(per_unroll, cfg.batch))
+    transitions = p.channel(Channel("transitions", "replay", stream_spec(cfg), 4, ratio, table))
+    params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
+    p.role(
+        "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
+        transitions=transitions.writer(), params=params.reader(),
+    )  # fmt: skip
+    p.role(
+        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        transitions=transitions.reader(cfg.batch), params=params.writer(),
+    )  # fmt: skip
+    return p

@@ -1,0 +1,175 @@
+"""IMPALA: actors send whole trajectories; a learner corrects their policy lag with V-trace.
+
+Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, observations, start_state
+from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
+from shoal.envs import make
+from shoal.ops import RMSProp, vtrace
+from shoal.program import Program
+from shoal.roles.actor import Actor, unroll_spec
+from shoal.roles.learner import LearnerRole, SGDLearner
+from shoal.systems.common import CommonConfig, env_spec, messages_per_batch, params_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(CommonConfig):
+    """IMPALA's own fields. One update learns from ``batch`` trajectories of ``unroll`` steps."""
+
+    envs: int = 32
+    unroll: int = 20
+    batch: int = 0
+    """Trajectories per update: a multiple of `envs`; 0: one actor's message."""
+    queue: int = 1
+    """Messages that each actor may have waiting: bounds the policy lag."""
+    gamma: float = 0.99
+    """Discount per agent step."""
+    trace_lambda: float = 1.0
+    """lambda in c = lambda min(c_bar, pi/mu)."""
+    rho_bar: float = 1.0
+    """Clip of the importance weights that set what is learned."""
+    c_bar: float = 1.0
+    """Clip of those that set how fast."""
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    learning_rate: float = 1e-3
+    """At the start; falls linearly to 0 at `steps` with `anneal`."""
+    anneal: bool = True
+    """Learning rate falls linearly to 0 over `steps`."""
+    optimiser: Literal["adam", "rmsprop"] = "adam"
+    """rmsprop: decay 0.99, epsilon inside the root, as in the paper."""
+    optimiser_eps: float = 1e-5
+    """Epsilon of the optimiser."""
+    max_grad_norm: float = 0.5
+    """Global gradient norm."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Of the loss over batch and time (the paper sums)."""
+    core: Literal["none", "lstm", "gru"] = "none"
+    """Recurrent core after the torso."""
+    core_size: int = 256
+    """Units of the core."""
+    last_action_reward: bool = False
+    """Feed the last action and reward to the network."""
+    normalise_obs: bool = False
+    """Normalise vector observations by running statistics."""
+
+
+PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
+    steps=50_000_000, unroll=20, batch=32, learning_rate=6e-4, optimiser="rmsprop", optimiser_eps=0.01,
+    max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
+    torso="impala-deep", precision="fp32",
+)  # fmt: skip
+ATARI: dict[str, Any] = dict(
+    steps=2_000_000, envs=32, unroll=20, learning_rate=6e-4, reward_clip="sign", torso="nature", entropy_cost=0.01,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI}
+
+
+class VTraceLoss:
+    """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
+
+    def __init__(self, cfg: Config, nets: ActorCritic) -> None:
+        self.cfg, self.nets = cfg, nets
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Update]:
+        cfg, items, dist = self.cfg, batch.items, self.nets.dist
+        policy, value = self.nets.unroll(observations(items), items["first"], start_state(items))  # [T+1, B]
+        policy, action = policy[:-1], items["action"]
+        log_prob = dist.log_prob(policy, action)
+        discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
+        log_rhos = log_prob.detach() - dist.log_prob(items["policy"], action)
+        targets = vtrace(
+            log_rhos, items["reward"], discounts, value[:-1].detach(), next_values, cut,
+            rho_bar=cfg.rho_bar, c_bar=cfg.c_bar, lam=cfg.trace_lambda,
+        )  # fmt: skip
+        mask = items["valid"].float()
+        scale = 1.0 / mask.sum() if cfg.reduction == "mean" else 1.0
+        policy_loss = -(targets.pg_advantages * log_prob * mask).sum() * scale
+        value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
+        entropy = (dist.entropy(policy) * mask).sum() * scale
+        loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
+        if cfg.normalise_obs:
+            self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
+        metrics = {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy": (dist.entropy(policy.detach()[-1])).mean(),
+            "rho": log_rhos.clamp(max=10.0).exp().mean(),
+        }
+        return loss, Update(metrics)
+
+    def after_step(self, step: int) -> None:
+        pass
+
+    def actor_params(self) -> Tensors:
+        return dict(self.nets.state_dict())
+
+
+def network(cfg: Config, device: str = "cpu") -> ActorCritic:
+    nets = ActorCritic(
+        env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation="relu", core=cfg.core,
+        core_size=cfg.core_size, normalise_obs=cfg.normalise_obs, precision=cfg.precision, device=device,
+    )  # fmt: skip
+    return nets.to(device)
+
+
+def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
+    return ActorCriticAgent(network(cfg), seed, ("policy",))
+
+
+def trajectory_spec(cfg: Config) -> Spec:
+    env = env_spec(cfg, cfg.last_action_reward)
+    nets = agent(cfg).nets
+    state = {k: tuple(v.shape[1:]) for k, v in nets.initial_state(1).items()}
+    return unroll_spec(env, cfg.unroll, cfg.envs, {"policy": ((nets.dist.params_size,), "float32")}, state)
+
+
+def make_actor(cfg: Config, ctx: Context, trajectories: Writer, params: ParamsReader) -> Actor:
+    env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options(cfg.last_action_reward))
+    return Actor(ctx, env, agent(cfg, ctx.seed), trajectories, params, trajectory_spec(cfg))
+
+
+def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: ParamsWriter) -> LearnerRole:
+    torch.manual_seed(ctx.seed)
+    device = cfg.learner_device()
+    nets = network(cfg, device)
+    if cfg.optimiser == "adam":
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(nets.parameters(), eps=cfg.optimiser_eps, fused=True)
+    else:
+        optimiser = RMSProp(nets.parameters(), cfg.learning_rate, decay=0.99, eps=cfg.optimiser_eps)
+    updates = cfg.steps / (cfg.unroll * (cfg.batch or cfg.envs))
+
+    def learning_rate(update: int) -> float:
+        return cfg.learning_rate * (max(0.0, 1.0 - update / updates) if cfg.anneal else 1.0)
+
+    learner = SGDLearner(
+        VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device
+    )
+    return LearnerRole(ctx, learner, trajectories, params)
+
+
+def program(cfg: Config) -> Program:
+    count = messages_per_batch(cfg.batch, cfg.envs)
+    p = Program("impala")
+    capacity = max(cfg.queue, -(-count // cfg.num_actors()))
+    trajectories = p.channel(Channel("trajectories", "queue", trajectory_spec(cfg), capacity))
+    params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
+    p.role(
+        "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
+        trajectories=trajectories.writer(), params=params.reader(),
+    )  # fmt: skip
+    p.role(
+        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        trajectories=trajectories.reader(count), params=params.writer(),
+    )  # fmt: skip
+    return p

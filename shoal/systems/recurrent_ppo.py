@@ -1,0 +1,144 @@
+"""Recurrent PPO: W workers in lockstep with one learner; rollouts and parameters in shared memory.
+
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as in Huang et al. 2022, details 9.1-9.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
+from shoal.algos.ppo import PPOLearner, PPOSettings
+from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, UsageError, Writer
+from shoal.envs import make
+from shoal.program import Program
+from shoal.roles.actor import Actor, unroll_spec
+from shoal.roles.learner import LearnerRole
+from shoal.systems.common import CommonConfig, cores, env_spec, params_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(CommonConfig):
+    """Recurrent PPO's own fields. One update learns from `actors` x `envs` trajectories of `unroll` steps."""
+
+    envs: int = 8
+    unroll: int = 128
+    epochs: int = 4
+    """Passes over each batch."""
+    minibatches: int = 4
+    """Parts of the batch per pass; with a core, parts are whole trajectories."""
+    gamma: float = 0.99
+    """Discount per agent step."""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation."""
+    clip: float = 0.2
+    """epsilon of the clipped objective."""
+    clip_value: bool = False
+    """Clip the value loss as well."""
+    value_cost: float = 0.5
+    entropy_cost: float = 0.0
+    learning_rate: float = 3e-4
+    anneal: bool = True
+    """Learning rate falls linearly to 0 over `steps`."""
+    anneal_clip: bool = False
+    """So does `clip`."""
+    optimiser_eps: float = 1e-5
+    """Epsilon of Adam."""
+    max_grad_norm: float = 0.5
+    """Global gradient norm."""
+    target_kl: float | None = None
+    """Stop the passes over a batch once the mean KL of a pass exceeds this."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    core: Literal["none", "lstm", "gru"] = "none"
+    """Recurrent core after the torso."""
+    core_size: int = 128
+    """Units of the core."""
+    separate_critic: bool = False
+    """A network of its own for the value (feed-forward only)."""
+    last_action_reward: bool = False
+    """Feed the last action and reward to the network."""
+    normalise_obs: bool = False
+    """Normalise vector observations by running statistics."""
+    normalise_reward: bool = False
+    """Divide rewards by the standard deviation of the discounted return."""
+
+
+PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
+    envs=8, unroll=128, actors=1, epochs=4, minibatches=4, steps=10_000_000, learning_rate=2.5e-4, clip=0.1,
+    anneal=True, anneal_clip=True, clip_value=True, entropy_cost=0.01, reward_clip="sign", life_loss=True,
+    torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
+)  # fmt: skip
+ATARI: dict[str, Any] = dict(
+    envs=16, unroll=64, steps=2_000_000, epochs=4, minibatches=8, learning_rate=5e-4, clip=0.1, entropy_cost=0.01,
+    reward_clip="sign", torso="nature", activation="relu",
+)  # fmt: skip
+MUJOCO: dict[str, Any] = dict(
+    actors=1, envs=1, unroll=2048, epochs=10, minibatches=32, steps=1_000_000, learning_rate=3e-4, clip=0.2,
+    separate_critic=True, normalise_obs=True, normalise_reward=True,
+)  # fmt: skip
+CLASSIC: dict[str, Any] = dict(
+    envs=8, unroll=32, epochs=10, minibatches=2, steps=200_000, learning_rate=1e-3, gamma=0.98, gae_lambda=0.8,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC}
+
+
+def network(cfg: Config, device: str = "cpu") -> ActorCritic:
+    nets = ActorCritic(
+        env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
+        core=cfg.core, core_size=cfg.core_size, separate_critic=cfg.separate_critic, normalise_obs=cfg.normalise_obs,
+        precision=cfg.precision, device=device,
+    )  # fmt: skip
+    return nets.to(device)
+
+
+def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
+    return ActorCriticAgent(network(cfg), seed, ("log_prob",))
+
+
+def rollout_spec(cfg: Config) -> Spec:
+    env = env_spec(cfg, cfg.last_action_reward)
+    state = {k: tuple(v.shape[1:]) for k, v in network(cfg).initial_state(1).items()}
+    return unroll_spec(env, cfg.unroll, cfg.envs, {"log_prob": ((), "float32"), "value": ((), "float32")}, state)
+
+
+def make_worker(cfg: Config, ctx: Context, rollouts: Writer, params: ParamsReader) -> Actor:
+    env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options(cfg.last_action_reward))
+    return Actor(ctx, env, agent(cfg, ctx.seed), rollouts, params, rollout_spec(cfg))
+
+
+def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWriter) -> LearnerRole:
+    torch.manual_seed(ctx.seed)
+    nets = network(cfg, cfg.learner_device())
+    settings = PPOSettings(
+        gamma=cfg.gamma, gae_lambda=cfg.gae_lambda, clip=cfg.clip, clip_value=cfg.clip_value, epochs=cfg.epochs,
+        minibatches=cfg.minibatches, learning_rate=cfg.learning_rate, anneal=cfg.anneal, anneal_clip=cfg.anneal_clip,
+        value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, max_grad_norm=cfg.max_grad_norm,
+        target_kl=cfg.target_kl, scale_reward=cfg.normalise_reward, total_steps=cfg.steps,
+    )  # fmt: skip
+    optimiser = torch.optim.Adam(nets.parameters(), eps=cfg.optimiser_eps, fused=True)
+    return LearnerRole(ctx, PPOLearner(nets, optimiser, settings, ctx.seed), rollouts, params)
+
+
+def program(cfg: Config) -> Program:
+    columns = cfg.num_actors() * cfg.envs
+    if cfg.core != "none" and columns % cfg.minibatches:
+        raise UsageError(
+            f"with a recurrent core, minibatches ({cfg.minibatches}) must divide the trajectories of a batch "
+            f"({cfg.num_actors()} actors x {cfg.envs} envs)"
+        )
+    p = Program("recurrent-ppo")
+    rollouts = p.channel(Channel("rollouts", "queue", rollout_spec(cfg), capacity=1))
+    params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
+    p.role(
+        "worker", partial(make_worker, cfg), replicas=cfg.num_actors(), on_failure="restart",
+        rollouts=rollouts.writer(), params=params.reader(lockstep=True),
+    )  # fmt: skip
+    p.role(
+        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or cores(), device=cfg.learner_device(),
+        rollouts=rollouts.reader(each=True), params=params.writer(),
+    )  # fmt: skip
+    return p
