@@ -18,7 +18,7 @@ from shoal.algos.actor_critic import ActorCritic, boundaries, observations, star
 from shoal.api import Batch, Tensors, Update
 from shoal.nets import RewardScaler
 from shoal.ops import gae, linear
-from shoal.roles.learner import clip_gradients, set_learning_rate, to_device
+from shoal.algos.sgd import clip_gradients, set_learning_rate, to_device
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import torch
 
 from shoal.algos.q_learning import QAgent, QLearning, QNetwork
-from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Writer
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Spec, Writer
 from shoal.data import TableSpec
 from shoal.envs import make
 from shoal.ops import RMSProp, linear
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
-from shoal.roles.learner import LearnerRole, SGDLearner
+from shoal.roles.learner import LearnerRole
 from shoal.systems.common import CommonConfig, env_spec, params_spec, require_actions
 
 
@@ -63,7 +64,7 @@ class Config(CommonConfig):
     batch: int = 128
     """Transitions per update."""
     samples_per_insert: float = 8.0
-    """Transitions learned from per environment step."""
+    """Transitions learned from per environment step; 0: acting and learning never wait for each other."""
     replay: int = 100_000
     """Capacity (transitions)."""
     min_replay: int = 1_000
@@ -138,7 +139,15 @@ def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsW
     return LearnerRole(ctx, learner, transitions, params)
 
 
-def stream_spec(cfg: Config) -> Any:
+def ratio(cfg: Config) -> Ratio:
+    """Learning and acting wait for each other by at most two messages or two batches."""
+    if not cfg.samples_per_insert:
+        return Ratio(cfg.min_replay)
+    message = cfg.unroll * cfg.envs * cfg.samples_per_insert
+    return Ratio(cfg.min_replay, cfg.samples_per_insert, slack=2 * max(message, cfg.batch))
+
+
+def stream_spec(cfg: Config) -> Spec:
     return unroll_spec(env_spec(cfg), cfg.unroll, cfg.envs, extras={}, stream=True)
 
 
@@ -149,9 +158,7 @@ def program(cfg: Config) -> Program:
         capacity=cfg.replay, n_step=cfg.n_step, gamma=cfg.gamma, stack=env.stack, pad=env.pad,
         sampler=cfg.sampler if cfg.prioritised else "uniform", alpha=cfg.priority_exponent,
     )  # fmt: skip
-    per_unroll = cfg.unroll * cfg.envs * cfg.samples_per_insert
-    ratio = Ratio(cfg.min_replay, cfg.samples_per_insert, slack=2 * max(per_unroll, cfg.batch))
-    transitions = p.channel(Channel("transitions", "replay", stream_spec(cfg), 4, ratio, table))
+    transitions = p.channel(Channel("transitions", "replay", stream_spec(cfg), 2, ratio(cfg), table))
     params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
     p.role(
         "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, observations, start_state
+from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
 from shoal.envs import make
 from shoal.ops import RMSProp, vtrace
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
-from shoal.roles.learner import LearnerRole, SGDLearner
+from shoal.roles.learner import LearnerRole
 from shoal.systems.common import CommonConfig, env_spec, messages_per_batch, params_spec
 
 

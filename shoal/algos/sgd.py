@@ -1,0 +1,89 @@
+"""Gradient descent on an algorithm's loss: the learner of most systems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shoal.api import Algorithm, Batch, ShoalError, Tensors, Update
+
+MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
+
+
+class SGDLearner:
+    """The usual learner: minimise ``algorithm.loss`` by a torch optimiser.
+
+    schedule: learning rate as a function of the update's number; None keeps the optimiser's.
+    max_grad_norm: global-norm clip. An update whose gradient is not finite is skipped and counted; after
+    ten in a row the learner raises ShoalError.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        optimiser: torch.optim.Optimizer,
+        *,
+        max_grad_norm: float | None = None,
+        schedule: Callable[[int], float] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.algorithm, self.optimiser = algorithm, optimiser
+        self.max_grad_norm, self.schedule, self.device = max_grad_norm, schedule, torch.device(device)
+        self.step = 0
+        self.skipped = 0
+        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
+
+    def update(self, batch: Batch) -> Update:
+        batch = to_device(batch, self.device)
+        if self.schedule is not None:
+            set_learning_rate(self.optimiser, self.schedule(self.step))
+        loss, update = self.algorithm.loss(batch)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = clip_gradients(self.parameters, self.max_grad_norm)
+        if math.isfinite(norm):
+            self.optimiser.step()
+            self.skipped = 0
+        else:
+            self.skipped += 1
+            if self.skipped >= MAX_SKIPPED:
+                raise ShoalError(f"the gradient was not finite in {MAX_SKIPPED} updates in a row")
+        self.step += 1
+        self.algorithm.after_step(self.step)
+        rate = self.optimiser.param_groups[0]["lr"]
+        metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, **update.metrics}
+        if self.skipped:
+            metrics["skipped_updates"] = 1.0
+        return Update(metrics, update.priorities)
+
+    def params(self) -> Tensors:
+        return self.algorithm.actor_params()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"nets": self.algorithm.nets.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.algorithm.nets.load_state_dict(state["nets"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.step = state["step"]
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its items (and probabilities) on ``device``; itself if they are there."""
+    if device.type == "cpu":
+        return batch
+    items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
+    return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def clip_gradients(parameters: list[torch.Tensor], max_norm: float | None) -> float:
+    """Scale gradients to a global norm of at most ``max_norm``; returns the norm before."""
+    return float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if max_norm is None else max_norm))
