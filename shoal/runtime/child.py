@@ -1,0 +1,156 @@
+"""What runs inside a replica's process: build the role, step it until the run ends, report."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing import connection, parent_process
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+
+from shoal import api
+from shoal.runtime import ports, seeds
+from shoal.runtime.layout import LINE, Plan
+from shoal.runtime.memory import Arena
+from shoal.runtime.metrics import Recorder
+from shoal.runtime.session import Session
+from shoal.runtime.telemetry import Outbox
+
+FLUSH = 0.5  # seconds between reports
+_FIRST_FLUSH = 0.02
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one replica needs besides its role; ``environ`` is the parent's environment."""
+
+    index: int
+    generation: int
+    seed: int
+    total_steps: int | None
+    run_dir: Path | None
+    environ: dict[str, str]
+
+
+class _Reporter:
+    """Ships the recorder's figures: soon after the start, then every ``FLUSH`` seconds."""
+
+    def __init__(self, recorder: Recorder, outbox: Outbox) -> None:
+        self._recorder, self._outbox = recorder, outbox
+        self._period = _FIRST_FLUSH
+        self._due = time.monotonic() + self._period
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        if self._outbox.idle():
+            self._outbox.send(("telemetry", self._recorder.drain()))
+        self._period = min(2 * self._period, FLUSH)
+        self._due = now + self._period
+
+    def last(self) -> None:
+        self._outbox.send(("telemetry", self._recorder.drain()))
+
+
+def _die() -> None:
+    """End this process and the helpers it started (it leads a process group of its own)."""
+    with contextlib.suppress(OSError):
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _follow_parent() -> None:
+    """Die with the parent, however it dies and whatever the main thread is doing then."""
+    parent = parent_process()
+    if parent is None:
+        return
+    sentinel: int = parent.sentinel
+
+    def watch() -> None:
+        connection.wait([sentinel])
+        _die()
+
+    threading.Thread(target=watch, name="shoal-parent-watch", daemon=True).start()
+    if sys.platform == "linux":  # the kernel's SIGIO ends even a C call that keeps the interpreter lock
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | fcntl.FASYNC)
+
+
+def _settle(job: Job, threads: int) -> None:
+    """Signals (the parent coordinates), process group, environment variables, threads."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(job.environ)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    torch.set_num_threads(threads)
+
+
+def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) -> None:
+    """Entry point of a replica. Exit code 1 after an exception, whose traceback goes to the parent."""
+    outbox, recorder = Outbox(pipe.fileno()), Recorder()
+    reporter = _Reporter(recorder, outbox)
+    try:
+        _follow_parent()
+        spec: api.RoleSpec
+        plan: Plan
+        plan, spec = cloudpickle.loads(program)
+        _settle(job, spec.threads)
+        _run(plan, spec, job, Session(arena, recorder, reporter.tick), reporter)
+    except BaseException:  # noqa: BLE001 - told to the parent, which names it
+        reporter.last()
+        outbox.send(("failed", traceback.format_exc()))
+        outbox.finish(2.0)
+        sys.stderr.flush()
+        os._exit(1)
+    reporter.last()
+    outbox.finish(2.0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # no interpreter shutdown: nothing here needs it, and native threads may hang in it
+
+
+def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _Reporter) -> None:
+    seed = seeds.replica_seed(job.seed, spec.name, job.index, job.generation)
+    context = api.Context(
+        role=spec.name,
+        index=job.index,
+        replicas=spec.replicas,
+        generation=job.generation,
+        seed=seed,
+        metrics=session.metrics,
+        total_steps=job.total_steps,
+        run_dir=job.run_dir,
+    )
+    words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
+    words[at] = 0
+    role: Any = None
+    try:
+        ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
+        role = spec.make(context, **ends)
+        while not session.stopping():
+            role.step()
+            words[at] += 1
+            reporter.tick()
+    except api.Stopped:
+        pass
+    finally:
+        close = getattr(role, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,281 @@
+"""The local runtime: one process per replica, shared memory between them, one supervisor."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing import connection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import cloudpickle
+
+from shoal import api
+from shoal.runtime import child, futex, layout, memory, processes, ring, store
+from shoal.runtime.layout import LINE, STOP, Plan, ProgramLike
+from shoal.runtime.memory import Arena
+from shoal.runtime.metrics import Aggregator, Observer
+from shoal.runtime.replica import Replica
+
+log = logging.getLogger("shoal.runtime")
+
+
+class LocalRuntime:
+    """Runs a program on this machine.
+
+    restarts: how often one replica may fail within ``window`` seconds before the run fails; before each
+        restart it waits ``backoff`` seconds, doubling up to ``longest_backoff``.
+    still_born: how often it may fail in a row without ever completing a step.
+    grace: seconds replicas have to finish their step at the end; then they are killed.
+    """
+
+    def __init__(
+        self,
+        *,
+        restarts: int = 10,
+        window: float = 60.0,
+        backoff: float = 0.1,
+        longest_backoff: float = 5.0,
+        still_born: int = 3,
+        grace: float = 5.0,
+    ) -> None:
+        self.restarts, self.window = restarts, window
+        self.backoff, self.longest_backoff = backoff, longest_backoff
+        self.still_born, self.grace = still_born, grace
+
+    def launch(
+        self,
+        program: ProgramLike,
+        *,
+        seed: int,
+        stop: api.Stop,
+        run_dir: Path | None = None,
+        observers: Sequence[Observer] = (),
+        interval: float = 0.5,
+    ) -> api.Report:
+        """Run ``program`` until ``stop``. Interrupt once for an orderly end, twice to kill at once."""
+        plan = layout.plan(program)
+        memory.check_fits(plan)
+        processes.prepare()
+        return _Run(self, program, plan, seed, stop, run_dir, observers, interval).go()
+
+
+class _Run:
+    """One launch."""
+
+    def __init__(
+        self,
+        options: LocalRuntime,
+        program: ProgramLike,
+        plan: Plan,
+        seed: int,
+        stop: api.Stop,
+        run_dir: Path | None,
+        observers: Sequence[Observer],
+        interval: float,
+    ) -> None:
+        self._options, self._plan, self._seed, self._stop = options, plan, seed, stop
+        self._run_dir, self._observers, self._interval = run_dir, observers, interval
+        self._arena = Arena(plan.total)
+        self._aggregator = Aggregator()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._interrupts = 0
+        self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
+        self._replicas = [Replica(role, i, self._launch) for role in program.roles for i in range(role.replicas)]
+        self._next_update = 0.0
+
+    def go(self) -> api.Report:
+        handlers = self._install_handlers()
+        try:
+            reason = self._supervise()
+            self._shut_down()
+            self._observe()
+            return self._report(reason)
+        finally:
+            self._shut_down()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._arena.close()
+
+    # ------------------------------------------------------------------------------ supervision
+    def _launch(self, replica: Replica, pipe: Any) -> Any:
+        job = child.Job(
+            replica.index, replica.generation, self._seed, self._stop.steps, self._run_dir, dict(os.environ)
+        )
+        args = (self._arena, self._blobs[replica.role.name], job, pipe)
+        return processes.start(child.main, args, f"shoal-{replica.label}")
+
+    def _supervise(self) -> str:
+        """Returns why the run ends; raises RoleFailed."""
+        for replica in self._replicas:
+            replica.start()
+        self._next_update = time.monotonic() + self._interval
+        while True:
+            reason = "interrupted" if self._interrupts else self._ended()
+            if reason:
+                return reason
+            self._wait(self._timeout())
+            for replica in self._replicas:
+                self._listen(replica)
+                if replica.process is not None and not replica.process.is_alive():
+                    self._bury(replica)
+                elif replica.restart_at is not None and time.monotonic() >= replica.restart_at:
+                    replica.generation += 1
+                    replica.start()
+            if time.monotonic() >= self._next_update:
+                self._next_update = time.monotonic() + self._interval
+                self._observe()
+
+    def _timeout(self) -> float:
+        """Seconds until something is due without a message."""
+        due = [self._next_update] if self._observers else []
+        due += [r.restart_at for r in self._replicas if r.restart_at is not None]
+        now = time.monotonic()
+        times = [at - now for at in due] + [1.0]
+        if self._stop.seconds is not None:
+            times.append(self._stop.seconds - self._aggregator.seconds)
+        return max(0.0, min(times))
+
+    def _wait(self, timeout: float) -> None:
+        sources: list[Any] = [self._wake_read]
+        for replica in self._replicas:
+            if replica.process is not None:
+                sources.append(replica.process.sentinel)
+            if replica.inbox is not None:
+                sources.append(replica.inbox.fd)
+        if self._wake_read in connection.wait(sources, timeout):
+            os.read(self._wake_read, 64)
+
+    def _listen(self, replica: Replica) -> None:
+        for kind, content in replica.receive():
+            if kind == "telemetry":
+                self._aggregator.add(replica.role.name, content)
+            else:
+                replica.cause = content
+
+    def _bury(self, replica: Replica) -> None:
+        """A replica died though the run goes on: restart it later, or fail."""
+        self._listen(replica)
+        exitcode = replica.reap()
+        cause = replica.cause or processes.describe_exit(exitcode)
+        now = time.monotonic()
+        options = self._options
+        if self._interrupts:
+            return
+        allowed = replica.may_restart(now, options.restarts, options.window)
+        if not self._stepped(replica):
+            replica.still_born += 1
+            allowed = allowed and replica.still_born < options.still_born
+        else:
+            replica.still_born = 0
+        if not allowed:
+            if replica.role.on_failure == "restart":
+                cause += f"\n(gave up after {len(replica.failures)} failures)"
+            raise api.RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
+        delay = min(options.backoff * 2 ** (len(replica.failures) - 1), options.longest_backoff)
+        replica.restart_at = now + delay
+        self._aggregator.restarts += 1
+        text = cause.rstrip() if cause != replica.printed else "the same failure again"
+        replica.printed = cause
+        log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
+
+    def _stepped(self, replica: Replica) -> bool:
+        at = self._plan.status[replica.role.name] // 8 + replica.index * LINE
+        return bool(self._arena.words[at])
+
+    def _ended(self) -> str:
+        stop, run = self._stop, self._aggregator
+        if stop.steps is not None and run.steps >= stop.steps:
+            return "steps"
+        if stop.updates is not None and run.updates >= stop.updates:
+            return "updates"
+        if stop.seconds is not None and run.seconds >= stop.seconds:
+            return "seconds"
+        if stop.episode_return is not None and run.full_window and run.episode_return >= stop.episode_return:
+            return "episode_return"
+        return ""
+
+    def _observe(self) -> None:
+        if not self._observers:
+            return
+        fill = {name: ring.fill(self._arena, r) for name, r in self._plan.rings.items()}
+        snapshot = self._aggregator.snapshot(fill)
+        for observer in self._observers:
+            observer.update(snapshot)
+
+    def _report(self, reason: str) -> api.Report:
+        run = self._aggregator
+        params = {name: store.read(self._arena, s) for name, s in self._plan.stores.items()}
+        return api.Report(
+            reason=reason,
+            steps=run.steps,
+            updates=run.updates,
+            seconds=run.seconds,
+            episode_return=run.episode_return,
+            episodes=run.episodes,
+            params={name: p for name, p in params.items() if p is not None},
+            restarts=run.restarts,
+        )
+
+    # --------------------------------------------------------------------------------- the end
+    def _shut_down(self) -> None:
+        """Leaves no process behind; does nothing the second time."""
+        self._arena.words[STOP // 8] = 1
+        self._ring_bells()
+        end = time.monotonic() + self._options.grace
+        while self._interrupts < 2 and any(r.process is not None for r in self._replicas):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            self._wait(left)
+            for replica in self._replicas:
+                self._listen(replica)
+                if replica.process is not None and not replica.process.is_alive():
+                    self._listen(replica)
+                    replica.reap()
+        late = [r for r in self._replicas if r.process is not None]
+        if late and self._interrupts < 2:
+            log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._options.grace)
+        for replica in late:
+            processes.kill(replica.process)
+        for replica in late:
+            replica.reap()
+
+    def _ring_bells(self) -> None:
+        base = self._arena.base
+        for r in self._plan.rings.values():
+            for i in range(r.readers):
+                futex.wake(base + r.bells + i * layout.ALIGN)
+            for i in range(r.writers):
+                futex.wake(base + r.tails + i * layout.ALIGN)
+        for s in self._plan.stores.values():
+            futex.wake(base + s.control)
+
+    def _install_handlers(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+        return {n: signal.signal(n, self._interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._interrupts += 1
+        try:
+            os.write(self._wake_write, b"!")
+        except OSError:  # the pipe is full: the supervisor will look anyway
+            pass
+
+
+def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:
+    try:
+        blob: bytes = cloudpickle.dumps((plan, role))
+    except Exception as error:  # whatever a user's object raises when it is pickled
+        raise api.WiringError(f"Role {role.name!r} cannot be sent to its process: {error}") from error
+    return blob

@@ -1,0 +1,102 @@
+"""The shared memory of a program: one anonymous arena that cannot outlive its processes.
+
+It has no name in any file system: children get a file descriptor. However processes die, the kernel
+frees it with the last of them; the size of /dev/shm does not matter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+import psutil
+
+from shoal import api
+from shoal.runtime.layout import FieldLayout, Plan, needed
+
+
+def _anonymous_file(nbytes: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("shoal", os.MFD_CLOEXEC)
+    else:
+        fd, path = tempfile.mkstemp(prefix="shoal-")
+        os.unlink(path)
+    os.ftruncate(fd, nbytes)
+    return fd
+
+
+class Arena:
+    """``nbytes`` of zeroed shared memory, seen as int64 (``words``), as uint32 and as arrays.
+
+    Pickles only while a child process is being started (the descriptor travels beside it).
+    """
+
+    def __init__(self, nbytes: int, fd: int | None = None) -> None:
+        self.nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._fd = _anonymous_file(self.nbytes) if fd is None else fd
+        self._map = mmap.mmap(self._fd, self.nbytes)
+        self.words = memoryview(self._map).cast("q")
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.nbytes, reduction.DupFd(self._fd))
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.ndarray(shape, np.dtype(dtype), buffer=self._map, offset=offset)
+
+    def field(self, start: int, layout: FieldLayout) -> np.ndarray:
+        return self.array(start + layout.offset, layout.shape, layout.dtype)
+
+    def close(self) -> None:
+        """Give the descriptor back. The memory itself goes when the last view of it does."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _rebuild(nbytes: int, handle: Any) -> Arena:
+    return Arena(nbytes, handle.detach())
+
+
+def _read_int(path: str) -> int | None:
+    try:
+        with open(path) as f:
+            text = f.read().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def available() -> int:
+    """Bytes this process may still use: the machine's free memory or its control group's limit, if lower."""
+    free = int(psutil.virtual_memory().available)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        most, now = _read_int(limit), _read_int(used)
+        if most is not None and now is not None:
+            free = min(free, most - now)
+    return max(free, 0)
+
+
+def _size(n: int) -> str:
+    return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
+
+
+def check_fits(plan: Plan, free: int | None = None) -> None:
+    """UsageError unless the channels of a program and their replay tables fit into memory."""
+    sizes = needed(plan)
+    total, free = sum(sizes.values()), available() if free is None else free
+    if total > free:
+        largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
+        parts = ", ".join(f"{name} {_size(n)}" for name, n in largest)
+        raise api.UsageError(
+            f"This program needs {_size(total)} of memory for its channels ({parts}), but {_size(free)} is available: "
+            f"lower the replay size, the capacity of the largest channel, or the number of actors."
+        )

@@ -1,0 +1,90 @@
+"""Starting replicas as processes: forkserver with everything heavy imported once.
+
+Why forkserver: docs/decisions/start-method.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import sys
+import types
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+from typing import Any
+
+PRELOAD = ["torch", "numpy", "numba", "cloudpickle", "gymnasium", "shoal.runtime.child"]
+_SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def context() -> ForkServerContext | SpawnContext:
+    """The start method: forkserver where there is one, else spawn."""
+    return mp.get_context("forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn")
+
+
+def prepare() -> None:
+    """Start the process that replicas are forked from; it imports torch while the caller goes on.
+
+    May be called early (a command line does so while it builds the program). Libraries loaded there
+    must not start threads of their own, hence the environment.
+    """
+    if not isinstance(context(), ForkServerContext):
+        return
+    mp.set_forkserver_preload(PRELOAD)
+    before = {name: os.environ.get(name) for name in _SINGLE}
+    os.environ.update(dict.fromkeys(_SINGLE, "1"))
+    try:
+        with without_main():
+            forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """Hide the user's ``__main__`` while children are started, so that they do not import it again.
+
+    What roles need of it travels by value (cloudpickle). A script needs no ``__name__`` guard.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def start(target: Any, args: tuple[Any, ...], name: str) -> Any:
+    """A started process."""
+    process = context().Process(target=target, args=args, name=name)  # type: ignore[call-arg]
+    with without_main():
+        process.start()
+    return process
+
+
+def kill(process: Any) -> None:
+    """SIGKILL a replica and the helper processes of its group."""
+    if process.pid is None:
+        return
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        if process.is_alive():
+            process.kill()
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """What an exit code says when there was no traceback."""
+    if exitcode is not None and exitcode < 0:
+        try:
+            return f"killed by {signal.Signals(-exitcode).name}"
+        except ValueError:
+            return f"killed by signal {-exitcode}"
+    return f"the process exited by itself with code {exitcode} before the run ended"

@@ -1,0 +1,237 @@
+"""Single-producer single-consumer rings in shared memory, one per writer of a channel.
+
+``head`` is written only by the producer and ``tail`` only by the consumer; both only grow. An item
+exists once ``head`` has passed it: a producer killed inside ``put`` leaves nothing behind, and its
+successor overwrites the half-written slot. A killed consumer's successor continues at ``tail``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+import numpy as np
+
+from shoal import api
+from shoal.runtime import futex
+from shoal.runtime.layout import LINE, RingLayout
+from shoal.runtime.memory import Arena
+from shoal.runtime.session import Session
+
+_LOW = 0xFFFFFFFF
+
+
+class Producer:
+    """The write end of one ring (an ``api.Writer``).
+
+    ``after_put`` runs when an item has become visible.
+    """
+
+    def __init__(self, session: Session, layout: RingLayout, writer: int, generation: int = 0) -> None:
+        arena = session.arena
+        self.after_put: Callable[[], None] | None = None
+        self._session, self._layout, self._index, self._generation = session, layout, writer, generation
+        self._words = arena.words
+        self._head_at = layout.heads // 8 + writer * LINE
+        self._tail_at = layout.tails // 8 + writer * LINE
+        self._tail_address = arena.base + layout.tails + writer * LINE * 8
+        bell = layout.bells + (writer % layout.readers) * LINE * 8
+        self._bell_at, self._bell_address = bell // 8, arena.base + bell
+        self._capacity, self._writers = layout.channel.capacity, layout.writers
+        self._phase = f"wait:{layout.channel.name}"
+        starts = [layout.slot(writer, i) for i in range(self._capacity)]
+        self._headers = [start // 8 for start in starts]
+        self._arrays = [{f.name: arena.field(start, f) for f in layout.fields} for start in starts]
+        self._pairs = [list(arrays.items()) for arrays in self._arrays]
+        self._expected = [(f.name, f.shape, np.dtype(f.dtype)) for f in layout.fields]
+        self._slot = _Slot(self)
+        self._head: int = self._words[self._head_at]
+        self._tail: int = self._words[self._tail_at]
+        self._words[self._head_at + 1] = 0  # a killed predecessor may have died waiting
+
+    def ready(self) -> bool:
+        self._tail = self._words[self._tail_at]
+        return self._head - self._tail < self._capacity
+
+    def put(self, items: api.Arrays, version: int = 0) -> None:
+        """Copy one item in; blocks while the ring is full."""
+        head = self._head
+        if head - self._tail >= self._capacity:
+            self._wait()
+        if len(items) != len(self._expected):
+            self._refuse(items)
+        for name, target in self._pairs[head % self._capacity]:
+            source = items.get(name)
+            if source is None or source.shape != target.shape or source.dtype != target.dtype:
+                source = self._coerce(name, source, target)
+            target[...] = source
+        self.commit(version)
+
+    def slot(self, version: int = 0) -> _Slot:
+        """``with writer.slot() as arrays:`` fills the next item in place; an exception inside discards it."""
+        self._slot.version = version
+        return self._slot
+
+    def reserve(self) -> api.Arrays:
+        """The arrays of the next slot, once it is free."""
+        if self._head - self._tail >= self._capacity:
+            self._wait()
+        return self._arrays[self._head % self._capacity]
+
+    def commit(self, version: int) -> None:
+        """Make the slot that was written visible to the reader."""
+        words, head = self._words, self._head
+        at = self._headers[head % self._capacity]
+        words[at] = version
+        words[at + 1] = self._generation
+        words[at + 2] = head
+        futex.fence()
+        self._head = words[self._head_at] = head + 1
+        words[self._bell_at] = ((head + 1) * self._writers + self._index) & _LOW  # differs from any other bell
+        futex.fence()
+        if words[self._bell_at + 1]:
+            futex.wake(self._bell_address)
+        if self.after_put is not None:
+            self.after_put()
+
+    def _wait(self) -> None:
+        """Returns once the ring has a free slot."""
+        words = self._words
+        if self.ready():
+            return
+        words[self._head_at + 1] = 1
+        futex.fence()
+        try:
+            while not self.ready():
+                self._session.wait(self._phase, self._tail_address, self._tail & _LOW)
+        finally:
+            words[self._head_at + 1] = 0
+
+    def _refuse(self, items: api.Arrays) -> None:
+        expected, found = sorted(name for name, _, _ in self._expected), sorted(items)
+        raise api.UsageError(f"Channel {self._layout.channel.name!r} takes the arrays {expected}, but got {found}.")
+
+    def _coerce(self, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:
+        """The array as the slot wants it, or an error that says what was expected."""
+        where = f"Channel {self._layout.channel.name!r}, array {name!r}"
+        if source is None:
+            raise api.UsageError(f"{where} is missing.")
+        array = np.asarray(source)
+        if array.shape != target.shape or not np.can_cast(array.dtype, target.dtype, "same_kind"):
+            raise api.UsageError(
+                f"{where}: expected {target.dtype}{list(target.shape)}, got {array.dtype}{list(array.shape)}."
+            )
+        return array
+
+
+class _Slot:
+    """Context of one in-place item; made once per producer."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer, self.version = producer, 0
+
+    def __enter__(self) -> api.Arrays:
+        return self._producer.reserve()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            self._producer.commit(self.version)
+
+
+class Consumer:
+    """The read end of the rings of one reader: writer ``i`` belongs to reader ``i % readers``.
+
+    Rings are numbered 0, 1, ... in writer order; ``writers`` gives their channel-wide numbers.
+    """
+
+    def __init__(self, session: Session, layout: RingLayout, reader: int = 0) -> None:
+        arena = session.arena
+        self.writers = list(range(reader, layout.writers, layout.readers))
+        self.layout = layout
+        self._session, self._arena, self._words = session, arena, arena.words
+        own = slice(reader, None, layout.readers)
+        self._heads = arena.array(layout.heads, (layout.writers, LINE), np.int64)[own, 0]
+        self._tails = arena.array(layout.tails, (layout.writers, LINE), np.int64)[own, 0]
+        self._head_at = [layout.heads // 8 + w * LINE for w in self.writers]
+        self._tail_at = [layout.tails // 8 + w * LINE for w in self.writers]
+        self._tail_address = [arena.base + layout.tails + w * LINE * 8 for w in self.writers]
+        self._tail: list[int] = [self._words[at] for at in self._tail_at]
+        bell = layout.bells + reader * LINE * 8
+        self._bell_at, self._bell_address = bell // 8, arena.base + bell
+        self._capacity = layout.channel.capacity
+        self._phase = f"wait:{layout.channel.name}"
+        self._headers = [[layout.slot(w, i) // 8 for i in range(self._capacity)] for w in self.writers]
+        self._arrays: list[list[api.Arrays | None]] = [[None] * self._capacity for _ in self.writers]
+        self._words[self._bell_at + 1] = 0
+
+    def has(self, ring: int) -> bool:
+        return bool(self._words[self._head_at[ring]] > self._tail[ring])
+
+    def ready(self, start: int = 0) -> list[int]:
+        """Rings with an item, from ``start`` on and around."""
+        if len(self.writers) == 1:
+            return [0] if self._words[self._head_at[0]] > self._tail[0] else []
+        found: list[int] = np.flatnonzero(self._heads > self._tails).tolist()
+        if start and found and found[0] < start:
+            cut = next((i for i, ring in enumerate(found) if ring >= start), 0)
+            found = found[cut:] + found[:cut]
+        return found
+
+    def pending(self) -> int:
+        """Items waiting in all rings."""
+        return int((self._heads - self._tails).sum())
+
+    def index(self, ring: int) -> int:
+        """The slot that holds the oldest item of a ring."""
+        return self._tail[ring] % self._capacity
+
+    def arrays(self, ring: int) -> api.Arrays:
+        """The oldest item of a ring, in place: valid until it is released."""
+        slot = self._tail[ring] % self._capacity
+        found = self._arrays[ring][slot]
+        if found is None:
+            start = self.layout.slot(self.writers[ring], slot)
+            found = {f.name: self._arena.field(start, f) for f in self.layout.fields}
+            self._arrays[ring][slot] = found
+        return found
+
+    def header(self, ring: int) -> tuple[int, int, int]:
+        """(version, generation, sequence) of the oldest item."""
+        at = self._headers[ring][self._tail[ring] % self._capacity]
+        version, generation, sequence = self._words[at : at + 3].tolist()
+        return version, generation, sequence
+
+    def version(self, ring: int) -> int:
+        return int(self._words[self._headers[ring][self._tail[ring] % self._capacity]])
+
+    def release(self, ring: int) -> None:
+        """Give the slot of the oldest item back to its writer."""
+        words = self._words
+        futex.fence()
+        self._tail[ring] = words[self._tail_at[ring]] = self._tail[ring] + 1
+        futex.fence()
+        if words[self._head_at[ring] + 1]:
+            futex.wake(self._tail_address[ring])
+
+    def wait(self, satisfied: Callable[[], bool]) -> None:
+        """Sleep until ``satisfied()``; every put to one of these rings makes it look again."""
+        words = self._words
+        if satisfied():
+            return
+        words[self._bell_at + 1] = 1
+        futex.fence()
+        try:
+            while True:
+                seen = words[self._bell_at] & _LOW
+                if satisfied():
+                    return
+                self._session.wait(self._phase, self._bell_address, seen)
+        finally:
+            words[self._bell_at + 1] = 0
+
+
+def fill(arena: Arena, layout: RingLayout) -> float:
+    """Share of a channel's slots that are in use."""
+    heads = arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0]
+    tails = arena.array(layout.tails, (layout.writers, LINE), np.int64)[:, 0]
+    return float((heads - tails).sum()) / (layout.writers * layout.channel.capacity)

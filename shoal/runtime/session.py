@@ -1,0 +1,34 @@
+"""What every blocking port of one replica shares: the stop flag, and the time it waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from shoal import api
+from shoal.runtime import futex
+from shoal.runtime.layout import STOP
+from shoal.runtime.memory import Arena
+from shoal.runtime.metrics import Recorder
+
+
+class Session:
+    """``tick`` (ships telemetry when due) is called at every look at the stop flag."""
+
+    def __init__(self, arena: Arena, metrics: Recorder, tick: Callable[[], None] | None = None) -> None:
+        self.arena, self.metrics = arena, metrics
+        self.tick = tick
+        self._words, self._stop = arena.words, STOP // 8
+
+    def stopping(self) -> bool:
+        return self._words[self._stop] != 0
+
+    def wait(self, phase: str, address: int, seen: int) -> None:
+        """Sleep until the word at ``address`` may have changed; raise Stopped when the run ends."""
+        if self._words[self._stop]:
+            raise api.Stopped(f"the run ended during {phase}")
+        if self.tick is not None:
+            self.tick()
+        start = time.perf_counter()
+        futex.wait(address, seen)
+        self.metrics.add_phase(phase, time.perf_counter() - start)

@@ -1,0 +1,68 @@
+"""Small programs for the tests of the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal import api
+
+
+@dataclass
+class Wired:
+    """As much of a program as a runtime needs."""
+
+    name: str = "test"
+    channels: dict[str, api.Channel] = field(default_factory=dict)
+    roles: list[api.RoleSpec] = field(default_factory=list)
+
+    def channel(self, channel: api.Channel) -> api.Channel:
+        self.channels[channel.name] = channel
+        return channel
+
+    def role(self, name: str, make: Any, *, replicas: int = 1, on_failure: Any = "stop", **ports: api.Port) -> None:
+        self.roles.append(api.RoleSpec(name, make, ports, replicas, on_failure))
+
+
+SPEC = {"number": api.Field((1,), "int64", 0), "data": api.Field((4, 2), "float32", 1)}
+
+
+class Source:
+    """Puts items whose data are all equal to their number; ``crash_at`` raises once, in the first life."""
+
+    def __init__(self, ctx: api.Context, out: Any, crash_at: int = -1, always: bool = False) -> None:
+        self.ctx, self.out, self.n = ctx, out, 0
+        self.crash_at = crash_at if always or ctx.generation == 0 else -1
+
+    def step(self) -> None:
+        if self.n == self.crash_at:
+            raise ValueError(f"boom at {self.n}")
+        data = np.full((4, 2), self.n, np.float32)
+        self.out.put({"number": np.array([self.n]), "data": data}, version=self.n)
+        self.n += 1
+        self.ctx.metrics.count("env_steps")
+
+
+class Sink:
+    """Checks and counts what it gets; an update each."""
+
+    def __init__(self, ctx: api.Context, inp: Any) -> None:
+        self.ctx, self.inp = ctx, inp
+
+    def step(self) -> None:
+        batch = self.inp.get()
+        number = batch.items["number"].float()
+        assert torch.equal(batch.items["data"].mean(0).reshape(-1, 2).mean(1), number), batch.items
+        self.ctx.metrics.count("updates")
+        self.ctx.metrics.record("number", float(number.mean()))
+
+
+def pipeline(make: Any = Source, *, writers: int = 1, on_failure: Any = "stop", **reader: Any) -> Wired:
+    program = Wired()
+    items = program.channel(api.Channel("items", "queue", SPEC, capacity=4))
+    program.role("source", make, replicas=writers, on_failure=on_failure, out=items.writer())
+    program.role("sink", Sink, inp=items.reader(**reader))
+    return program
