@@ -1,0 +1,56 @@
+"""Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
+
+from shoal.ops.noise import factorised_noise, scale_noise
+from shoal.ops.optim import RMSProp
+from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
+from shoal.ops.sampling import (
+    epsilon_ladder,
+    importance_weights,
+    linear,
+    proportional,
+    rank_based,
+    sequence_priority,
+)
+from shoal.ops.value import (
+    categorical_cross_entropy,
+    categorical_kl,
+    categorical_projection,
+    double_q_target,
+    dueling,
+    huber,
+    q_target,
+    quantile_huber,
+    select,
+    signed_hyperbolic,
+    signed_hyperbolic_inverse,
+    td_error,
+)
+
+__all__ = [
+    "RMSProp",
+    "VTrace",
+    "categorical_cross_entropy",
+    "categorical_kl",
+    "categorical_projection",
+    "double_q_target",
+    "dueling",
+    "epsilon_ladder",
+    "factorised_noise",
+    "gae",
+    "huber",
+    "importance_weights",
+    "lambda_returns",
+    "linear",
+    "n_step_returns",
+    "proportional",
+    "q_target",
+    "quantile_huber",
+    "rank_based",
+    "scale_noise",
+    "select",
+    "sequence_priority",
+    "signed_hyperbolic",
+    "signed_hyperbolic_inverse",
+    "td_error",
+    "vtrace",
+]

@@ -1,0 +1,94 @@
+"""RMSProp as the papers use it: epsilon inside the square root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+__all__ = ["RMSProp"]
+
+
+class RMSProp(torch.optim.Optimizer):
+    """RMSProp with ``g / sqrt(E[g^2] - E[g]^2 + eps)`` if centred, else ``g / sqrt(E[g^2] + eps)``.
+
+    ``torch.optim.RMSprop`` adds eps outside the root, which with the large eps of the papers is another
+    algorithm. ``E[.]`` are averages with factor ``decay`` that start at 0. With ``momentum`` m the step is
+    ``b = m b + lr * g / root``, ``theta = theta - b``. The centred variance is clamped at 0, because rounding
+    can make it less than -eps.
+
+    Args: params: parameters or groups; lr: step size; decay: of the averages (papers: rho, alpha); eps: inside
+    the root; centred: subtract the squared mean; momentum: in [0, 1).
+    Source: Tieleman and Hinton (2012), lecture 6.5; A3C (Mnih et al. 2016), section 4, Optimization (not
+    centred); Graves (2013), eqs. 38 to 45, and deepmind/dqn NeuralQLearner.lua (centred).
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2.5e-4,
+        decay: float = 0.95,
+        eps: float = 0.01,
+        centred: bool = False,
+        momentum: float = 0.0,
+    ) -> None:
+        if lr < 0.0:
+            raise ValueError(f"RMSProp: expected lr >= 0, found {lr}")
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"RMSProp: expected decay in [0, 1), found {decay}")
+        if eps <= 0.0:
+            raise ValueError(f"RMSProp: expected eps > 0, found {eps}")
+        if not 0.0 <= momentum < 1.0:
+            raise ValueError(f"RMSProp: expected momentum in [0, 1), found {momentum}")
+        defaults = {"lr": lr, "decay": decay, "eps": eps, "centred": centred, "momentum": momentum}
+        super().__init__(params, defaults)
+
+    def _slot(self, params: list[Tensor], name: str) -> list[Tensor]:
+        for p in params:
+            if name not in self.state[p]:
+                self.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        return [self.state[p][name] for p in params]
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update of every parameter that has a gradient; returns the closure's loss, if one is given."""
+        loss: float | None = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(params, [p.grad for p in params if p.grad is not None], group)
+        return loss
+
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        if any(g.is_sparse for g in grads):
+            raise ValueError("RMSProp: expected dense gradients, found a sparse one")
+        decay: float = group["decay"]
+        squares = self._slot(params, "square_avg")
+        torch._foreach_mul_(squares, decay)
+        torch._foreach_addcmul_(squares, grads, grads, value=1.0 - decay)
+        if group["centred"]:
+            means = self._slot(params, "grad_avg")
+            torch._foreach_mul_(means, decay)
+            torch._foreach_add_(means, grads, alpha=1.0 - decay)
+            roots = torch._foreach_addcmul(squares, means, means, value=-1.0)
+            torch._foreach_clamp_min_(roots, 0.0)
+            torch._foreach_add_(roots, group["eps"])
+        else:
+            roots = torch._foreach_add(squares, group["eps"])
+        torch._foreach_sqrt_(roots)
+        if group["momentum"] > 0.0:
+            steps = self._slot(params, "momentum_buffer")
+            torch._foreach_mul_(steps, group["momentum"])
+            torch._foreach_addcdiv_(steps, grads, roots, value=group["lr"])
+            torch._foreach_sub_(params, steps)
+        else:
+            torch._foreach_addcdiv_(params, grads, roots, value=-group["lr"])

@@ -1,0 +1,194 @@
+"""Deliberately slow NumPy loops that follow the printed formulas, in float64: one per function of ``ops``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def n_step_returns(r, d, nv, cut, n):
+    T, B = r.shape
+    out = np.zeros((T, B))
+    for b in range(B):
+        for t in range(T):
+            total, factor = 0.0, 1.0
+            for k in range(t, min(t + n, T)):
+                total += factor * r[k, b]
+                factor *= d[k, b]
+                if cut[k, b] or k == min(t + n, T) - 1:
+                    total += factor * nv[k, b]
+                    break
+            out[t, b] = total
+    return out
+
+
+def lambda_returns(r, d, nv, cut, lam):
+    """Weighted sum of all n-step returns: (1 - lam) lam^(n-1) each, the rest on the longest possible one."""
+    T, B = r.shape
+    every = [n_step_returns(r, d, nv, cut, n) for n in range(1, T + 1)]
+    out = np.zeros((T, B))
+    for b in range(B):
+        for t in range(T):
+            longest = 1
+            while t + longest < T and not cut[t + longest - 1, b]:
+                longest += 1
+            for n in range(1, longest):
+                out[t, b] += (1 - lam) * lam ** (n - 1) * every[n - 1][t, b]
+            out[t, b] += lam ** (longest - 1) * every[longest - 1][t, b]
+    return out
+
+
+def gae(r, d, v, nv, cut, lam):
+    """Explicit sum of discounted deltas up to the first cut."""
+    T, B = r.shape
+    out = np.zeros((T, B))
+    for b in range(B):
+        for t in range(T):
+            factor = 1.0
+            for k in range(t, T):
+                out[t, b] += factor * (r[k, b] + d[k, b] * nv[k, b] - v[k, b])
+                if cut[k, b]:
+                    break
+                factor *= d[k, b] * lam
+    return out
+
+
+def vtrace(log_rhos, r, d, v, nv, cut, rho_bar, c_bar, pg_rho_bar, lam):
+    """IMPALA eq. 1: the explicit double sum, not the recursion."""
+    T, B = r.shape
+    ratio = np.exp(log_rhos)
+    vs, pg = np.zeros((T, B)), np.zeros((T, B))
+    for b in range(B):
+        for s in range(T):
+            vs[s, b], product = v[s, b], 1.0
+            for t in range(s, T):
+                vs[s, b] += product * min(rho_bar, ratio[t, b]) * (r[t, b] + d[t, b] * nv[t, b] - v[t, b])
+                if cut[t, b]:
+                    break
+                product *= d[t, b] * lam * min(c_bar, ratio[t, b])
+        for s in range(T):
+            successor = nv[s, b] if cut[s, b] or s == T - 1 else vs[s + 1, b]
+            pg[s, b] = min(pg_rho_bar, ratio[s, b]) * (r[s, b] + d[s, b] * successor - v[s, b])
+    return vs, pg
+
+
+def q_target(r, d, q):
+    return np.array([r[i] + d[i] * max(q[i]) for i in range(len(r))])
+
+
+def double_q_target(r, d, q, selector):
+    out = []
+    for i in range(len(r)):
+        best = 0
+        for a in range(len(q[i])):
+            if selector[i][a] > selector[i][best]:
+                best = a
+        out.append(r[i] + d[i] * q[i][best])
+    return np.array(out)
+
+
+def td_error(targets, q, actions):
+    return np.array([targets[i] - q[i][actions[i]] for i in range(len(targets))])
+
+
+def huber(delta, kappa):
+    return np.array([0.5 * x * x if abs(x) <= kappa else kappa * (abs(x) - 0.5 * kappa) for x in delta])
+
+
+def dueling(v, a):
+    return np.array([[v[i][0] + x - sum(a[i]) / len(a[i]) for x in a[i]] for i in range(len(a))])
+
+
+def h(x, eps):
+    return np.array([math.copysign(1, y) * (math.sqrt(abs(y) + 1) - 1) + eps * y for y in x])
+
+
+def h_inverse(x, eps):
+    out = []
+    for y in x:
+        root = math.sqrt(1 + 4 * eps * (abs(y) + 1 + eps))
+        out.append(math.copysign(1, y) * (((root - 1) / (2 * eps)) ** 2 - 1))
+    return np.array(out)
+
+
+def categorical_projection(r, d, p, z):
+    """D4PG's triangular kernel: m_i = sum_j clip(1 - |clip(Y_j) - z_i| / Delta, 0, 1) p_j."""
+    B, N = p.shape
+    delta = (z[-1] - z[0]) / (N - 1)
+    out = np.zeros((B, N))
+    for b in range(B):
+        for i in range(N):
+            for j in range(N):
+                y = min(max(r[b] + d[b] * z[j], z[0]), z[-1])
+                out[b, i] += min(max(1 - abs(y - z[i]) / delta, 0), 1) * p[b, j]
+    return out
+
+
+def cross_entropy(m, logits):
+    out = []
+    for target, row in zip(m, logits, strict=True):
+        norm = math.log(sum(math.exp(x) for x in row))
+        out.append(-sum(t * (x - norm) for t, x in zip(target, row, strict=True)))
+    return np.array(out)
+
+
+def entropy(m):
+    return np.array([-sum(t * math.log(t) for t in row if t > 0) for row in m])
+
+
+def quantile_huber(theta, targets, kappa, taus):
+    B, N = theta.shape
+    out = np.zeros(B)
+    for b in range(B):
+        for i in range(N):
+            for j in range(targets.shape[1]):
+                u = targets[b, j] - theta[b, i]
+                size = huber([u], kappa)[0] / kappa if kappa > 0 else abs(u)
+                out[b] += abs(taus[b, i] - (1.0 if u < 0 else 0.0)) * size / targets.shape[1]
+    return out
+
+
+def proportional(p, alpha):
+    total = sum(x**alpha for x in p)
+    return np.array([x**alpha / total for x in p])
+
+
+def rank_based(p, alpha):
+    ranks = [1 + sum(other > x for other in p) for x in p]  # distinct priorities only
+    return proportional([1 / k for k in ranks], alpha)
+
+
+def importance_weights(probs, size, beta, normalise):
+    raw = [(1 / (size * x)) ** beta for x in probs]
+    return np.array([x / max(raw) if normalise else x for x in raw])
+
+
+def sequence_priority(td, eta, mask):
+    out = []
+    for b in range(td.shape[1]):
+        real = [abs(td[t, b]) for t in range(td.shape[0]) if mask[t, b]]
+        out.append(eta * max(real) + (1 - eta) * sum(real) / len(real) if real else 0.0)
+    return np.array(out)
+
+
+def rmsprop(theta, grads, lr, decay, eps, centred, momentum):
+    """Scalar by scalar; returns theta after every gradient."""
+    theta = [float(x) for x in theta]
+    square, mean, step, history = [0.0] * len(theta), [0.0] * len(theta), [0.0] * len(theta), []
+    for grad in grads:
+        for i, g in enumerate(grad):
+            square[i] = decay * square[i] + (1 - decay) * g * g
+            mean[i] = decay * mean[i] + (1 - decay) * g
+            variance = square[i] - mean[i] ** 2 if centred else square[i]
+            step[i] = momentum * step[i] + lr * g / math.sqrt(max(variance, 0.0) + eps)
+            theta[i] -= step[i]
+        history.append(list(theta))
+    return np.array(history)
+
+
+def factorised_noise(inputs, outputs):
+    def f(x):
+        return math.copysign(math.sqrt(abs(x)), x)
+
+    return np.array([[f(o) * f(i) for i in inputs] for o in outputs]), np.array([f(o) for o in outputs])
