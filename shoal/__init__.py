@@ -1,0 +1,29 @@
+"""Shoal: distributed deep reinforcement learning in PyTorch. Names load on first use, so importing is quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.api import Channel, Field, Ratio, ShoalError, Stop, UsageError, WiringError
+    from shoal.policy import Policy
+    from shoal.program import Program
+    from shoal.run import Run, train
+
+__version__ = "0.1.0"
+__all__ = [
+    "Channel", "Field", "Policy", "Program", "Ratio", "Run", "ShoalError", "Stop", "UsageError", "WiringError",
+    "train",
+]  # fmt: skip
+_HOME = {"Policy": "shoal.policy", "Program": "shoal.program", "Run": "shoal.run", "train": "shoal.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'shoal' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,272 @@
+"""The command ``shoal``. Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 interrupted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+USAGE = """\
+shoal: distributed deep reinforcement learning in PyTorch
+
+  shoal train SYSTEM --env ID   train; any field of the system's config is a flag (shoal config SYSTEM)
+      --preset P                auto (default: by the kind of environment), none, or one of the system's
+      --config FILE             values from a TOML or YAML file; flags win over it
+      --runtime R               local (default: processes) or serial (one process, deterministic)
+      --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
+      --seconds S               stop after S seconds
+      --until-return R          stop when the mean return of 100 episodes reaches R
+      --seed N                  default 0
+      --quiet                   show nothing
+  shoal systems                 the systems there are
+  shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
+  shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
+  shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
+                                --seed N
+  shoal --version
+
+SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
+Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 interrupted (what was learnt is saved).
+"""
+Groups = list[tuple[str, list[str]]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help", "help") or "--help" in args or "-h" in args:
+        print(USAGE, end="")
+        return 0
+    if args[0] == "--version":
+        from shoal import __version__
+
+        print(f"shoal {__version__}")
+        return 0
+    if args[0] not in COMMANDS:
+        near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
+        return _fail(f"unknown command '{args[0]}'; did you mean '{near}'? (`shoal --help` lists all)", 2)
+    from shoal.api import ShoalError, UsageError, WiringError
+
+    try:
+        return COMMANDS[args[0]](args[1:])
+    except (UsageError, WiringError) as error:
+        return _fail(str(error), 2)
+    except ShoalError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"shoal: {sentence}", file=sys.stderr)
+    return code
+
+
+# -------------------------------------------------------------------------------------- commands
+def train(args: list[str]) -> int:
+    from shoal.run import RUNTIMES, start
+
+    name, system, groups = _system(args, "train")
+    opts, resolved = _resolve(
+        name,
+        system,
+        groups,
+        {"runtime": str, "run-dir": str, "seconds": float, "until-return": float, "seed": int, "quiet": bool},
+    )
+    _choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
+    quiet = bool(opts.get("quiet"))
+    run = start(
+        name,
+        system,
+        resolved,
+        runtime=opts.get("runtime", "local"),
+        run_dir=opts.get("run-dir"),
+        seed=opts.get("seed", 0),
+        seconds=opts.get("seconds"),
+        until_return=opts.get("until-return"),
+        quiet=quiet,
+    )
+    report = run.report
+    assert report is not None
+    if not quiet:
+        mean = f", return {report.episode_return:.4g}" if report.episodes else ""
+        print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
+        print(f"saved in {run.path} (shoal eval {run.path})")
+    return 130 if report.reason == "interrupted" else 0
+
+
+def list_systems(args: list[str]) -> int:
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from shoal.systems import SYSTEMS
+
+    _options(_split(args), {}, "systems")
+    for name, module in SYSTEMS.items():
+        spec = find_spec(module)
+        if spec is not None and spec.origin is not None:
+            doc = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+            print(f"{name:<16}{doc.partition(chr(10))[0]}")
+    return 0
+
+
+def draw(args: list[str]) -> int:
+    from pathlib import Path
+
+    from shoal import draw as pictures
+
+    name, system, groups = _system(args, "draw")
+    opts, resolved = _resolve(name, system, groups, {"format": str, "output": str})
+    formats: dict[str, Callable[[Any], str]] = {
+        "text": pictures.text, "mermaid": pictures.mermaid, "svg": pictures.svg,
+    }  # fmt: skip
+    output = opts.get("output")
+    by_name = {".svg": "svg", ".mmd": "mermaid"}.get(Path(output).suffix, "text") if output else "text"
+    kind = opts.get("format", by_name)
+    _choice("--format", kind, tuple(formats))
+    program = system.program(resolved.cfg)
+    program.validate()
+    picture = formats[kind](program)
+    if output:
+        Path(output).write_text(picture, encoding="utf-8")
+    else:
+        print(picture, end="")
+    return 0
+
+
+def config(args: list[str]) -> int:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from shoal.config import field_docs, show, to_toml
+
+    name, system, groups = _system(args, "config")
+    opts, resolved = _resolve(name, system, groups, {"toml": bool})
+    if opts.get("toml"):
+        print(to_toml(resolved, name), end="")
+        return 0
+    docs = field_docs(type(resolved.cfg))
+    table = Table(box=None, padding=(0, 2, 0, 0), title=None)
+    for column in ("field", "value", "from", "meaning"):
+        table.add_column(column, overflow="fold", no_wrap=column == "field")
+    for key, value in resolved.values().items():
+        origin = resolved.origins[key]
+        style = "dim" if origin == "default" else "bold"
+        table.add_row(key, escape(show(value)), f"[{style}]{escape(origin)}[/{style}]", escape(docs.get(key, "")))
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(f"{_short(name)}, preset {resolved.preset} ({resolved.why})", highlight=False, markup=False)
+    console.print(table)
+    return 0
+
+
+def evaluate(args: list[str]) -> int:
+    from statistics import mean, stdev
+
+    from shoal.api import UsageError
+    from shoal.run import Run
+
+    if not args or args[0].startswith("--"):
+        raise UsageError("shoal eval needs a run directory first, for example: shoal eval runs/NAME")
+    opts = _options(_split(args[1:]), {"episodes": int, "seed": int, "sampled": bool}, "eval")
+    policy = Run.open(args[0]).policy()
+    returns = policy.evaluate(opts.get("episodes", 20), opts.get("seed", 0), not opts.get("sampled", False))
+    spread = f" ± {stdev(returns):.4g}" if len(returns) > 1 else ""
+    print("returns: " + " ".join(f"{r:g}" for r in returns))
+    print(f"mean {mean(returns):.4g}{spread} over {len(returns)} episodes")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train, "systems": list_systems, "config": config, "draw": draw, "eval": evaluate,
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- arguments
+def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
+    """(name, module, the flags after it)."""
+    from shoal import systems
+    from shoal.api import UsageError
+
+    if not args or args[0].startswith("--"):
+        example = f"shoal {command} dqn" + (" --env CartPole-v1" if command == "train" else "")
+        raise UsageError(f"shoal {command} needs a system first, for example: {example}")
+    return args[0], systems.load(args[0]), _split(args[1:])
+
+
+def _split(args: list[str]) -> Groups:
+    """Flags and the words after each."""
+    from shoal.api import UsageError
+
+    groups: Groups = []
+    for word in args:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            groups.append((flag, [value] if equals else []))
+        elif groups:
+            groups[-1][1].append(word)
+        else:
+            raise UsageError(f"unexpected '{word}': expected flags such as --env ID")
+    return groups
+
+
+def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tuple[dict[str, Any], Any]:
+    """This command's own options, and the configuration that the other flags resolve to."""
+    import dataclasses
+
+    from shoal.config import resolve
+    from shoal.flags import parse_flags, unknown
+
+    own = {**own, "preset": str, "config": str}
+    mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
+    rest = [(f, w) for f, w in groups if (f, w) not in mine]
+    fields = [f.name for f in dataclasses.fields(system.Config)]
+    for flag, _ in rest:
+        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
+        if key not in fields and key.removeprefix("no_") not in fields:
+            raise unknown("flag", key, [*fields, *own], _short(name))
+    opts = _options(mine, own, name)
+    flags = parse_flags(system.Config, rest, _short(name))
+    return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
+
+
+def _options(groups: Groups, own: dict[str, type], command: str) -> dict[str, Any]:
+    from shoal.api import UsageError
+    from shoal.flags import describe, unknown
+
+    out: dict[str, Any] = {}
+    for flag, words in groups:
+        key = flag.removeprefix("--").replace("_", "-")
+        if key not in own:
+            if not own:
+                raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
+            raise unknown("flag", key, list(own), f"shoal {command}")
+        hint = own[key]
+        if hint is bool and not words:
+            out[key] = True
+            continue
+        try:
+            if hint is bool or len(words) != 1:
+                raise ValueError
+            out[key] = hint(words[0])
+        except ValueError:
+            expected = "no value" if hint is bool else describe(hint)
+            raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
+    return out
+
+
+def _short(system: str) -> str:
+    """A system's name without its directory."""
+    return system.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+
+
+def _choice(flag: str, value: str, names: Sequence[str]) -> None:
+    from shoal.flags import unknown
+
+    if value not in names:
+        raise unknown("value", value, names, flag)

@@ -1,0 +1,128 @@
+"""Pictures of a program before it runs: terminal text, Mermaid and SVG, with shapes and bytes."""
+
+from __future__ import annotations
+
+from shoal.api import Channel, Port, RoleSpec, spec_nbytes
+from shoal.program import Program
+
+
+def text(program: Program) -> str:
+    """A terminal picture: one row per channel, from its writers to its readers."""
+    rows = []
+    for channel in program.channels.values():
+        left = _box([role_line(role) for role, _ in program.ends(channel, "write")])
+        middle = _box([f"{channel.name} ({channel.kind})", *channel_lines(program, channel)])
+        right = _box([role_line(role) + _after(port) for role, port in program.ends(channel, "read")])
+        rows.append((left, middle, right))
+    widths = [max((len(line) for row in rows for line in row[i]), default=0) for i in range(3)]
+    out = [_title(program), ""]
+    for row in rows:
+        height = max(len(box) for box in row)
+        for y in range(height):
+            cells = [(box[y] if y < len(box) else "").ljust(widths[i]) for i, box in enumerate(row)]
+            arrow = " ──▶ " if y == 1 else "     "
+            out.append(f"  {cells[0]}{arrow}{cells[1]}{arrow}{cells[2]}".rstrip())
+        out.append("")
+    out.append("  role        replicas  device    threads  when it fails")
+    for role in program.roles:
+        out.append(f"  {role.name:<12}{role.replicas:>8}  {role.device:<10}{role.threads:>7}  {role.on_failure}")
+    return "\n".join(out) + "\n"
+
+
+def mermaid(program: Program) -> str:
+    """A Mermaid flowchart: roles are boxes, channels are cylinders (replay) or rounded boxes."""
+    ids = {role.name: f"r{i}" for i, role in enumerate(program.roles)}
+    out = [f"%% {_title(program)}", "flowchart LR"]
+    for role in program.roles:
+        out.append(f'  {ids[role.name]}["<b>{role_line(role)}</b><br/>{role_detail(role)}"]')
+    for i, channel in enumerate(program.channels.values()):
+        label = "<br/>".join([f"<b>{channel.name}</b> ({channel.kind})", *channel_lines(program, channel)])
+        opening, closing = ("[(", ")]") if channel.kind == "replay" else ("([", "])")
+        out.append(f'  c{i}{opening}"{label}"{closing}')
+        for role, _ in program.ends(channel, "write"):
+            out.append(f"  {ids[role.name]} --> c{i}")
+        for role, port in program.ends(channel, "read"):
+            label = reads(port)
+            out.append(f"  c{i} -->" + (f"|{label}|" if label else "") + f" {ids[role.name]}")
+    return "\n".join(out) + "\n"
+
+
+def svg(program: Program) -> str:
+    """A self-contained SVG picture."""
+    from shoal.draw_svg import render
+
+    return render(program)
+
+
+def human_bytes(n: float) -> str:
+    """1536 -> '1.5 kB' (powers of 1000, as disks and README tables count)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(n) < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+def channel_lines(program: Program, channel: Channel, most: int = 8) -> list[str]:
+    """What a channel holds: its fields with shapes, its capacity, its bytes."""
+    lines = []
+    if channel.kind == "params":
+        count = len(channel.spec)
+        lines.append(f"{count} tensor{'s' * (count != 1)}, latest version wins")
+    else:
+        fields = list(channel.spec.items())
+        shown = fields if len(fields) <= most else fields[: most - 1]
+        lines += [f"{name} {shape(field.shape)} {field.dtype}" for name, field in shown]
+        if len(shown) < len(fields):
+            lines.append(f"and {len(fields) - len(shown)} more")
+        writers = max(1, program.writers(channel))
+        plural = "items" if channel.capacity != 1 else "item"
+        lines.append(f"{channel.capacity} {plural}" + (f" × {writers} writers" if writers > 1 else ""))
+    if channel.kind == "replay":
+        ratio = channel.ratio
+        per_insert = ratio.samples_per_insert
+        lines.append(
+            f"starts at {ratio.min_size:,}" + (f", {per_insert:g} samples per insert" if per_insert is not None else "")
+        )
+    item, total = spec_nbytes(channel.spec), program.memory()[channel.name]
+    lines.append(f"{human_bytes(item)} an item, {human_bytes(total)} in all")
+    return lines
+
+
+def shape(dims: tuple[int, ...]) -> str:
+    return "[" + ", ".join(map(str, dims)) + "]"
+
+
+def role_detail(role: RoleSpec) -> str:
+    threads = f"{role.threads} thread{'s' * (role.threads != 1)}"
+    return f"{role.device}, {threads}" + (", restarts" if role.on_failure == "restart" else "")
+
+
+def _title(program: Program) -> str:
+    processes = sum(role.replicas for role in program.roles)
+    return (
+        f"{program.name}: {len(program.roles)} roles in {processes} processes, "
+        f"{len(program.channels)} channels, {human_bytes(sum(program.memory().values()))} of buffers"
+    )
+
+
+def role_line(role: RoleSpec) -> str:
+    return role.name + (f" × {role.replicas}" if role.replicas > 1 else "")
+
+
+def reads(port: Port) -> str:
+    """How a port reads, where that is not simply the next item."""
+    if port.lockstep:
+        return "waits for each version"
+    if port.each:
+        return "one of each writer"
+    return f"{port.count} at a time" if port.count > 1 else ""
+
+
+def _after(port: Port) -> str:
+    return f", {reads(port)}" if reads(port) else ""
+
+
+def _box(lines: list[str]) -> list[str]:
+    width = max((len(line) for line in lines), default=0)
+    return [f"┌{'─' * (width + 2)}┐", *(f"│ {line.ljust(width)} │" for line in lines), f"└{'─' * (width + 2)}┘"]

@@ -1,0 +1,176 @@
+"""Names and values as a user gives them: the nearest valid name, typed values, command-line flags."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import types
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from shoal.api import UsageError
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The valid name that is closest to a wrong one: by initials (``lr``), by parts, then by spelling."""
+    name = name.replace("-", "_")
+    for fits in (
+        lambda n: "".join(part[:1] for part in n.split("_")) == name,
+        lambda n: len(name) > 2 and (name in n.split("_") or n.startswith(name)),
+    ):
+        if found := [n for n in names if fits(n.replace("-", "_"))]:
+            return found[0]
+    found = get_close_matches(name, names, n=1, cutoff=0.0)
+    return found[0] if found else None
+
+
+def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    near = nearest(name, names)
+    show = flag_name if what == "flag" else str
+    hint = f"; did you mean '{show(near)}'?" if near else ""
+    return UsageError(f"unknown {what} '{show(name)}'" + (f" of {of}" if of else "") + hint)
+
+
+def flag_name(field: str) -> str:
+    """``learning_rate`` -> ``--learning-rate``."""
+    return "--" + field.replace("_", "-")
+
+
+# ----------------------------------------------------------------------------------------- types
+def describe(hint: Any) -> str:
+    """What a value of a type looks like, in words."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin in (Union, types.UnionType):
+        rest = [describe(a) for a in args if a is not type(None)]
+        return " or ".join(rest + (["none"] if type(None) in args else []))
+    if origin in (tuple, list, Sequence):
+        inner = {int: "integers", float: "numbers", str: "words"}.get(args[0] if args else Any, "values")
+        return inner if origin is not tuple or (args and args[-1] is ...) else f"{len(args)} values"
+    if origin is dict or hint is dict:
+        return "names with values"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def coerce(hint: Any, value: Any) -> Any:
+    """``value`` as a ``hint``, without guessing: raises ValueError when it is something else."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if value in args and not (isinstance(value, bool) and not any(a is value for a in args)):
+            return value
+        raise ValueError
+    if origin in (Union, types.UnionType):
+        if type(None) in args and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
+            return None
+        for arm in args:
+            if arm is not type(None):
+                with contextlib.suppress(ValueError):
+                    return coerce(arm, value)
+        raise ValueError
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError
+        inner = [args[0]] * len(value) if len(args) == 2 and args[1] is ... else list(args)
+        if len(inner) != len(value):
+            raise ValueError
+        return tuple(coerce(h, v) for h, v in zip(inner, value, strict=True))
+    if origin is dict or hint is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return dict(value)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+    if hint is float or hint is int:
+        return _number(hint, value)
+    if hint is str:
+        if not isinstance(value, str):
+            raise ValueError
+        return value
+    return value
+
+
+def _number(hint: type, value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    number = float(value) if not isinstance(value, int) else value  # YAML reads 1e-3 as text
+    if hint is float:
+        return float(number)
+    if isinstance(number, float) and not number.is_integer():
+        raise ValueError
+    return int(number)
+
+
+# ----------------------------------------------------------------------------------------- flags
+def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> dict[str, Any]:
+    """Typed values of command-line flags, given as (flag, its words); ``--env-kwargs.mass 2`` sets one entry
+    of a field that holds names with values."""
+    hints = get_type_hints(Config)
+    fields = [f.name for f in dataclasses.fields(Config)]
+    out: dict[str, Any] = {}
+    for flag, words in groups:
+        key, _, entry = flag.removeprefix("--").partition(".")
+        field = key.replace("-", "_")
+        if field not in fields:
+            if field.startswith("no_") and hints.get(field[3:]) is bool and not words:
+                out[field[3:]] = False
+                continue
+            raise unknown("flag", field, fields, name)
+        hint = hints[field]
+        if get_origin(hint) is dict or hint is dict:
+            out[field] = {**out.get(field, {}), **_entries(field, entry, words)}
+        elif entry:
+            raise unknown("flag", f"{field}.{entry}", fields, name)
+        else:
+            out[field] = _parse_flag(field, hint, words)
+    return out
+
+
+def _entries(field: str, entry: str, words: list[str]) -> dict[str, Any]:
+    import yaml
+
+    try:
+        value = yaml.safe_load(" ".join(words))
+    except yaml.YAMLError:
+        value = None
+    if entry:
+        return {entry: value}
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{flag_name(field)} expects names with values, as in {flag_name(field)}.NAME VALUE, "
+            f"found '{' '.join(words)}'"
+        )
+    return value
+
+
+def _parse_flag(field: str, hint: Any, words: list[str]) -> Any:
+    flag, many = flag_name(field), get_origin(hint) in (tuple, list)
+    if hint is bool:
+        if not words or words[0].lower() in ("true", "false"):
+            return not words or words[0].lower() == "true"
+        raise UsageError(f"{flag} expects true or false, found '{' '.join(words)}'")
+    if many and len(words) == 1:
+        words = words[0].replace(",", " ").split()
+    if not many and len(words) != 1:
+        found = "nothing" if not words else f"{len(words)} values ('{' '.join(words)}')"
+        raise UsageError(f"{flag} expects {describe(hint)}, found {found}")
+    text = words[0] if words else ""
+    if type(None) in get_args(hint) and text.lower() in ("none", "null"):
+        return None
+    if hint is int or int in get_args(hint):
+        with contextlib.suppress(ValueError):
+            return coerce(tuple[int, ...], words) if many else coerce(int, text)
+    import tyro
+
+    one = dataclasses.make_dataclass("Flag", [("value", hint)])
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return tyro.cli(one, args=["--value", *words], console_outputs=False).value
+    except SystemExit:
+        raise UsageError(f"{flag} expects {describe(hint)}, found '{' '.join(words)}'") from None

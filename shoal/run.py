@@ -1,0 +1,152 @@
+"""The front door: ``train`` starts a run, ``Run`` is what it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.api import Report, Runtime, Stop, UsageError
+from shoal.config import Resolved, build, coerce_all, resolve
+from shoal.flags import unknown
+from shoal.policy import Policy
+from shoal.runtime.metrics import Observer
+from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
+
+RUNTIMES = ("local", "serial")
+
+
+@dataclass
+class Run:
+    """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
+    ``system``: the name it was started by."""
+
+    path: Path
+    system: str
+    config: dict[str, Any]
+    report: Report | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """The run in a directory that ``train`` made."""
+        path = Path(path)
+        if not path.is_dir():
+            raise UsageError(f"no such run directory: '{path}'")
+        facts = read_json(path / "config.json", "run")
+        report = None
+        if (path / "report.json").is_file():
+            told = read_json(path / "report.json", "report")
+            if told["episode_return"] is None:
+                told["episode_return"] = float("nan")
+            report = Report(**told)
+        return cls(path, facts["system"], facts["config"], report)
+
+    def policy(self, seed: int = 0) -> Policy:
+        """The policy with the run's last parameters."""
+        from shoal import systems
+
+        system = systems.load(self.system)
+        cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
+        version, params = load_params(self.path)
+        return Policy(system, cfg, params, version, seed)
+
+
+def train(
+    system: str,
+    *,
+    preset: str = "auto",
+    config: str | Path | None = None,
+    runtime: str = "local",
+    run_dir: str | Path | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    until_return: float | None = None,
+    quiet: bool = True,
+    **overrides: Any,
+) -> Run:
+    """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
+    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config.
+
+    run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
+    """
+    from shoal import systems
+
+    module = systems.load(system)
+    resolved = resolve(module, preset, config, overrides, source="argument", name=system)
+    return start(
+        system, module, resolved, runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds,
+        until_return=until_return, quiet=quiet,
+    )  # fmt: skip
+
+
+def start(
+    name: str,
+    system: Any,
+    resolved: Resolved,
+    *,
+    runtime: str = "local",
+    run_dir: str | Path | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    until_return: float | None = None,
+    quiet: bool = True,
+) -> Run:
+    """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
+    from shoal import draw
+    from shoal.systems.common import env_spec
+
+    launcher = make_runtime(runtime)
+    cfg = resolved.cfg
+    program = system.program(cfg)
+    program.validate()
+    spec = env_spec(cfg)
+    stop = Stop(steps=cfg.steps, seconds=seconds, episode_return=until_return)
+    directory = RunDirectory(Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed))
+    values = {k: _plain(v) for k, v in resolved.values().items()}
+    directory.describe(
+        {
+            "system": str(Path(name).resolve()) if name.endswith(".py") else name,
+            "config": values,
+            "origins": resolved.origins,
+            "preset": resolved.preset,
+            "seed": seed,
+            "runtime": runtime,
+            "stop": dataclasses.asdict(stop),
+            "environment": {"id": spec.id, "backend": spec.backend, "why": spec.why},
+        },
+        {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)},
+    )
+    observers: list[Observer] = [directory]
+    progress = None
+    if not quiet:
+        from shoal.progress import Progress
+
+        progress = Progress(program.name, spec, stop, resolved, directory.path)
+        observers.append(progress)
+    try:
+        launch: Any = launcher.launch
+        report = launch(program, seed=seed, stop=stop, run_dir=directory.path, observers=observers)
+        directory.finish(report)
+    finally:
+        directory.close()
+        if progress is not None:
+            progress.close()
+    return Run(directory.path, name, values, report)
+
+
+def make_runtime(name: str) -> Runtime:
+    """The runtime called ``name``."""
+    if name == "local":
+        from shoal.runtime.local import LocalRuntime
+
+        return LocalRuntime()
+    if name == "serial":
+        from shoal.runtime.serial import SerialRuntime
+
+        return SerialRuntime()
+    raise unknown("runtime", name, RUNTIMES)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,253 @@
+"""The directory of a run: what was run (config, drawing, versions) and what came of it (metrics, parameters)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from shoal.api import Report, ShoalError, Tensors, UsageError
+from shoal.runtime.metrics import Snapshot
+
+FORMAT = 1
+COLUMNS = (
+    "steps", "seconds", "updates", "episodes", "episode_return", "episode_length", "steps_per_second",
+    "updates_per_second", "restarts",
+)  # fmt: skip
+PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
+
+
+def default_path(system: str, env: str, seed: int, root: Path = Path("runs")) -> Path:
+    """A directory under ``runs`` that does not exist yet."""
+    parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
+    base = root / "-".join(map(str, parts))
+    path, n = base, 2
+    while path.exists():
+        path, n = base.with_name(f"{base.name}-{n}"), n + 1
+    return path
+
+
+class RunDirectory:
+    """Creates ``path`` (mode 0700) and, as an observer of the run, writes its metrics.
+
+    A disk that is full does not stop the training: what cannot be written is reported once and left out.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            self.path.chmod(0o700)
+        except OSError as error:
+            raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
+        self.columns = list(COLUMNS)
+        self._csv = self._open("metrics.csv")
+        self._jsonl = self._open("metrics.jsonl")
+        self._episodes = self._open("episodes.csv")
+        csv.writer(self._csv).writerow(self.columns)
+        csv.writer(self._episodes).writerow(["steps", "seconds", "return", "length"])
+        self._failed = False
+        self._flush()
+
+    def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
+        """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings."""
+        facts = {"format": FORMAT, **config, "versions": versions(), "hardware": hardware(), "git": git_commit()}
+        self._write("config.json", json.dumps(facts, indent=2, default=str) + "\n")
+        for name, drawing in drawings.items():
+            self._write(name, drawing)
+
+    def update(self, snapshot: Snapshot) -> None:
+        try:
+            self._update(snapshot)
+        except OSError as error:
+            if not self._failed:
+                print(f"shoal: cannot write metrics to '{self.path}': {error.strerror}", file=sys.stderr)
+            self._failed = True
+
+    def finish(self, report: Report) -> None:
+        """Write the parameters and ``report.json``; closes the metric files."""
+        save_params(self.path, report)
+        facts = {
+            "reason": report.reason,
+            "steps": report.steps,
+            "updates": report.updates,
+            "seconds": round(report.seconds, 3),
+            "episode_return": finite(report.episode_return),
+            "episodes": report.episodes,
+            "restarts": report.restarts,
+        }
+        self._write("report.json", json.dumps(facts, indent=2) + "\n")
+        self.close()
+
+    def close(self) -> None:
+        for file in (self._csv, self._jsonl, self._episodes):
+            file.close()
+
+    def _update(self, snapshot: Snapshot) -> None:
+        row = to_row(snapshot)
+        new = [name for name in row if name not in self.columns]
+        if new:
+            self._add_columns(new)
+        csv.writer(self._csv).writerow([_cell(row.get(name)) for name in self.columns])
+        self._jsonl.write(json.dumps({k: finite(v) for k, v in row.items()}) + "\n")
+        for ret, length in snapshot.new_episodes:
+            csv.writer(self._episodes).writerow([snapshot.steps, round(snapshot.seconds, 3), _cell(ret), length])
+        self._flush()
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Rewrite ``metrics.csv`` with more columns; earlier rows leave them empty."""
+        self._csv.close()
+        with open(self.path / "metrics.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))[1:]
+        temporary = self.path / ".metrics.csv.tmp"
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.columns + names)
+            writer.writerows(row + [""] * len(names) for row in rows)
+        os.replace(temporary, self.path / "metrics.csv")
+        self.columns += names
+        self._csv = self._open("metrics.csv", "a")
+
+    def _open(self, name: str, mode: str = "w") -> IO[str]:
+        return open(self.path / name, mode, newline="", encoding="utf-8")
+
+    def _flush(self) -> None:
+        for file in (self._csv, self._jsonl, self._episodes):
+            file.flush()
+
+    def _write(self, name: str, text: str) -> None:
+        temporary = self.path / f".{name}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.path / name)
+
+
+def to_row(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as one flat row; what is not known yet (no episode has ended) is left out."""
+    row: dict[str, Any] = {
+        "steps": snapshot.steps,
+        "seconds": round(snapshot.seconds, 3),
+        "updates": snapshot.updates,
+        "episodes": snapshot.episodes,
+        "steps_per_second": round(snapshot.step_rate, 3),
+        "updates_per_second": round(snapshot.update_rate, 3),
+        "restarts": snapshot.restarts,
+    }
+    if snapshot.episodes:
+        row |= {"episode_return": snapshot.episode_return, "episode_length": snapshot.episode_length}
+    row |= snapshot.records
+    row |= {f"fill/{name}": round(share, 4) for name, share in snapshot.fill.items()}
+    row |= {
+        f"time/{role}/{phase}": round(share, 4)
+        for role, phases in snapshot.shares.items()
+        for phase, share in phases.items()
+    }
+    return row
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null instead."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else f"{value:.8g}" if isinstance(value, float) else value
+
+
+# ------------------------------------------------------------------------------------ parameters
+def save_params(path: Path, report: Report) -> None:
+    """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
+    from safetensors.torch import save_file
+
+    index: dict[str, Any] = {}
+    for channel, params in report.params.items():
+        name = f"params-{channel.replace('/', '.')}.safetensors"
+        temporary = path / f".{name}.tmp"
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in params.items()}, temporary)
+        os.replace(temporary, path / name)
+        index[channel] = {"file": name, "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}}
+    facts = {"format": FORMAT, "steps": report.steps, "updates": report.updates, "channels": index}
+    temporary = path / ".params.json.tmp"
+    temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path / "params.json")
+
+
+def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
+    """(updates, tensors) of a params channel, as a run saved them."""
+    from safetensors.torch import load_file
+
+    facts = read_json(path / "params.json", "parameters (the run did not finish)")
+    channels = facts.get("channels", {})
+    if channel not in channels:
+        raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
+    file = path / Path(channels[channel]["file"]).name
+    if not file.is_file():
+        raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
+    return int(facts["updates"]), load_file(file)
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ShoalError(f"{path} is damaged: {error}") from None
+    return dict(data)
+
+
+# ----------------------------------------------------------------------------------- provenance
+def versions() -> dict[str, str]:
+    out = {"python": platform.python_version()}
+    for name in ("shoal", *PACKAGES):
+        try:
+            out[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def hardware() -> dict[str, Any]:
+    import psutil
+    import torch
+
+    out: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": psutil.virtual_memory().total,
+    }
+    if torch.cuda.is_available():
+        out["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return out
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def git_commit() -> str | None:
+    """The commit of the working directory, with ``+changes`` if it is not clean; None outside git."""
+    try:
+        run = [
+            subprocess.run(["git", *args], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for args in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run[0] + ("+changes" if run[1] else "")
