@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -15,7 +16,7 @@ from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec
 
 # MiniGrid's image holds codes, not intensities: object, colour and state (a door's, or the agent's direction)
-MINIGRID_CODES = {"obs/image": (11, 6, 4)}
+MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
 
 
 def spec(env: str, options: EnvOptions) -> EnvSpec:
@@ -67,8 +68,11 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
 
 
 def _sync(id: str, single: Any, num: int) -> Any:
+    def named(index: int) -> Any:
+        return wrappers.Named(single(), id, index)
+
     return SyncVectorEnv(
-        [lambda index=index: wrappers.Named(single(), id, index) for index in range(num)],
+        [partial(named, index) for index in range(num)],
         copy=False,
         autoreset_mode=AutoresetMode.NEXT_STEP,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from shoal.api import Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
 
 from .spaces import ActionCodec, ObservationCodec
 
-NO_EPISODES: list[Episode] = []
+# Episode(*pair) without a Python frame: with 1,024 small environments some fifty episodes end in each step
+_episode: Callable[[tuple[float, int]], Episode] = partial(tuple.__new__, Episode)
 
 
 def sub_seeds(seed: int, num: int) -> list[int]:
@@ -108,8 +111,7 @@ class VectorBatch:
         self._length += 1
         rows = ended.nonzero()[0]
         if rows.size:
-            returns, lengths = self._return[rows].tolist(), self._length[rows].tolist()
-            episodes = list(map(Episode, returns, lengths))
+            episodes = list(map(_episode, zip(self._return[rows].tolist(), self._length[rows].tolist(), strict=True)))
             self._return[rows] = 0
             self._length[rows] = start
         else:

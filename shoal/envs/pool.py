@@ -7,6 +7,7 @@ and reward 0. It seeds its environments only when it is built, so ``reset`` with
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,17 +23,30 @@ from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec
 
 
+def installed() -> bool:
+    return importlib.util.find_spec("envpool") is not None
+
+
 def names() -> frozenset[str]:
-    """The ids EnvPool has; ImportError where it is not installed."""
+    """The ids EnvPool has; none where it is not installed."""
+    if not installed():
+        return frozenset()
     import envpool
 
     return frozenset(envpool.list_all_envs())
 
 
 def same_spaces(env: str, single: Callable[[], Any], options: EnvOptions) -> bool:
-    """Whether EnvPool's ``env`` has the observations and actions of Gymnasium's."""
-    theirs = EnvPoolEnv(env, 1, options)
-    ours = single()
+    """Whether EnvPool's ``env`` has the observations and actions of Gymnasium's, or Gymnasium's cannot be made for
+    want of a package."""
+    try:
+        theirs = EnvPoolEnv(env, 1, options)
+    except UsageError:
+        return False
+    try:
+        ours = single()
+    except UsageError:
+        return True
     try:
         return (
             ObservationCodec(theirs.single_observation_space, env).observations

@@ -61,12 +61,12 @@ def find(env: str, options: EnvOptions) -> Found:
             names = [n for n in vars(loaded) if not n.startswith("_")]
             raise UsageError(f"module {module!r} has no {name!r}{_did_you_mean(name, names)}")
         env = name
-    registered = _registered(env)
-    if registered.entry_point == "ale_py.env:AtariEnv" and env.startswith(PACKAGES["ale_py"][0]):
-        atari = True
-    else:
-        atari = env.endswith(PACKAGES["ale_py"][1])
-    return _choose(env, registered, options, atari)
+    registered = _registered(env, options)
+    if registered is None:
+        return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.EnvPoolEnv(env, num, options))
+    own_atari = registered.entry_point == "ale_py.env:AtariEnv"
+    prefix, suffix = PACKAGES["ale_py"]
+    return _choose(env, registered, options, own_atari and (env.startswith(prefix) or env.endswith(suffix)))
 
 
 def _choose(env: str, registered: Any, options: EnvOptions, atari: bool) -> Found:
@@ -94,20 +94,15 @@ def _choose(env: str, registered: Any, options: EnvOptions, atari: bool) -> Foun
 
 
 def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
-
-    try:
-        known = pool.names()
-    except ImportError as error:
+    if env not in pool.names():
         if not explicit:
             return None
-        raise UsageError(f"EnvPool is not installed: pip install shoal[{EXTRAS['envpool']}]") from error
-    if env not in known:
-        if explicit:
-            raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
-        return None
+        if not pool.installed():
+            raise UsageError(f"EnvPool is not installed: pip install shoal[{EXTRAS['envpool']}]")
+        raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
-    reason = "EnvPool has the same id with the same spaces, in C++"
+    reason = "EnvPool has the same id, in C++"
     return Found(env, "envpool", reason, vector=lambda num: pool.EnvPoolEnv(env, num, options))
 
 
@@ -150,22 +145,28 @@ class constructing:
             raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
 
 
-def _registered(env: str) -> Any:
+def _registered(env: str, options: EnvOptions) -> Any | None:
+    """Gymnasium's entry, after importing what registers it; None if there is none but EnvPool has one."""
+    missing = ""
     for package, marks in PACKAGES.items():
         if env.startswith(marks) or env.endswith(marks):
-            try:
-                importlib.import_module(package)
-            except ImportError as error:
-                raise UsageError(
-                    f"environment {env!r} needs {package}: pip install shoal[{EXTRAS[package]}]"
-                ) from error
-    if env not in gym.registry:
-        for package in PACKAGES:
-            if importlib.util.find_spec(package) is not None:
-                importlib.import_module(package)
-    if env not in gym.registry:
-        raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])}")
-    return gym.registry[env]
+            missing = "" if _import(package) else package
+    if env in gym.registry:
+        return gym.registry[env]
+    if options.backend in ("auto", "envpool") and env in pool.names():
+        return None
+    if missing:
+        raise UsageError(f"environment {env!r} needs {missing}: pip install shoal[{EXTRAS[missing]}]")
+    for package in PACKAGES:
+        _import(package)
+    raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])}")
+
+
+def _import(package: str) -> bool:
+    if importlib.util.find_spec(package) is None:
+        return False
+    importlib.import_module(package)
+    return True
 
 
 def _did_you_mean(name: str, names: list[str]) -> str:

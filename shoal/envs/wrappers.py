@@ -65,7 +65,7 @@ class CartPoleNoVelocity(CartPoleVectorEnv):
 
     def __init__(self, num_envs: int, **kwargs: Any):
         super().__init__(num_envs, **kwargs)
-        full = self.single_observation_space
+        full: Any = self.single_observation_space
         self.single_observation_space = gs.Box(full.low[::2], full.high[::2], dtype=np.float32)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
 
