@@ -1,0 +1,261 @@
+"""Compiled parts of the samplers: random numbers, 8-ary sum and max trees, a binary heap with positions.
+
+A tree is one float64 array, its levels one after the other (``offsets``, leaves first, the top level has 8 nodes):
+the 8 children of a node share a cache line. Functions that call each other stay in this file, because numba's disk
+cache watches only the file of the outer function.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.data.jit import jit
+
+
+@jit
+def _next(rng: np.ndarray) -> np.uint64:
+    """xoshiro256++ (Blackman and Vigna 2019): the next 64 random bits."""
+    a, b, c, d = rng[0], rng[1], rng[2], rng[3]
+    t = a + d
+    out = ((t << np.uint64(23)) | (t >> np.uint64(41))) + a
+    t = b << np.uint64(17)
+    c ^= a
+    d ^= b
+    b ^= c
+    a ^= d
+    c ^= t
+    d = (d << np.uint64(45)) | (d >> np.uint64(19))
+    rng[0], rng[1], rng[2], rng[3] = a, b, c, d
+    return out  # type: ignore[no-any-return]
+
+
+@jit
+def _random(rng: np.ndarray) -> float:
+    """Uniform in [0, 1)."""
+    return float((_next(rng) >> np.uint64(11)) * 2.0**-53)
+
+
+@jit
+def _node(tree: np.ndarray, base: int, largest: bool) -> float:
+    """Sum, or maximum, of the 8 nodes from ``base``."""
+    if largest:
+        top = tree[base]
+        for j in range(1, 8):
+            top = max(top, tree[base + j])
+        return float(top)
+    low = (tree[base] + tree[base + 1]) + (tree[base + 2] + tree[base + 3])
+    return float(low + ((tree[base + 4] + tree[base + 5]) + (tree[base + 6] + tree[base + 7])))
+
+
+@jit
+def _repair(tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, largest: bool) -> None:
+    """Recompute every node above the leaves ``rows``, level by level: nothing drifts."""
+    for level in range(1, len(offsets) - 1):
+        below, here, shift = offsets[level - 1], offsets[level], 3 * level
+        seen = -1
+        for row in rows:
+            node = row >> shift
+            if node != seen:
+                tree[here + node] = _node(tree, below + 8 * node, largest)
+                seen = node
+
+
+@jit
+def tree_set(
+    tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, priorities: np.ndarray, alpha: float, largest: bool
+) -> None:
+    """Leaf weight = priority ** alpha (largest: the priority itself); a later duplicate wins."""
+    for i in range(len(rows)):
+        tree[rows[i]] = priorities[i] if largest else np.float64(priorities[i]) ** alpha
+    _repair(tree, offsets, rows, largest)
+
+
+@jit
+def tree_clear(tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, largest: bool) -> None:
+    for row in rows:
+        tree[row] = 0.0
+    _repair(tree, offsets, rows, largest)
+
+
+@jit
+def _find(tree: np.ndarray, offsets: np.ndarray, draw: float) -> int:
+    """Leaf at cumulative weight ``draw``; rounding never ends in a leaf of weight 0."""
+    node = 0
+    for level in range(len(offsets) - 2, -1, -1):
+        base = offsets[level] + 8 * node
+        child, last = -1, 0
+        for j in range(8):
+            weight = tree[base + j]
+            if weight > 0.0:
+                last = j
+                if draw < weight:
+                    child = j
+                    break
+                draw -= weight
+        if child < 0:
+            child, draw = last, tree[base + last] * (1.0 - 2.0**-52)
+        node = 8 * node + child
+    return node
+
+
+@jit
+def tree_draw(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray, probs: np.ndarray) -> float:
+    """Stratified: one draw in each of ``len(rows)`` equal parts of the total, which it returns."""
+    n = len(rows)
+    total = _node(tree, offsets[-2], False)
+    for i in range(n):
+        draw = min((i + _random(rng)) * (total / n), np.nextafter(total, 0.0))
+        row = _find(tree, offsets, draw)
+        rows[i] = row
+        probs[i] = tree[row] / total
+    return total
+
+
+@jit
+def tree_take(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray) -> None:
+    """Draw without replacement: each drawn leaf is cleared."""
+    for i in range(len(rows)):
+        total = _node(tree, offsets[-2], False)
+        rows[i] = _find(tree, offsets, min(_random(rng) * total, np.nextafter(total, 0.0)))
+        tree[rows[i]] = 0.0
+        _repair(tree, offsets, rows[i : i + 1], False)
+
+
+@jit
+def tree_top(tree: np.ndarray, offsets: np.ndarray, size: int, rows: np.ndarray, saved: np.ndarray) -> None:
+    """The ``len(rows)`` largest leaves, largest first, from the beginning again after ``size`` of them."""
+    count = min(size, len(rows))
+    for i in range(count):
+        node = 0
+        for level in range(len(offsets) - 2, -1, -1):
+            base = offsets[level] + 8 * node
+            child = 0
+            for j in range(1, 8):
+                if tree[base + j] > tree[base + child]:
+                    child = j
+            node = 8 * node + child
+        rows[i], saved[i] = node, tree[node]
+        tree[node] = 0.0
+        _repair(tree, offsets, rows[i : i + 1], True)
+    for i in range(count):
+        tree[rows[i]] = saved[i]
+    _repair(tree, offsets, rows[:count], True)
+    for i in range(count, len(rows)):
+        rows[i] = rows[i - count]
+
+
+@jit
+def uniform_draw(order: np.ndarray, counters: np.ndarray, rng: np.ndarray, rows: np.ndarray, probs: np.ndarray) -> None:
+    """With replacement from the live items; ``counters`` starts with [head, size] of ``order``."""
+    head, size = counters[0], counters[1]
+    for i in range(len(rows)):
+        at = head + min(size - 1, np.int64(_random(rng) * size))
+        rows[i] = order[at if at < len(order) else at - len(order)]
+        probs[i] = 1.0 / size
+
+
+# ------------------------------------------------------------------ heap: [0] is the largest weight
+@jit
+def _up(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, at: int) -> int:
+    row = heap[at]
+    while at > 0:
+        parent = (at - 1) >> 1
+        if weight[heap[parent]] >= weight[row]:
+            break
+        heap[at] = heap[parent]
+        where[heap[at]] = at
+        at = parent
+    heap[at] = row
+    where[row] = at
+    return at
+
+
+@jit
+def _down(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, at: int, size: int) -> None:
+    row = heap[at]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and weight[heap[child + 1]] > weight[heap[child]]:
+            child += 1
+        if weight[heap[child]] <= weight[row]:
+            break
+        heap[at] = heap[child]
+        where[heap[at]] = at
+        at = child
+    heap[at] = row
+    where[row] = at
+
+
+@jit
+def heap_set(
+    heap: np.ndarray,
+    where: np.ndarray,
+    weight: np.ndarray,
+    counts: np.ndarray,
+    rows: np.ndarray,
+    priorities: np.ndarray,
+    new: bool,
+) -> None:
+    """Insert (``new``) or move rows; ``counts`` is [size, changes since the last sort]."""
+    for i in range(len(rows)):
+        row = rows[i]
+        if new:
+            where[row] = counts[0]
+            heap[counts[0]] = row
+            counts[0] += 1
+        weight[row] = priorities[i]
+        _down(heap, where, weight, _up(heap, where, weight, where[row]), counts[0])
+    counts[1] += len(rows)
+
+
+@jit
+def heap_clear(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, counts: np.ndarray, rows: np.ndarray) -> None:
+    for row in rows:
+        at, last = where[row], counts[0] - 1
+        counts[0] = last
+        if at != last:
+            heap[at] = heap[last]
+            where[heap[at]] = at
+            _down(heap, where, weight, _up(heap, where, weight, at), last)
+    counts[1] += len(rows)
+
+
+@jit
+def heap_sort(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, counts: np.ndarray) -> None:
+    """Sort the heap, largest first: a sorted array is a heap, and its positions are exact ranks."""
+    size = counts[0]
+    key = np.empty(size, np.float32)
+    for i in range(size):
+        key[i] = -weight[heap[i]]
+    rows = heap[:size][np.argsort(key)]
+    for i in range(size):
+        heap[i] = rows[i]
+        where[rows[i]] = i
+    counts[1] = 0
+
+
+@jit
+def heap_draw(
+    heap: np.ndarray,
+    mass: np.ndarray,
+    counts: np.ndarray,
+    rng: np.ndarray,
+    rows: np.ndarray,
+    probs: np.ndarray,
+) -> None:
+    """One draw in each of ``len(rows)`` segments of equal mass; ``mass[r]`` is the mass of the ranks up to r."""
+    size, n = counts[0], len(rows)
+    total = mass[size]
+    for i in range(n):
+        draw = (i + _random(rng)) * (total / n)
+        low, high = 0, size - 1  # the first rank (from 0) with mass[rank + 1] > draw
+        while low < high:
+            middle = (low + high) >> 1
+            if mass[middle + 1] > draw:
+                high = middle
+            else:
+                low = middle + 1
+        rows[i] = heap[low]
+        probs[i] = (mass[low + 1] - mass[low]) / total

@@ -1,0 +1,53 @@
+"""RateLimiter: who waits for whom between the writers and the reader of a replay; ``check`` finds deadlocks early."""
+
+from __future__ import annotations
+
+from shoal.api import Ratio, WiringError
+
+
+class RateLimiter:
+    """Decides for one channel; ``items_per_insert`` is how many items one insertion may bring.
+
+    Counts are items since the start. Until ``min_size`` items were inserted, inserting is always allowed.
+    """
+
+    def __init__(self, ratio: Ratio, items_per_insert: int = 1):
+        self.ratio, self.items_per_insert = ratio, items_per_insert
+
+    def can_insert(self, inserted: int, sampled: int) -> bool:
+        ratio = self.ratio
+        if ratio.samples_per_insert is None or inserted < ratio.min_size:
+            return True
+        after = inserted + self.items_per_insert - ratio.min_size
+        return ratio.samples_per_insert * after - sampled <= ratio.slack
+
+    def can_sample(self, size: int, inserted: int, sampled: int, n: int) -> bool:
+        ratio = self.ratio
+        if size < 1 or inserted < ratio.min_size:
+            return False
+        if ratio.samples_per_insert is None:
+            return True
+        return ratio.samples_per_insert * (inserted - ratio.min_size) - (sampled + n) >= -ratio.slack
+
+
+def check(ratio: Ratio, batch: int, items_per_insert: int, capacity: int | None = None) -> None:
+    """WiringError if a run with this ratio could come to a stand: both sides waiting for each other.
+
+    Sampling waits while ``d < batch - slack`` and inserting while ``d > slack - samples_per_insert * items``, where
+    ``d = samples_per_insert * (inserted - min_size) - sampled``; some d does both unless the two meet.
+    """
+    if batch < 1 or ratio.min_size < 1:
+        raise WiringError(f"a replay needs a batch and a min_size of at least 1, got {batch} and {ratio.min_size}")
+    if capacity is not None and ratio.min_size > capacity:
+        raise WiringError(f"sampling would wait for {ratio.min_size} items, but the table holds {capacity}")
+    if ratio.samples_per_insert is None:
+        return
+    if ratio.samples_per_insert <= 0:
+        raise WiringError(f"samples_per_insert must be positive, got {ratio.samples_per_insert}")
+    need = (batch + ratio.samples_per_insert * items_per_insert) / 2
+    if ratio.slack < need:
+        raise WiringError(
+            f"a slack of {ratio.slack:g} samples deadlocks: one batch samples {batch} items and one insertion brings "
+            f"{items_per_insert} items worth {ratio.samples_per_insert * items_per_insert:g} samples, so writers and "
+            f"reader could wait for each other; it must be at least {need:g}"
+        )
