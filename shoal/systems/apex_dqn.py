@@ -85,7 +85,7 @@ def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsRea
 
 def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:
     torch.manual_seed(ctx.seed)
-    nets = dqn.network(cfg, cfg.learner_device())
+    nets = dqn.network(cfg, cfg.learner_device()).to(cfg.learner_device())
     algorithm = QLearning(
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=(lambda update: cfg.importance_exponent) if cfg.prioritised else None,  # not annealed

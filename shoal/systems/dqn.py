@@ -94,10 +94,9 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI}
 def network(cfg: Config, device: str = "cpu") -> QNetwork:
     env = env_spec(cfg)
     require_actions("dqn", env, "discrete")
-    nets = QNetwork(
+    return QNetwork(
         env, torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, precision=cfg.precision, device=device
     )
-    return nets.to(device)
 
 
 def agent(cfg: Config, seed: int = 0, replicas: int = 1) -> QAgent:
@@ -123,7 +122,7 @@ def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsRea
 
 def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:
     torch.manual_seed(ctx.seed)
-    nets = network(cfg, cfg.learner_device())
+    nets = network(cfg, cfg.learner_device()).to(cfg.learner_device())
     total_updates = cfg.steps * cfg.samples_per_insert / cfg.batch
 
     def beta(update: int) -> float:

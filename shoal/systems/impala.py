@@ -117,11 +117,10 @@ class VTraceLoss:
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
-    nets = ActorCritic(
+    return ActorCritic(
         env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation="relu", core=cfg.core,
         core_size=cfg.core_size, normalise_obs=cfg.normalise_obs, precision=cfg.precision, device=device,
     )  # fmt: skip
-    return nets.to(device)
 
 
 def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
@@ -143,7 +142,7 @@ def make_actor(cfg: Config, ctx: Context, trajectories: Writer, params: ParamsRe
 def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: ParamsWriter) -> LearnerRole:
     torch.manual_seed(ctx.seed)
     device = cfg.learner_device()
-    nets = network(cfg, device)
+    nets = network(cfg, device).to(device)
     if cfg.optimiser == "adam":
         optimiser: torch.optim.Optimizer = torch.optim.Adam(nets.parameters(), eps=cfg.optimiser_eps, fused=True)
     else:

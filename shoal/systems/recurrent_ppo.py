@@ -87,12 +87,11 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "mujoco": 
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
-    nets = ActorCritic(
+    return ActorCritic(
         env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
         core=cfg.core, core_size=cfg.core_size, separate_critic=cfg.separate_critic, normalise_obs=cfg.normalise_obs,
         precision=cfg.precision, device=device,
     )  # fmt: skip
-    return nets.to(device)
 
 
 def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
@@ -112,7 +111,7 @@ def make_worker(cfg: Config, ctx: Context, rollouts: Writer, params: ParamsReade
 
 def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWriter) -> LearnerRole:
     torch.manual_seed(ctx.seed)
-    nets = network(cfg, cfg.learner_device())
+    nets = network(cfg, cfg.learner_device()).to(cfg.learner_device())
     settings = PPOSettings(
         gamma=cfg.gamma, gae_lambda=cfg.gae_lambda, clip=cfg.clip, clip_value=cfg.clip_value, epochs=cfg.epochs,
         minibatches=cfg.minibatches, learning_rate=cfg.learning_rate, anneal=cfg.anneal, anneal_clip=cfg.anneal_clip,
