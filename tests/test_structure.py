@@ -21,7 +21,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "program": {"data"},  # data.limiter: whether a ratio can be satisfied
     "systems": {"program", "roles", "data", "algos", "nets", "envs", "ops"},
     "runtime": {"program", "data"},
-    "config": set(),
+    "config": {"flags"},
+    "flags": set(),
     "draw": {"program", "draw_svg"},
     "draw_svg": {"program", "draw"},
     "policy": {"systems", "envs"},

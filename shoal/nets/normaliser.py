@@ -42,7 +42,7 @@ class RunningNorm(nn.Module):
     def merge(self, mean: Tensor, var: Tensor, count: Tensor | float) -> None:
         """Join with the (population) statistics of other data: the parallel-variance formula."""
         total = self.count + count
-        share = count / total
+        share = count / total.clamp(min=1.0)  # nothing joined with nothing is nothing
         delta = mean - self.mean
         self.var.mul_(1 - share).add_(var * share).add_(delta.square() * (share * (1 - share)))
         self.mean.add_(delta * share)

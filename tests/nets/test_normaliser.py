@@ -39,6 +39,7 @@ def test_merge_order_and_masks():
 def test_fresh_norm_only_clips_and_empty_updates_change_nothing():
     norm = RunningNorm((), clip=10)
     norm.update(torch.zeros(0))
+    norm.merge(norm.mean, norm.var, 0)
     assert norm.count == 0
     torch.testing.assert_close(norm(torch.tensor([0.5, 99.0, -99.0])), torch.tensor([0.5, 10.0, -10.0]))
 
