@@ -47,7 +47,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         id=env,
         observations=observation.observations,
         action=action.action,
-        stack=options.stack if is_ale else 1,
+        stack=options.stack if is_ale and len(raw.single_observation_space.shape) == 3 else 1,
         pad="zero" if is_ale else "repeat",
         autoreset="next_step" if mode is AutoresetMode.NEXT_STEP else "same_step",
         frames_per_step=options.frame_skip if is_ale else 1,
@@ -73,6 +73,5 @@ def _sync(id: str, single: Any, num: int) -> Any:
 
     return SyncVectorEnv(
         [partial(named, index) for index in range(num)],
-        copy=False,
         autoreset_mode=AutoresetMode.NEXT_STEP,
     )

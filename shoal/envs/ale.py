@@ -18,6 +18,20 @@ from shoal.api import Arrays, EnvStep, UsageError
 from .batch import VectorBatch
 from .options import EnvOptions
 
+OPTION_OF = {  # ALE's names for what EnvOptions says
+    "repeat_action_probability": "sticky_actions",
+    "full_action_space": "full_action_space",
+    "img_height": "screen",
+    "img_width": "screen",
+    "stack_num": "stack",
+    "frameskip": "frame_skip",
+    "noop_max": "noop_max",
+    "use_fire_reset": "fire_reset",
+    "reward_clipping": "reward_clip",
+    "episodic_life": "life_loss",
+    "life_loss_info": "life_loss",
+    "max_num_frames_per_episode": "max_episode_frames",
+}
 FIRE = 1  # index of FIRE in every action set that has it as its second action
 
 
@@ -25,6 +39,10 @@ def make_vector(game: str, num: int, options: EnvOptions) -> Any:
     """The raw vector environment; one thread, as actors are processes."""
     from ale_py.vector_env import AtariVectorEnv
 
+    taken = set(options.kwargs) & set(OPTION_OF)
+    if taken:
+        name = min(taken)
+        raise UsageError(f"for Atari, set the option {OPTION_OF[name]!r} instead of {name!r} in kwargs")
     frames = options.max_episode_frames
     if options.max_episode_steps is not None:
         frames = options.max_episode_steps * options.frame_skip

@@ -61,14 +61,7 @@ class VectorBatch:
         self._seed = seed
         seeds = sub_seeds(seed, self.num_envs)
         given: Any = {"int": seeds[0], "list": seeds, "array": np.array(seeds, np.int32)}[self._seeds]
-        try:
-            raw, self.info = self.env.reset(seed=given)
-        except EnvironmentFailed:
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"environment {self.spec.id!r} raised {type(error).__name__} in reset(seed={seed}): {error}"
-            ) from error
+        raw = self._reset(seed=given)
         self._ended[:] = False
         self._return[:] = 0
         self._length[:] = 0
@@ -89,6 +82,7 @@ class VectorBatch:
             ) from error
         obs = self._observation(raw)
         reward = np.asarray(reward, np.float32)
+        terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
             self._validate(obs, reward, action)
         valid = ~self._ended
@@ -104,7 +98,7 @@ class VectorBatch:
             ended = terminated | truncated
             start = 0
             if ended.any():
-                obs, final = self._same_step(raw, obs, ended, action)
+                obs, final = self._same_step(obs, ended, action)
             else:
                 final = obs
         self._return += reward
@@ -118,14 +112,24 @@ class VectorBatch:
             episodes = []
         return EnvStep(obs, reward, terminated, truncated, valid, final, episodes)
 
+    def _reset(self, **given: Any) -> Any:
+        try:
+            raw, self.info = self.env.reset(**given)
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} raised {type(error).__name__} in reset (seed {self._seed}): {error}"
+            ) from error
+        return raw
+
     def close(self) -> None:
         self.env.close()
 
-    def _same_step(self, raw: Any, obs: Arrays, ended: np.ndarray, action: np.ndarray) -> tuple[Arrays, Arrays]:
+    def _same_step(self, obs: Arrays, ended: np.ndarray, action: np.ndarray) -> tuple[Arrays, Arrays]:
         if self._mode is AutoresetMode.DISABLED:
             final = {name: array.copy() for name, array in obs.items()}
-            raw, self.info = self.env.reset(options={"reset_mask": ended.copy()})
-            first = self._observation(raw)
+            first = self._observation(self._reset(options={"reset_mask": ended.copy()}))
             obs = {name: np.where(_rows(ended, array), first[name], array) for name, array in final.items()}
             if self._check:
                 self._validate(obs, self._return, None)
@@ -166,6 +170,11 @@ class VectorBatch:
                 )
             if want.dtype == "float32" and not np.isfinite(array.sum()):
                 self._not_finite(name, array, action)
+        if reward.shape != (self.num_envs,):
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} returned rewards of shape {list(reward.shape)} instead of "
+                f"{[self.num_envs]} ({self._told(action)})"
+            )
         if not np.isfinite(reward.sum()):
             self._not_finite("reward", reward, action)
 
@@ -174,7 +183,9 @@ class VectorBatch:
         if bad.any():  # else only the sum overflowed
             row = int(bad.argmax())
             where = self._told(action, row) if action is not None else f"index {row}, at reset, seed {self._seed}"
-            raise EnvironmentFailed(f"environment {self.spec.id!r} returned a {name} that is not finite ({where})")
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})"
+            )
 
 
 def _rows(mask: np.ndarray, like: np.ndarray) -> np.ndarray:

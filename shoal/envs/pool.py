@@ -92,7 +92,7 @@ class EnvPoolEnv:
             self._pool = envpool.make_gymnasium(
                 self._id, num_envs=self.num_envs, seed=sub_seeds(seed, self.num_envs), **self._kwargs
             )
-        return self._pool.reset()
+            return self._pool.reset()  # which is also when it makes its spaces
 
     def step(self, action: np.ndarray) -> Any:
         return self._pool.step(action)

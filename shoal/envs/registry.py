@@ -171,6 +171,9 @@ def _import(package: str) -> bool:
 
 def _did_you_mean(name: str, names: list[str]) -> str:
     lowered = {other.lower(): other for other in sorted(names)}
+    begun = [other for other in lowered if other.startswith(name.lower())] if len(name) > 4 else []
+    if begun:
+        return f"; did you mean {lowered[max(begun) if len(begun) < 4 else begun[0]]!r}?"
     close = difflib.get_close_matches(name.lower(), list(lowered), n=5, cutoff=0.6)
     if not close:
         return ""
@@ -181,10 +184,12 @@ def _did_you_mean(name: str, names: list[str]) -> str:
 
 def _load(module: str, env: str) -> Any:
     if module.endswith(".py") or os.sep in module:
-        path = Path(module)
+        path = Path(module).resolve()
         if not path.is_file():
             raise UsageError(f"environment {env!r}: there is no file {module!r}")
         name = f"_shoal_env_{path.stem}"
+        if getattr(sys.modules.get(name), "__file__", None) == str(path):
+            return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)

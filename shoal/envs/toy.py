@@ -18,7 +18,7 @@ name                         task                                              o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
@@ -31,11 +31,11 @@ Mask = np.ndarray
 class Toy(VectorEnv[Any, Any, np.ndarray]):
     """A subclass says how rows begin, what an action does to all rows, and what is seen."""
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
     observation: gs.Space[Any]
     action: gs.Space[Any]
 
     def __init__(self, num_envs: int, max_episode_steps: int | None = None):
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = self.observation, self.action
         self.observation_space = batch_space(self.observation, num_envs)

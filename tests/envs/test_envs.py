@@ -1,0 +1,250 @@
+"""Names, spaces, failures, seeds, toys."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.api import Action, EnvBatch, EnvironmentFailed, Observation, UsageError
+from shoal.envs import EnvOptions, make, spec
+from shoal.envs.batch import sub_seeds
+from shoal.envs.toy import TOYS
+
+FILE = str(Path(__file__).parent / "counting.py")
+
+
+def random_action(batch: EnvBatch, rng: np.random.Generator) -> np.ndarray:
+    action, n = batch.spec.action, batch.num_envs
+    if action.kind == "continuous":
+        return rng.uniform(-1, 1, (n, *action.shape)).astype(np.float32)
+    sizes = action.sizes[0] if action.kind == "discrete" else np.array(action.sizes)
+    return rng.integers(0, sizes, (n, *action.shape))
+
+
+def conforms(batch: EnvBatch, steps: int) -> None:
+    rng = np.random.default_rng(0)
+    obs, ended = batch.reset(1), np.zeros(batch.num_envs, bool)
+    for _ in range(steps):
+        for name, like in batch.spec.observations.items():
+            assert obs[name].shape == (batch.num_envs, *like.shape) and obs[name].dtype == like.dtype
+            if like.kind == "one_hot":
+                assert like.shape == (len(like.size),)
+                assert (obs[name] >= 0).all() and (obs[name] < np.array(like.size)).all()
+            if like.kind == "image":
+                assert like.dtype == "uint8" and len(like.shape) == 3
+        step = batch.step(random_action(batch, rng))
+        if batch.spec.autoreset == "next_step":
+            np.testing.assert_array_equal(step.valid, ~ended)
+            assert not (step.reward * ended).any() and not ((step.terminated | step.truncated) & ended).any()
+        obs, ended = step.obs, step.terminated | step.truncated
+        assert len(step.episodes) == ended.sum()
+
+
+@pytest.mark.parametrize(
+    "env, backend",
+    [
+        ("CartPole-v1", "gymnasium-vector"),
+        ("shoal/CartPoleNoVelocity-v1", "gymnasium-vector"),
+        *((f"toy:{name}", "gymnasium-vector") for name in TOYS),
+        ("Pendulum-v1", "gymnasium"),
+        ("Blackjack-v1", "gymnasium"),
+        ("MiniGrid-MemoryS7-v0", "gymnasium"),
+    ],
+)
+def test_environments_conform(env: str, backend: str) -> None:
+    if env.startswith("MiniGrid"):
+        pytest.importorskip("minigrid")
+    options = EnvOptions(backend=backend, max_episode_steps=15)  # type: ignore[arg-type]
+    batch = make(env, 4, 0, options)
+    assert batch.spec == spec(env, options) and batch.spec.backend == backend and batch.spec.why
+    conforms(batch, 40)
+    batch.close()
+
+
+def test_auto_prefers_a_vectorised_version() -> None:
+    assert spec("CartPole-v1", EnvOptions()).backend == "gymnasium-vector"
+
+
+def test_options_and_spec_pickle() -> None:
+    options = EnvOptions(kwargs={"sutton_barto_reward": True})
+    assert pickle.loads(pickle.dumps(options)) == options
+    described = spec("CartPole-v1", options)
+    assert pickle.loads(pickle.dumps(described)) == described
+
+
+def test_cartpole_returns_are_lengths_and_truncation_is_no_termination() -> None:
+    batch = make("CartPole-v1", 64, 0, EnvOptions(max_episode_steps=12))
+    batch.reset(0)
+    rng, episodes, truncated = np.random.default_rng(0), [], 0
+    for _ in range(100):
+        step = batch.step(rng.integers(0, 2, 64))
+        truncated += int(step.truncated.sum())
+        episodes += step.episodes
+    assert truncated > 100 and all(e.ret == e.length <= 12 for e in episodes)
+
+
+def test_no_velocity_is_a_slice() -> None:
+    full, part = make("CartPole-v1", 8, 0, EnvOptions()), make("shoal/CartPoleNoVelocity-v1", 8, 0, EnvOptions())
+    np.testing.assert_array_equal(full.reset(3)["obs"][:, ::2], part.reset(3)["obs"])
+    for _ in range(30):
+        a, b = full.step(np.ones(8, np.int64)), part.step(np.ones(8, np.int64))
+        np.testing.assert_array_equal(a.obs["obs"][:, ::2], b.obs["obs"])
+        assert a.episodes == b.episodes
+
+
+@pytest.mark.parametrize(
+    "env, options, text",
+    [
+        ("CartPol-v1", {}, "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        ("CartPole", {}, "unknown environment 'CartPole'; did you mean 'CartPole-v1'?"),
+        ("ALE/Pon-v5", {}, "unknown environment 'ALE/Pon-v5'; did you mean 'ALE/Pong-v5'?"),
+        ("toy:bandit", {}, "unknown environment 'toy:bandit'; did you mean 'toy:bandit-identity'?"),
+        ("zzzzqqqq", {}, "unknown environment 'zzzzqqqq'"),
+        ("Pendulum-v1", {"backend": "ale"}, "serves only Atari"),
+        ("Pendulum-v1", {"backend": "gymnasium-vector"}, "no vectorised version"),
+        ("toy:multi", {"backend": "envpool"}, "does not serve"),
+        ("CartPole-v1", {"kwargs": {"no_such": 1}}, "cannot be made: .*no_such"),
+        ("nowhere.at_all:thing", {}, "No module named 'nowhere'"),
+        (f"{FILE}:next_stp", {}, "did you mean 'next_step'?"),
+        ("missing.py:thing", {}, "there is no file"),
+        (f"{FILE}:Text", {}, "Text, but only Box"),
+        (f"{FILE}:Nested", {"kwargs": {"action": "tuple"}}, "has the action space Tuple"),
+        (f"{FILE}:Nested", {"kwargs": {"action": "integers"}}, "has the action space Box"),
+        (f"{FILE}:length", {}, "cannot be made"),
+    ],
+)
+def test_usage_errors_are_one_sentence(env: str, options: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError, match=text.replace("?", r"\?")) as caught:
+        make(env, 2, 0, EnvOptions(**options))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_envpool_is_one_helpful_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.envs.pool.installed", lambda: False)
+    with pytest.raises(UsageError, match=r"pip install shoal\[envpool\]"):
+        spec("Pendulum-v1", EnvOptions(backend="envpool"))
+
+
+def test_nested_spaces() -> None:
+    batch = make(f"{FILE}:Nested", 3, 0, EnvOptions())
+    assert batch.spec.observations == {
+        "obs/grey": Observation((1, 8, 10), "uint8", "image"),
+        "obs/more/0": Observation((1,), "int64", "one_hot", (3,)),
+        "obs/more/1": Observation((4,), "int64", "one_hot", (2, 2, 2, 2)),
+        "obs/more/2": Observation((1,), "float32"),
+        "obs/rgb": Observation((3, 8, 10), "uint8", "image"),
+    }
+    obs = batch.reset(0)
+    np.testing.assert_array_equal(obs["obs/rgb"][1], np.arange(240).reshape(8, 10, 3).transpose(2, 0, 1))
+    assert obs["obs/more/0"].tolist() == [[2]] * 3 and obs["obs/more/1"].tolist() == [[1, 0, 1, 1]] * 3
+    assert obs["obs/more/2"].tolist() == [[0.25]] * 3
+    conforms(batch, 4)
+
+
+@pytest.mark.parametrize(
+    "kind, action, given, reward",
+    [
+        ("multi", Action("multi_discrete", (2, 3)), [[1, 2]], 3),
+        ("box", Action("continuous", low=(-2.0,) * 4, high=(2.0,) * 4), [[9.0, 1, 1, -9]], 2),
+        ("start", Action("discrete", (3,)), [2], 7),
+        ("binary", Action("multi_discrete", (2, 2, 2)), [[1, 0, 1]], 2),
+    ],
+)
+def test_action_spaces(kind: str, action: Action, given: list[object], reward: float) -> None:
+    batch = make(f"{FILE}:Nested", 1, 0, EnvOptions(kwargs={"action": kind}))
+    assert batch.spec.action == action
+    batch.reset(0)
+    assert batch.step(np.array(given, action.dtype)).reward.tolist() == [reward]
+
+
+@pytest.mark.parametrize(
+    "bad, text",
+    [
+        (1, r"RuntimeError in step \(index 1, action 1, seed \d+\): the motor is on fire"),
+        (2, r"returned a value of 'obs' that is not finite \(index 1, action 2, seed 7\)"),
+        (3, r"returned a value of 'reward' that is not finite \(index 1, action 3, seed 7\)"),
+    ],
+)
+def test_failures_name_the_culprit(bad: int, text: str) -> None:
+    batch = make(f"{FILE}:Odd", 3, 0, EnvOptions())
+    batch.reset(7)
+    batch.step(np.zeros(3, np.int64))
+    with pytest.raises(EnvironmentFailed, match=text) as caught:
+        batch.step(np.array([0, bad, 0]))
+    assert FILE in str(caught.value)
+    if bad == 1:
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_checks_can_be_turned_off() -> None:
+    batch = make(f"{FILE}:Odd", 1, 0, EnvOptions(check=False))
+    batch.reset(7)
+    assert np.isinf(batch.step(np.array([3])).reward[0])
+
+
+def test_seeds_are_distinct_and_reproducible() -> None:
+    seeds = [s for actor, generation in product(range(64), range(3)) for s in sub_seeds(1000 * actor + generation, 8)]
+    assert len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**31
+    assert sub_seeds(5, 8) == sub_seeds(5, 8)
+    assert len(set(sub_seeds(0, 20_000))) == 20_000
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toy:point", "toy:catch"])
+def test_reset_reproduces(env: str) -> None:
+    one, two = make(env, 6, 0, EnvOptions(backend="auto")), make(env, 6, 9, EnvOptions(backend="auto"))
+    a, b = one.reset(4)["obs"], two.reset(4)["obs"]
+    np.testing.assert_array_equal(a, b)
+    assert len(np.unique(a.reshape(6, -1), axis=0)) == (6 if env != "toy:catch" else len(np.unique(a, axis=0)))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        action = random_action(one, rng)
+        np.testing.assert_array_equal(one.step(action).obs["obs"], two.step(action).obs["obs"])
+    assert not np.array_equal(one.reset(5)["obs"], one.reset(6)["obs"])
+
+
+def play(name: str, policy: object, num: int = 64, steps: int = 100) -> float:
+    batch = make(f"toy:{name}", num, 0, EnvOptions())
+    obs, returns = batch.reset(0), []
+    for _ in range(steps):
+        step = batch.step(policy(obs))  # type: ignore[operator]
+        obs = step.obs
+        returns += [e.ret for e in step.episodes]
+    return float(np.mean(returns))
+
+
+def test_toys_have_the_documented_optimum() -> None:
+    assert play("bandit-identity", lambda o: o["obs"].argmax(1)) == 8
+    assert play("multi", lambda o: o["obs"]) == 8
+    assert play("corridor", lambda o: np.ones(64, np.int64)) == 1
+    assert play("point", lambda o: np.clip(2 * o["obs"], -1, 1)) == pytest.approx(-0.22, abs=0.03)
+    assert play("dict", lambda o: 2 * (o["obs/camera"][:, 0, 0, -1] > 0) + o["obs/vector"].argmax(1)) == 8
+
+    def catch(obs: dict[str, np.ndarray]) -> np.ndarray:
+        cells = obs["obs"][:, 0, ::2, ::4] > 0
+        ball = cells[:, :9].any(1).argmax(1)
+        return np.sign(ball - cells[:, 9].argmax(1)) + 1
+
+    assert play("catch", catch) == 1
+
+
+def test_memory_needs_memory() -> None:
+    cue = np.zeros(64, np.int64)
+
+    def remember(obs: dict[str, np.ndarray]) -> np.ndarray:
+        shown = obs["obs"][:, :2].any(1)
+        cue[shown] = obs["obs"][shown, 1]
+        return cue.copy()
+
+    assert play("memory", remember) == 1
+    asked = [o for o in _memory_observations() if o[2]]
+    assert len({tuple(o) for o in asked}) == 1  # the question is the same for both cues
+
+
+def _memory_observations() -> list[np.ndarray]:
+    batch = make("toy:memory", 32, 0, EnvOptions())
+    batch.reset(0)
+    return [row for _ in range(20) for row in batch.step(np.zeros(32, np.int64)).obs["obs"]]
