@@ -122,5 +122,5 @@ class Program:
             else:
                 out[channel.name] = item * channel.capacity * max(1, self.writers(channel))
             if channel.table is not None:
-                out[channel.name] += channel.table.nbytes(channel.spec)
+                out[channel.name] += channel.table.nbytes(channel.spec, self.writers(channel))
         return out

@@ -130,7 +130,7 @@ class TableSpec:
         unroll); 0 evicts at every ``add``. ``Table.evict`` does it at once.
 
     Memory is rows, one per step, allocated for ``capacity`` items, the slack above, the open windows of all
-    streams and 1/64 for steps that are no item (reset rows, final observations); twice ``capacity`` with
+    streams and 1/64 (1/8 where a row is at most 1 KB) for steps that are no item (reset rows, final observations); twice ``capacity`` with
     proportional eviction, where the two observations of an item may each be kept for it alone. When rows run out,
     because episodes are very short, items are evicted early: adding never fails.
     """
@@ -173,7 +173,8 @@ class TableSpec:
         streams = writers * layout.envs
         items = self.capacity * (2 if self.evict == "proportional" else 1)
         unroll = layout.steps * layout.envs * (2 if layout.same_step else 1)
-        rows = items + items // 64 + self.evict_every + unroll + streams * (self.n_step + 2 * self.stack)
+        extra = items // (64 if layout.row_bytes > 1024 else 8)
+        rows = items + extra + self.evict_every + unroll + streams * (self.n_step + 2 * self.stack)
         if rows > 2**31 - 1:
             raise WiringError(f"A replay table holds at most 2**31 - 1 rows, this one needs {rows}.")
         return rows

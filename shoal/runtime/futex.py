@@ -19,7 +19,7 @@ RECHECK = 0.05  # seconds; upper bound of one sleep
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1  # the shared (not process-private) operations
 _EVERYONE = 2**31 - 1
-_TOTAL_ORDER = platform.machine() in ("x86_64", "AMD64")
+WEAK = platform.machine() not in ("x86_64", "AMD64")  # CPUs that may show two stores in the other order
 
 Wait = Callable[[int, int], None]
 Wake = Callable[[int], None]
@@ -79,6 +79,6 @@ def fence() -> None:
     """
     _acquire()
     _release()
-    if not _TOTAL_ORDER:
+    if WEAK:
         _acquire()
         _release()

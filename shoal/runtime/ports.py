@@ -47,7 +47,7 @@ class QueueReader:
         if self._batch is None:
             ring = self._pick()
             self._held = ring
-            return api.Batch(dict(self._view(ring)), versions=(consumer.version(ring),))
+            return api.Batch(self._view(ring).copy(), None, None, 0, (consumer.version(ring),))
         for position in range(self._count):
             self._batch.take(position, self._pick())
         return self._batch.result()

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal import api
 from shoal.runtime import futex
+from shoal.runtime.futex import WEAK, fence
 from shoal.runtime.layout import LINE, RingLayout
 from shoal.runtime.memory import Arena
 from shoal.runtime.session import Session
@@ -42,8 +43,8 @@ class Producer:
         starts = [layout.slot(writer, i) for i in range(self._capacity)]
         self._headers = [start // 8 for start in starts]
         self._arrays = [{f.name: arena.field(start, f) for f in layout.fields} for start in starts]
-        self._pairs = [list(arrays.items()) for arrays in self._arrays]
-        self._expected = [(f.name, f.shape, np.dtype(f.dtype)) for f in layout.fields]
+        self._targets = [[(name, a, a.shape, a.dtype) for name, a in arrays.items()] for arrays in self._arrays]
+        self._fields = len(layout.fields)
         self._slot = _Slot(self)
         self._head: int = self._words[self._head_at]
         self._tail: int = self._words[self._tail_at]
@@ -58,11 +59,11 @@ class Producer:
         head = self._head
         if head - self._tail >= self._capacity:
             self._wait()
-        if len(items) != len(self._expected):
+        if len(items) != self._fields:
             self._refuse(items)
-        for name, target in self._pairs[head % self._capacity]:
+        for name, target, shape, dtype in self._targets[head % self._capacity]:
             source = items.get(name)
-            if source is None or source.shape != target.shape or source.dtype != target.dtype:
+            if source is None or source.shape != shape or source.dtype != dtype:
                 source = self._coerce(name, source, target)
             target[...] = source
         self.commit(version)
@@ -85,11 +86,13 @@ class Producer:
         words[at] = version
         words[at + 1] = self._generation
         words[at + 2] = head
-        futex.fence()
+        if WEAK:
+            fence()
         self._head = words[self._head_at] = head + 1
         words[self._bell_at] = ((head + 1) * self._writers + self._index) & _LOW  # differs from any other bell
-        futex.fence()
+        fence()
         if words[self._bell_at + 1]:
+            words[self._bell_at + 1] = 0  # whoever waits sets it again before each sleep
             futex.wake(self._bell_address)
         if self.after_put is not None:
             self.after_put()
@@ -99,16 +102,18 @@ class Producer:
         words = self._words
         if self.ready():
             return
-        words[self._head_at + 1] = 1
-        futex.fence()
         try:
-            while not self.ready():
+            while True:
+                words[self._head_at + 1] = 1
+                fence()
+                if self.ready():
+                    return
                 self._session.wait(self._phase, self._tail_address, self._tail & _LOW)
         finally:
             words[self._head_at + 1] = 0
 
     def _refuse(self, items: api.Arrays) -> None:
-        expected, found = sorted(name for name, _, _ in self._expected), sorted(items)
+        expected, found = sorted(f.name for f in self._layout.fields), sorted(items)
         raise api.UsageError(f"Channel {self._layout.channel.name!r} takes the arrays {expected}, but got {found}.")
 
     def _coerce(self, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:
@@ -207,10 +212,12 @@ class Consumer:
     def release(self, ring: int) -> None:
         """Give the slot of the oldest item back to its writer."""
         words = self._words
-        futex.fence()
+        if WEAK:
+            fence()
         self._tail[ring] = words[self._tail_at[ring]] = self._tail[ring] + 1
-        futex.fence()
+        fence()
         if words[self._head_at[ring] + 1]:
+            words[self._head_at[ring] + 1] = 0
             futex.wake(self._tail_address[ring])
 
     def wait(self, satisfied: Callable[[], bool]) -> None:
@@ -218,10 +225,10 @@ class Consumer:
         words = self._words
         if satisfied():
             return
-        words[self._bell_at + 1] = 1
-        futex.fence()
         try:
             while True:
+                words[self._bell_at + 1] = 1
+                fence()
                 seen = words[self._bell_at] & _LOW
                 if satisfied():
                     return

@@ -116,7 +116,8 @@ class SerialReplay:
         assert channel.table is not None
         self.channel = channel
         self.table = channel.table.build(channel.spec, writers, seed)
-        self.limiter = RateLimiter(channel.ratio)
+        steps, envs = channel.spec["reward"].shape
+        self.limiter = RateLimiter(channel.ratio, steps * envs)
 
     def can_insert(self) -> bool:
         return self.limiter.can_insert(self.table.inserted, self.table.sampled)

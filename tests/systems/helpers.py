@@ -1,0 +1,70 @@
+"""Runs a system in the serial runtime, with its learner's batches recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from shoal.api import Batch, Context, Report, Role, Stop
+from shoal.program import Program
+from shoal.runtime.metrics import Snapshot
+from shoal.runtime.serial import SerialRuntime
+from shoal.systems import load
+
+
+class Snapshots:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Snapshot] = []
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.seen.append(snapshot)
+
+
+def config(system: str, **fields: Any) -> Any:
+    small = {"dqn": dict(batch=16, min_replay=64, replay=2_000, hidden=(16,), unroll=8, envs=4)}
+    small["apex-dqn"] = small["dqn"]
+    small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
+    small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)
+    return load(system).Config(**{"actors": 1, **small.get(system, {}), **fields})
+
+
+def run(program: Program, updates: int, seed: int = 0, observers: Any = ()) -> Report:
+    torch.set_num_threads(1)
+    return SerialRuntime().launch(program, seed=seed, stop=Stop(updates=updates), observers=observers)
+
+
+def spy(program: Program, role: str, on_make: Any) -> Program:
+    """The program with ``on_make(role)`` called on every replica of ``role`` as it is built."""
+
+    def wrap(make: Any) -> Any:
+        def made(ctx: Context, **ports: Any) -> Role:
+            built = make(ctx, **ports)
+            on_make(built)
+            return built
+
+        return made
+
+    program.roles = [replace(r, make=wrap(r.make)) if r.name == role else r for r in program.roles]
+    return program
+
+
+def record_batches(program: Program) -> list[tuple[Batch, Any]]:
+    """Fills the returned list with (batch, the learner's parameters before it) as the program runs."""
+    seen: list[tuple[Batch, Any]] = []
+
+    def attach(role: Any) -> None:
+        update = role.learner.update
+
+        def recorded(batch: Batch) -> Any:
+            params = {k: v.clone() for k, v in role.learner.params().items()}
+            seen.append((batch._replace(items={k: v.clone() for k, v in batch.items.items()}), params))
+            return update(batch)
+
+        role.learner.update = recorded
+
+    spy(program, "learner", attach)
+    return seen

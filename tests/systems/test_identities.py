@@ -1,0 +1,190 @@
+"""Each system collapses to a simpler one and must then give the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers import Snapshots, config, record_batches, run
+
+from shoal.algos.actor_critic import observations, start_state
+from shoal.systems import dqn, impala, load, recurrent_ppo
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def test_apex_with_one_actor_and_uniform_sampling_is_n_step_dqn():
+    common = dict(env="CartPole-v1", n_step=3, dueling=True, prioritised=False, envs=1, unroll=4)
+    apex = run(load("apex-dqn").program(config("apex-dqn", epsilon_base=0.4, **common)), 60)
+    plain = run(load("dqn").program(config("dqn", epsilon_start=0.4, epsilon_end=0.4, **common)), 60)
+    assert apex.steps == plain.steps > 100
+    same(apex.params["params"], plain.params["params"])
+
+
+def test_apex_with_prioritised_sampling_differs_from_dqn():
+    """The identity above is not trivially true."""
+    common = dict(env="CartPole-v1", n_step=3, dueling=True, envs=1, unroll=4)
+    apex = run(load("apex-dqn").program(config("apex-dqn", prioritised=True, **common)), 30)
+    plain = run(load("dqn").program(config("dqn", epsilon_start=0.4, epsilon_end=0.4, **common)), 30)
+    assert not all(torch.equal(v, plain.params["params"][k]) for k, v in apex.params["params"].items())
+
+
+def test_impala_without_lag_is_n_step_actor_critic():
+    """With pi = mu, V-trace's targets are n-step returns: an independent actor-critic makes the same gradients."""
+    cfg = config("impala", env="CartPole-v1", anneal=False, max_grad_norm=1e9, entropy_cost=0.02, value_cost=0.3)
+    program = impala.program(cfg)
+    seen = record_batches(program)
+    run(program, 40)
+    assert len(seen) == 40
+    ended = 0
+    for batch, params in seen:
+        items = batch.items
+        nets = impala.network(cfg)
+        nets.load_state_dict(params)
+        got, _ = impala.VTraceLoss(cfg, nets).loss(batch)
+        got.backward()
+        grads = [p.grad.clone() for p in nets.parameters()]
+        nets.zero_grad()
+        advantage_actor_critic(cfg, nets, items).backward()
+        for p, g in zip(nets.parameters(), grads, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-4, atol=1e-6)
+        ended += int((items["terminated"] | items["truncated"]).sum())
+    assert ended > 10  # episode ends were exercised
+
+
+def advantage_actor_critic(cfg, nets, items):
+    """n-step actor-critic, written as a loop over every trajectory."""
+    policy, value = nets.unroll(observations(items), items["first"], start_state(items))
+    steps, envs = items["reward"].shape
+    total, count = 0.0, 0
+    for b in range(envs):
+        ret = value[steps, b].item()
+        for t in reversed(range(steps)):
+            if not items["valid"][t, b]:
+                ret = None
+                continue
+            if items["terminated"][t, b]:
+                ret = 0.0
+            elif items["truncated"][t, b] or ret is None:
+                ret = value[t + 1, b].item()
+            ret = items["reward"][t, b].item() + cfg.gamma * ret
+            logs = torch.log_softmax(policy[t, b], -1)
+            advantage = ret - value[t, b].item()
+            total = total - advantage * logs[items["action"][t, b]]
+            total = total + cfg.value_cost * 0.5 * (ret - value[t, b]) ** 2
+            total = total + cfg.entropy_cost * (logs.exp() * logs).sum()
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "toy:point", "toy:multi"])
+def test_the_learner_reproduces_the_actors_logits(core, env):
+    """IMPALA sheet, invariant 9: the learner's forward with the actor's weights gives the stored behaviour policy."""
+    cfg = config("impala", env=env, core=core, core_size=12, last_action_reward=True)
+    program = impala.program(cfg)
+    seen = record_batches(program)
+    run(program, 12)
+    for batch, params in seen:
+        nets = impala.network(cfg)
+        nets.load_state_dict(params)
+        policy, _ = nets.unroll(observations(batch.items), batch.items["first"], start_state(batch.items))
+        torch.testing.assert_close(policy[:-1], batch.items["policy"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "toy:point", "toy:multi"])
+def test_ppo_ratio_is_one_on_the_first_minibatch(core, env):
+    """Recurrent PPO sheet, invariant 7, over many updates with changing statistics, states and episode ends."""
+    cfg = config(
+        "recurrent-ppo", env=env, core=core, core_size=12, actors=2, normalise_obs=True, normalise_reward=True,
+        learning_rate=3e-3,
+    )  # fmt: skip
+    observer = Snapshots()
+    program = recurrent_ppo.program(cfg)
+    errors, kls = [], []
+
+    def attach(role):
+        update = role.learner.update
+
+        def recorded(batch):
+            result = update(batch)
+            errors.append(float(result.metrics["ratio_error"]))
+            kls.append(float(result.metrics["kl"]))
+            return result
+
+        role.learner.update = recorded
+
+    from helpers import spy
+
+    run(spy(program, "learner", attach), 15, observers=[observer])
+    assert len(errors) == 15
+    assert max(errors) < 1e-5
+    assert max(kls) > 1e-6  # later minibatches did move the policy
+
+
+def test_impala_under_lag_is_corrected():
+    """With parameters three versions old the importance weights leave 1: the identity tests above can fail."""
+    cfg = config("impala", env="CartPole-v1", learning_rate=3e-2)
+    program = impala.program(cfg)
+    program.channels["params"] = lagged = impala.Channel("params", "params", program.channels["params"].spec, lag=3)
+    from dataclasses import replace
+
+    program.roles = [
+        replace(r, ports={k: replace(p, channel=lagged) if k == "params" else p for k, p in r.ports.items()})
+        for r in program.roles
+    ]
+    seen = record_batches(program)
+    run(program, 10)
+    batch, params = seen[-1]
+    nets = impala.network(cfg)
+    nets.load_state_dict(params)
+    policy, _ = nets.unroll(observations(batch.items), batch.items["first"], start_state(batch.items))
+    assert (policy[:-1] - batch.items["policy"]).abs().max() > 1e-3
+
+
+def test_two_workers_are_one_with_twice_the_environments():
+    """Recurrent PPO sheet, invariant 11, at the learner: joined messages make the update of one wide message."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", actors=2)
+    program = recurrent_ppo.program(cfg)
+    seen = record_batches(program)
+    run(program, 3)
+    items = seen[0][0].items
+    assert items["obs"].shape[1] == 2 * cfg.envs
+    assert items["version"].shape == (2 * cfg.envs,)
+    assert not np.array_equal(items["obs"][0, : cfg.envs], items["obs"][0, cfg.envs :])  # seeds differ
+
+
+def test_dqn_target_is_double_q():
+    """dqn-family sheet, item 5: online [1, 2], target [5, 3], r = 0, gamma = 0.9: double 2.7, plain 4.5."""
+    from shoal.algos.q_learning import QLearning
+    from shoal.api import Batch
+
+    class Table(torch.nn.Module):
+        def __init__(self, values):
+            super().__init__()
+            self.values = torch.nn.Parameter(torch.tensor(values))
+
+        def forward(self, obs):
+            return self.values.expand(len(obs["obs"]), -1)
+
+    items = {
+        "obs": torch.zeros(1, 1), "next/obs": torch.zeros(1, 1), "action": torch.tensor([0]),
+        "reward": torch.zeros(1), "discount": torch.tensor([0.9]),
+    }  # fmt: skip
+    for double, target in ((True, 2.7), (False, 4.5)):
+        algorithm = QLearning(Table([1.0, 2.0]), double=double, target_period=10, clip=None)
+        algorithm.target = Table([5.0, 3.0])
+        loss, _ = algorithm.loss(Batch(items))
+        assert loss.item() == pytest.approx(0.5 * (target - 1.0) ** 2)
+
+
+def test_dqn_snapshot_of_defaults_is_serial_deterministic():
+    cfg = config("dqn", env="CartPole-v1", prioritised=True)
+    first, second = (run(dqn.program(cfg), 50, seed=3) for _ in range(2))
+    assert first.steps == second.steps and first.episode_return == second.episode_return
+    same(first.params["params"], second.params["params"])
