@@ -1,6 +1,6 @@
 """Speed of the replay table in one thread: inserts, samples, priority updates. Prints one table.
 
-    python benchmarks/replay_micro.py [--capacity 1000000] [--atari-capacity 200000] [--seconds 1]
+python benchmarks/replay_micro.py [--capacity 1000000] [--atari-capacity 200000] [--seconds 1]
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def measure(name: str, table_spec: TableSpec, obs: tuple[int, ...], dtype: str, 
     ok, why = table.check_valid()
     assert ok, why
     size = table_spec.nbytes(spec) / 1e9
-    print(f"{name:34s} {table.size:>9,d} {size:>7.3f} {inserts:>12,.0f} {samples:>12,.0f} {updates:>12,.0f}", flush=True)
+    rates = f"{inserts:>12,.0f} {samples:>12,.0f} {updates:>12,.0f}"
+    print(f"{name:34s} {table.size:>9,d} {size:>7.3f} {rates}", flush=True)
 
 
 def main() -> None:

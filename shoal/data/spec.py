@@ -129,10 +129,10 @@ class TableSpec:
     evict_every: items inserted between two evictions, which is also how far the capacity may be exceeded (plus one
         unroll); 0 evicts at every ``add``. ``Table.evict`` does it at once.
 
-    Memory is rows, one per step, allocated for ``capacity`` items, the slack above, the open windows of all
-    streams and 1/64 (1/8 where a row is at most 1 KB) for steps that are no item (reset rows, final observations); twice ``capacity`` with
-    proportional eviction, where the two observations of an item may each be kept for it alone. When rows run out,
-    because episodes are very short, items are evicted early: adding never fails.
+    Memory is rows, one per step, allocated for ``capacity`` items, the slack above, the open windows of all streams,
+    and 1/64 (1/8 where a row is at most 1 KB) for steps that are no item (reset rows, final observations); twice
+    ``capacity`` with proportional eviction, where the two observations of an item may each be kept for it alone.
+    When rows run out, because episodes are very short, items are evicted early: adding never fails.
     """
 
     capacity: int

@@ -259,13 +259,14 @@ class Table:
 
     def restore(self, state: dict[str, Any]) -> None:
         with self._lock:
-            for name, array in self._arrays.items():
-                if name.startswith("scratch/"):
-                    continue
+            kept = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
+            for name, array in kept.items():
                 found = np.asarray(state[name])
-                if found.shape[1:] != array.shape[1:] or (found.shape != array.shape and name != "rows/data"):
+                wanted = (min(len(found), len(array)), *array.shape[1:]) if name == "rows/data" else array.shape
+                if found.shape != wanted or found.dtype != array.dtype:
                     raise ShoalError(f"Replay state {name!r} has shape {found.shape}, the table needs {array.shape}.")
-                array[: len(found)] = found
+            for name, array in kept.items():
+                array[: len(state[name])] = state[name]
             self._since_evict = int(state["since_evict"])
             self._count()
 
