@@ -75,7 +75,8 @@ def needs_fire(env: Any) -> bool:
 class LifeLoss:
     """A lost life ends an episode for training; the game goes on. The row after it is like an autoreset row: the
     action is replaced (FIRE where the game waits for it, else no-op), reward 0, not ``valid``, and the older
-    frames of the stack are blanked until they are of the new life. ``Episode`` is still the whole game."""
+    frames of the stack are blanked until they are of the new life. ``Episode`` is still the whole game.
+    Should the game end in that very row, its flags stay cleared and one more row that is not valid follows."""
 
     def __init__(self, inner: VectorBatch, stack: int, restart_action: int):
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
