@@ -1,9 +1,8 @@
-"""EnvPool, where it is installed: only ids that Gymnasium has too, with the same spaces.
+"""EnvPool, where it is installed: ids that Gymnasium has too, with the same spaces, and ids that only EnvPool has.
 
 Checked against EnvPool 1.2 (sail-sg/envpool#194 asked what happens at an episode's end): it is NEXT_STEP. The row
 that ends an episode holds the true last observation; the next one ignores its action, returns the first observation
-and reward 0. Its MiniGrid gives Gymnasium's episodes step for step where compared (Empty-5x5). It seeds its
-environments only when it is built, so ``reset`` with another seed builds it again.
+and reward 0. It seeds its environments only when it is built, so ``reset`` with another seed builds it again.
 """
 
 from __future__ import annotations
