@@ -128,6 +128,7 @@ class TableSpec:
     evict: ``fifo``, or ``proportional``: surplus items are drawn with weight ``priority ** alpha_evict``.
     evict_every: items inserted between two evictions, which is also how far the capacity may be exceeded (plus one
         unroll); 0 evicts at every ``add``. ``Table.evict`` does it at once.
+    batches: how many batches of one size stay valid at a time (2 for a reader that fetches one ahead).
 
     Memory is rows, one per step, allocated for ``capacity`` items, the slack above, the open windows of all streams,
     and 1/64 (1/8 where a row is at most 1 KB) for steps that are no item (reset rows, final observations); twice
@@ -147,9 +148,10 @@ class TableSpec:
     evict: Literal["fifo", "proportional"] = "fifo"
     alpha_evict: float = -0.4
     evict_every: int = 0
+    batches: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("capacity", "n_step", "stack"):
+        for name in ("capacity", "n_step", "stack", "batches"):
             if getattr(self, name) < 1:
                 raise WiringError(f"A replay table needs {name} >= 1, got {getattr(self, name)}.")
         if self.stack > 100:

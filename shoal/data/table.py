@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +48,8 @@ class Table:
     """The table behind a replay channel; see ``TableSpec`` for what it does.
 
     Any thread may call any method at any time: a lock inside makes each call atomic, and the interpreter lock is
-    released meanwhile. A batch is valid until the next ``sample`` of the same size, so two threads that sample
-    must use different sizes or copy.
+    released meanwhile. A batch is valid until the next ``sample`` of the same size (``spec.batches`` of them: until
+    as many follow), so two threads that sample must use different sizes or copy.
     """
 
     def __init__(self, spec: TableSpec, unroll: Spec, writers: int, seed: int):
@@ -85,7 +86,7 @@ class Table:
             self._evictor = Proportional(own, *common, spec.alpha_evict)
         self._prioritised = spec.sampler != "uniform" or self._evictor is not None
         self._since_evict = 0
-        self._buffers: dict[int, _Buffers] = {}
+        self._buffers: dict[int, deque[_Buffers]] = {}
         self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
         self.inserted = self.sampled = self.size = 0
 
@@ -209,9 +210,10 @@ class Table:
         with self._lock:
             if not self.size:
                 raise ShoalError("A replay table was sampled before it held an item.")
-            b = self._buffers.get(n)
-            if b is None:
-                b = self._buffers[n] = _Buffers(self, n)
+            if n not in self._buffers:
+                self._buffers[n] = deque(_Buffers(self, n) for _ in range(self.spec.batches))
+            b = self._buffers[n][0]
+            self._buffers[n].rotate(-1)
             self.sampler.draw(b.rows, b.probs)
             r = self._r
             copies.pick(r.key, r.end, r.reward, r.discount, b.rows, b.keys, b.ends, b.reward, b.discount)

@@ -175,6 +175,15 @@ def test_memory_is_what_was_said() -> None:
     assert atari.nbytes(unroll, 16) < 7.5e9
 
 
+def test_batches_stay_valid_as_long_as_asked() -> None:
+    life = Counting(0, 6, 2, False, False, seed=0)
+    table = TableSpec(1000, batches=2).build(life.spec, 1, 0)
+    table.add(life.unroll())
+    first, second, third = table.sample(4), table.sample(4), table.sample(4)
+    assert first.keys.data_ptr() == third.keys.data_ptr() != second.keys.data_ptr()
+    assert first.items["obs"].data_ptr() != second.items["obs"].data_ptr()
+
+
 def test_specs_that_cannot_work_are_refused() -> None:
     spec = unroll_spec(4, 2, False, False, q=False)
     with pytest.raises(WiringError, match="q_taken"):
