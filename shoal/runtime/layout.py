@@ -165,7 +165,7 @@ def _check_ring(channel: api.Channel, writers: int, readers: int) -> None:
         raise api.WiringError(f"Channel {channel.name!r} (replay) has no table.")
     if readers > writers:
         raise api.WiringError(
-            f"Channel {channel.name!r} has {readers} readers for {writers} writers; each reader needs a writer of its own."
+            f"Channel {channel.name!r} has {readers} readers for {writers} writers; each reader needs one of its own."
         )
 
 

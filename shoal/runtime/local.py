@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -267,10 +268,8 @@ class _Run:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += 1
-        try:
+        with contextlib.suppress(OSError):  # the pipe is full: the supervisor will look anyway
             os.write(self._wake_write, b"!")
-        except OSError:  # the pipe is full: the supervisor will look anyway
-            pass
 
 
 def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:

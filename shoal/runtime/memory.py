@@ -47,7 +47,8 @@ class Arena:
         return _rebuild, (self.nbytes, reduction.DupFd(self._fd))
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.ndarray(shape, np.dtype(dtype), buffer=self._map, offset=offset)
+        out: np.ndarray = np.ndarray(shape, np.dtype(dtype), buffer=self._map, offset=offset)
+        return out
 
     def field(self, start: int, layout: FieldLayout) -> np.ndarray:
         return self.array(start + layout.offset, layout.shape, layout.dtype)
@@ -72,6 +73,16 @@ def _read_int(path: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def _reclaimable(used: str) -> int:
+    """File cache that a control group counts as used and gives up when asked."""
+    try:
+        with open(os.path.join(os.path.dirname(used), "memory.stat")) as f:
+            stat = dict(line.split() for line in f)
+    except (OSError, ValueError):
+        return 0
+    return int(stat.get("inactive_file", 0))
+
+
 def available() -> int:
     """Bytes this process may still use: the machine's free memory or its control group's limit, if lower."""
     free = int(psutil.virtual_memory().available)
@@ -81,7 +92,7 @@ def available() -> int:
     ):
         most, now = _read_int(limit), _read_int(used)
         if most is not None and now is not None:
-            free = min(free, most - now)
+            free = min(free, most - now + _reclaimable(used))
     return max(free, 0)
 
 

@@ -206,4 +206,6 @@ def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: 
     from shoal.data.limiter import RateLimiter
 
     table = channel.table.build(channel.spec, ring.writers, replica_seed(seed, channel.name, 0, generation))
-    return ReplayReader(consumer, table, RateLimiter(channel.ratio), port.count)
+    reward = channel.spec.get("reward")  # [T, E] of an unroll: so many items may one insertion bring
+    items = int(np.prod(reward.shape)) if reward is not None else 1
+    return ReplayReader(consumer, table, RateLimiter(channel.ratio, items), port.count)

@@ -22,7 +22,7 @@ _SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 def context() -> ForkServerContext | SpawnContext:
     """The start method: forkserver where there is one, else spawn."""
-    return mp.get_context("forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn")
+    return mp.get_context("forkserver") if "forkserver" in mp.get_all_start_methods() else mp.get_context("spawn")
 
 
 def prepare() -> None:
@@ -63,7 +63,7 @@ def without_main() -> Iterator[None]:
 
 def start(target: Any, args: tuple[Any, ...], name: str) -> Any:
     """A started process."""
-    process = context().Process(target=target, args=args, name=name)  # type: ignore[call-arg]
+    process = context().Process(target=target, args=args, name=name)
     with without_main():
         process.start()
     return process

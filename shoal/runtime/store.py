@@ -7,6 +7,7 @@ never waits for a reader. A writer killed inside ``publish`` leaves the latest v
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from shoal import api
@@ -30,10 +31,8 @@ def _tensors(flat: torch.Tensor, layout: StoreLayout) -> api.Tensors:
     return out
 
 
-def _buffers(arena: Arena, layout: StoreLayout) -> list[torch.Tensor]:
-    return [
-        torch.from_numpy(arena.array(layout.buffers + i * layout.stride, (layout.stride,), "uint8")) for i in (0, 1)
-    ]
+def _buffers(arena: Arena, layout: StoreLayout) -> list[np.ndarray]:
+    return [arena.array(layout.buffers + i * layout.stride, (layout.stride,), np.uint8) for i in (0, 1)]
 
 
 class StoreWriter:
@@ -43,7 +42,7 @@ class StoreWriter:
         arena = session.arena
         self._words, self._layout = arena.words, layout
         self._at, self._address = layout.control // 8, arena.base + layout.control
-        self._targets = [_tensors(flat, layout) for flat in _buffers(arena, layout)]
+        self._targets = [_tensors(torch.from_numpy(flat), layout) for flat in _buffers(arena, layout)]
 
     def ready(self) -> bool:
         return True
@@ -91,8 +90,8 @@ class StoreReader:
         self._at, self._address = layout.control // 8, arena.base + layout.control
         self._delivered_at = layout.delivered // 8 + reader * LINE
         self._buffers = _buffers(arena, layout)
-        self._flat = torch.empty(layout.stride, dtype=torch.uint8)
-        self._tensors = _tensors(self._flat, layout)
+        self._flat = np.zeros(layout.stride, np.uint8)
+        self._tensors = _tensors(torch.from_numpy(self._flat), layout)
         self._lockstep = lockstep
         self._read: int = self._words[self._delivered_at] if lockstep else 0
         self._phase = f"wait:{layout.channel.name}"
@@ -119,7 +118,7 @@ class StoreReader:
         while True:
             version: int = words[at]
             futex.fence()
-            self._flat.copy_(self._buffers[version % 2])
+            self._flat[...] = self._buffers[version % 2]  # one memcpy, no threads: short, so rarely torn
             futex.fence()
             if words[at + LINE + version % 2] == version:
                 return version
@@ -141,5 +140,4 @@ def read(arena: Arena, layout: StoreLayout) -> api.Tensors | None:
     version = words[at]
     if version == 0:
         return None
-    flat = _buffers(arena, layout)[version % 2].clone()
-    return _tensors(flat, layout)
+    return _tensors(torch.from_numpy(_buffers(arena, layout)[version % 2].copy()), layout)

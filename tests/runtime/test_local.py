@@ -1,27 +1,90 @@
-"""The supervisor: ends, failures, restarts, and what is left behind."""
+"""The supervisor: ends, failures, restarts, lockstep."""
 
 from __future__ import annotations
 
-import sys
+import logging
+import os
+import signal
+import time
 from functools import partial
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from programs import SPEC, Source, Wired, pipeline
 
 from shoal import api
 from shoal.runtime.local import LocalRuntime
-
-sys.path.insert(0, str(Path(__file__).parent))
-from programs import Source, pipeline
+from shoal.runtime.metrics import Snapshot
 
 pytestmark = pytest.mark.timeout(40)
 
 
-def test_ends_by_updates() -> None:
-    report = LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(updates=200))
+class Suicidal(Source):
+    """Is killed inside its fourth put, in its first ``lives`` lives."""
+
+    def __init__(self, ctx: api.Context, out: Any, lives: int) -> None:
+        super().__init__(ctx, out)
+        self.lives = lives
+
+    def step(self) -> None:
+        if self.n == 3 and self.ctx.generation < self.lives:
+            with self.out.slot() as slot:
+                slot["data"][...] = -1
+                os.kill(os.getpid(), signal.SIGKILL)
+        super().step()
+
+
+class Watcher:
+    """An observer that keeps every snapshot."""
+
+    def __init__(self) -> None:
+        self.seen: list[Snapshot] = []
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.seen.append(snapshot)
+
+
+def test_ends_by_updates_and_tells_observers() -> None:
+    watcher = Watcher()
+    report = LocalRuntime().launch(
+        pipeline(), seed=1, stop=api.Stop(updates=200), observers=[watcher], interval=0.05
+    )
     assert report.reason == "updates"
     assert report.updates >= 200
-    assert report.steps >= report.updates
+    last = watcher.seen[-1]
+    assert (last.steps, last.updates) == (report.steps, report.updates)
+    assert set(last.fill) == {"items"}
+    waits = [name for snapshot in watcher.seen for phases in snapshot.shares.values() for name in phases]
+    assert "wait:items" in waits
+
+
+def test_ends_by_steps_and_by_seconds() -> None:
+    assert LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(steps=50)).reason == "steps"
+    report = LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(seconds=0.3))
+    assert (report.reason, report.seconds >= 0.3) == ("seconds", True)
+
+
+class Scorer:
+    """Its episodes get better and better."""
+
+    def __init__(self, ctx: api.Context) -> None:
+        self.ctx, self.n = ctx, 0
+
+    def step(self) -> None:
+        self.ctx.metrics.episode(min(self.n, 500), 10)
+        self.n += 1
+        time.sleep(0.0001)
+
+
+def test_ends_by_the_mean_of_a_full_window() -> None:
+    program = Wired()
+    program.role("scorer", Scorer)
+    report = LocalRuntime().launch(program, seed=1, stop=api.Stop(episode_return=400.0, seconds=20))
+    assert report.reason == "episode_return"
+    assert report.episode_return >= 400
+    assert report.episodes >= 449
 
 
 def test_a_role_that_raises_is_named_with_its_traceback() -> None:
@@ -32,7 +95,80 @@ def test_a_role_that_raises_is_named_with_its_traceback() -> None:
     assert "in step" in failure.value.cause
 
 
-def test_a_role_that_raises_once_is_restarted() -> None:
-    program = pipeline(partial(Source, crash_at=3), on_failure="restart")
-    report = LocalRuntime().launch(program, seed=1, stop=api.Stop(updates=50))
-    assert report.restarts == 1
+def test_a_killed_role_is_named_with_the_signal() -> None:
+    with pytest.raises(api.RoleFailed, match="killed by SIGKILL"):
+        LocalRuntime().launch(pipeline(partial(Suicidal, lives=1)), seed=1, stop=api.Stop(seconds=20))
+
+
+def test_a_role_that_cannot_be_sent_is_named() -> None:
+    import threading
+
+    with pytest.raises(api.WiringError, match="'source' cannot be sent"):
+        LocalRuntime().launch(pipeline(partial(Source, crash_at=threading.Lock())), seed=1, stop=api.Stop(seconds=9))
+
+
+def test_writers_killed_inside_put_are_restarted() -> None:
+    program = pipeline(partial(Suicidal, lives=6), writers=3, on_failure="restart")
+    report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=10**9, seconds=6, steps=3000))
+    assert report.reason == "steps"
+    assert report.restarts == 18
+
+
+def test_the_restart_budget_ends_a_crash_loop(caplog: pytest.LogCaptureFixture) -> None:
+    program = pipeline(partial(Source, crash_at=2, always=True), on_failure="restart")
+    with caplog.at_level(logging.WARNING), pytest.raises(api.RoleFailed, match="boom at 2") as failure:
+        LocalRuntime(backoff=0.01, restarts=3).launch(program, seed=1, stop=api.Stop(seconds=30))
+    assert failure.value.generation == 3
+    assert "gave up after 4 failures" in failure.value.cause
+    assert sum("boom" in message for message in caplog.messages) == 1, "the cause is printed once"
+    assert sum("the same failure again" in message for message in caplog.messages) == 2
+
+
+def test_a_role_that_never_starts_is_given_up_sooner() -> None:
+    program = pipeline(partial(Source, crash_at=0, always=True), on_failure="restart")
+    with pytest.raises(api.RoleFailed) as failure:
+        LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(seconds=30))
+    assert failure.value.generation == 2
+
+
+class Follower:
+    """Lockstep actor: one item per version; replica 1 is killed after its third put in its first two lives."""
+
+    def __init__(self, ctx: api.Context, out: Any, params: Any) -> None:
+        self.ctx, self.out, self.params = ctx, out, params
+        self.puts = 0
+
+    def step(self) -> None:
+        version, params = self.params.latest()
+        assert int(params["n"]) == version
+        self.out.put({"number": np.array([version]), "data": np.full((4, 2), version, np.float32)}, version)
+        self.puts += 1
+        if self.ctx.index == 1 and self.puts == 3 and self.ctx.generation < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Leader:
+    """Lockstep learner: every batch must have been made with the version it published last."""
+
+    def __init__(self, ctx: api.Context, inp: Any, params: Any) -> None:
+        self.ctx, self.inp, self.params = ctx, inp, params
+        self.version = params.publish({"n": torch.tensor(1)})
+
+    def step(self) -> None:
+        batch = self.inp.get()
+        assert batch.versions == (self.version,) * 3, (batch.versions, self.version)
+        assert batch.items["number"].tolist() == [self.version] * 3
+        self.ctx.metrics.count("updates")
+        self.version = self.params.publish({"n": torch.tensor(self.version + 1)})
+
+
+def test_lockstep_holds_through_a_restart() -> None:
+    program = Wired()
+    items = program.channel(api.Channel("items", "queue", SPEC, capacity=2))
+    params = program.channel(api.Channel("params", "params", {"n": api.Field((), "int64")}))
+    ends = {"out": items.writer(), "params": params.reader(lockstep=True)}
+    program.role("actor", Follower, replicas=3, on_failure="restart", **ends)
+    program.role("learner", Leader, inp=items.reader(each=True), params=params.writer())
+    report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=100))
+    assert report.restarts == 2
+    assert int(report.params["params"]["n"]) >= 100

@@ -1,0 +1,110 @@
+"""What a run leaves behind, however it ends: nothing. Each run is a script without a ``__main__`` guard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+SCRIPT = """
+import ctypes, os, subprocess, sys, time
+from shoal import api
+from shoal.runtime.local import LocalRuntime
+from programs import Wired
+
+print("imported", flush=True)
+
+class Busy:  # lives in __main__: travels by value
+    def __init__(self, ctx, helper, long):
+        print("pid", os.getpid(), flush=True)
+        if helper:
+            print("pid", subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+        self.ctx, self.long = ctx, long
+    def step(self):
+        if self.long:
+            print("long", flush=True)
+            ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter lock
+        self.ctx.metrics.count("env_steps")
+        time.sleep(0.01)
+
+program = Wired()
+program.role("plain", lambda ctx: Busy(ctx, True, False), replicas=2)
+if "long" in sys.argv:
+    program.role("long", lambda ctx: Busy(ctx, False, True))
+report = LocalRuntime().launch(program, seed=0, stop=api.Stop(seconds=100))
+print("reason", report.reason, report.steps > 0, flush=True)
+"""
+
+
+class Launched:
+    """A running script and the processes it told of."""
+
+    def __init__(self, tmp_path: Path, *arguments: str, expected: int) -> None:
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        root = Path(__file__).parents[2]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent)])}
+        command = [sys.executable, str(script), *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+        self.pids: list[int] = []
+        self.lines: list[str] = []
+        assert self.process.stdout is not None
+        while len(self.pids) < expected or ("long" in arguments and "long" not in self.lines):
+            line = self.process.stdout.readline().strip()
+            assert line or self.process.poll() is None
+            self.lines.append(line)
+            if line.startswith("pid"):
+                self.pids.append(int(line.split()[1]))
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
+    def finish(self) -> list[str]:
+        output, _ = self.process.communicate()
+        return [*self.lines, *output.split("\n")]
+
+    def wait_for_silence(self) -> None:
+        """Returns once no process of the run is left; the test's timeout is the limit."""
+        while any(_alive(pid) for pid in [*self.pids, *(p.pid for p in self.family)]):
+            time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_children_follow_a_killed_parent(tmp_path: Path) -> None:
+    run = Launched(tmp_path, "long", expected=5)
+    run.process.kill()
+    run.process.wait()
+    run.wait_for_silence()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    run = Launched(tmp_path, expected=4)
+    run.process.send_signal(number)
+    lines = run.finish()
+    assert "reason interrupted True" in lines
+    assert lines.count("imported") == 1, "children do not import the script again"
+    run.wait_for_silence()
+    if shared:
+        assert not [name for name in set(os.listdir("/dev/shm")) - shared if "shoal" in name or "torch" in name]
+
+
+def test_the_second_interrupt_kills_at_once(tmp_path: Path) -> None:
+    run = Launched(tmp_path, "long", expected=5)
+    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGTERM)
+    assert any(line.startswith("reason interrupted") for line in run.finish())
+    run.wait_for_silence()

@@ -1,0 +1,211 @@
+"""Ports: joining, fairness, one-from-every-writer, and the replay's ratio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from channels import SPEC, check, ends, item, plan_of, queue, session_of
+
+from shoal import api
+from shoal.data.limiter import RateLimiter
+from shoal.runtime import layout, memory, ports
+from shoal.runtime.layout import STOP
+from shoal.runtime.ports import EachReader, QueueReader, ReplayReader
+from shoal.runtime.ring import Producer
+from shoal.runtime.seeds import replica_seed
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_a_single_item_is_read_in_place() -> None:
+    session, plan = queue()
+    (producer,), consumer = ends(session, plan)
+    reader = QueueReader(consumer)
+    producer.put(item(0, 0, 1), version=5)
+    batch = reader.get()
+    assert batch.versions == (5,)
+    producer.reserve()  # the second slot is free,
+    producer.put(item(0, 0, 2))
+    assert not producer.ready()  # the first one not before the next get
+    assert not producer.ready()
+    assert check(batch.items) == (0, 0, 1)
+    reader.get()
+    assert producer.ready()
+
+
+def test_items_are_joined_along_their_axes() -> None:
+    session, plan = queue(capacity=3)
+    (producer,), consumer = ends(session, plan)
+    reader = QueueReader(consumer, 3)
+    for number in range(3):
+        assert not reader.ready()
+        producer.put(item(0, 0, number), version=number)
+    assert reader.ready()
+    batch = reader.get()
+    assert batch.versions == (0, 1, 2)
+    assert batch.items["tag"].shape == (12,)
+    assert batch.items["data"].shape == (3, 15)
+    assert batch.items["data"][0].tolist() == [0.0] * 5 + [1.0] * 5 + [2.0] * 5
+    assert producer.ready()
+
+
+def test_ready_rings_take_turns() -> None:
+    session, plan = queue(writers=3, capacity=4)
+    producers, consumer = ends(session, plan)
+    reader = QueueReader(consumer)
+    for number in range(4):
+        for writer in (0, 1, 2) if number < 2 else (0,):
+            producers[writer].put(item(writer, 0, number))
+    order = [check(reader.get().items)[0] for _ in range(8)]
+    assert order == [0, 1, 2, 0, 1, 2, 0, 0]
+
+
+def test_writers_are_shared_out_among_readers() -> None:
+    session, plan = queue(writers=5, readers=2)
+    producers, second = ends(session, plan, reader=1)
+    _, first = ends(session, plan, reader=0)
+    for i, producer in enumerate(producers):
+        producer.put(item(i, 0, 0))
+    assert [first.writers[r] for r in first.ready()] == [0, 2, 4]
+    assert [second.writers[r] for r in second.ready()] == [1, 3]
+    assert check(second.arrays(0))[0] == 1
+
+
+def test_each_takes_one_from_every_writer_in_order() -> None:
+    session, plan = queue(writers=3)
+    producers, consumer = ends(session, plan)
+    reader = EachReader(consumer)
+    producers[2].put(item(2, 0, 0))
+    producers[2].put(item(2, 0, 1))
+    producers[0].put(item(0, 0, 0))
+    assert not reader.ready()
+    producers[1].reserve()["data"][...] = -1  # writer 1 dies in its first put
+    Producer(session, plan.rings["c"], 1, generation=1).put(item(1, 1, 0))
+    assert reader.ready()
+    tags = reader.get().items["tag"].reshape(3, 4)
+    assert tags[:, :3].tolist() == [[0, 0, 0], [1, 1, 0], [2, 0, 0]]
+    assert not reader.ready()
+
+
+class Table:
+    """A fake replay: remembers who inserted."""
+
+    def __init__(self) -> None:
+        self.inserted = self.sampled = self.size = 0
+        self.seen: list[tuple[int, int, int]] = []
+        self.priorities: list[Any] = []
+
+    def add(self, unroll: api.Arrays, writer: int = 0, generation: int = 0) -> int:
+        assert check(unroll)[:2] == (writer, generation)
+        self.seen.append(check(unroll))
+        self.inserted += 1
+        self.size += 1
+        return 1
+
+    def sample(self, n: int) -> api.Batch:
+        self.sampled += n
+        return api.Batch({}, keys=torch.arange(n), size=self.size)
+
+    def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        self.priorities.append((keys.tolist(), priorities.tolist()))
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    bytes: int = 1000
+
+    def nbytes(self, unroll: api.Spec) -> int:
+        return self.bytes
+
+    def build(self, unroll: api.Spec, writers: int, seed: int) -> Any:
+        return Table()
+
+
+def test_a_replay_keeps_its_ratio() -> None:
+    session, plan = queue(writers=2, capacity=4)
+    producers, consumer = ends(session, plan)
+    ratio = api.Ratio(min_size=4, samples_per_insert=2.0, slack=4.0)
+    table = Table()
+    reader = ReplayReader(consumer, table, RateLimiter(ratio), 4)
+    numbers, worst = [0, 0], 0.0
+    for _ in range(300):
+        for i, producer in enumerate(producers):
+            while producer.ready():
+                producer.put(item(i, 0, numbers[i]))
+                numbers[i] += 1
+        reader.get()
+        worst = max(worst, abs(2.0 * (table.inserted - 4) - table.sampled))
+    assert worst <= 4.0
+    assert table.sampled == 1200
+    for writer in (0, 1):
+        assert [n for w, _, n in table.seen if w == writer] == list(range(sum(w == writer for w, _, _ in table.seen)))
+
+
+def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
+    session, plan = queue()
+    (producer,), consumer = ends(session, plan)
+    table = Table()
+    reader = ReplayReader(consumer, table, RateLimiter(api.Ratio(min_size=2)), 1)
+    producer.put(item(0, 0, 0))
+    assert not reader.ready()
+    session.arena.words[STOP // 8] = 1
+    with pytest.raises(api.Stopped):
+        reader.get()
+    assert producer.ready(), "an item is out of its ring as soon as it is in the table"
+    producer.put(item(0, 0, 1))
+    assert reader.get().size == 2
+    reader.reprioritise(torch.tensor([1]), torch.tensor([0.5]))
+    assert table.priorities == [([1], [0.5])]
+    with pytest.raises(api.UsageError, match="no priorities"):
+        QueueReader(consumer).reprioritise(torch.tensor([1]), torch.tensor([0.5]))
+
+
+def test_ports_are_built_by_name() -> None:
+    plan = plan_of(api.Channel("c", "replay", SPEC, table=TableSpec()), writers=2, count=3)
+    session = session_of(plan)
+    channel = plan.rings["c"].channel
+    role = api.RoleSpec("writer", Table, {"out": channel.writer()}, 2)  # type: ignore[arg-type]
+    ports.build(session, plan, role, 1, 4, seed=0)["out"].put(item(1, 4, 0))
+    role = api.RoleSpec("reader", Table, {"inp": channel.reader(3)})  # type: ignore[arg-type]
+    reader = ports.build(session, plan, role, 0, 0, seed=0)["inp"]
+    assert reader.get().size == 1
+
+
+def test_memory_is_counted_before_it_is_taken() -> None:
+    plan = plan_of(api.Channel("c", "replay", SPEC, table=TableSpec(3 << 30)))
+    assert layout.needed(plan)["c"] > 3 << 30
+    memory.check_fits(plan, free=4 << 30)
+    with pytest.raises(api.UsageError, match=r"3\.00 GiB .*'?c 3\.00 GiB.* 1\.00 GiB is available: lower"):
+        memory.check_fits(plan, free=1 << 30)
+    assert memory.available() > 0
+
+
+@pytest.mark.parametrize(
+    ("channel", "writers", "readers", "error"),
+    [
+        (api.Channel("c", "queue", SPEC), 1, 2, "each reader needs"),
+        (api.Channel("c", "params", SPEC), 2, 1, "only one"),
+        (api.Channel("c", "replay", SPEC), 1, 1, "no table"),
+        (api.Channel("c", "board", SPEC), 1, 1, "does not offer"),
+        (api.Channel("c", "queue", SPEC, capacity=0), 1, 1, "at least 1"),
+    ],
+)
+def test_what_cannot_be_wired_is_refused(channel: api.Channel, writers: int, readers: int, error: str) -> None:
+    with pytest.raises(api.WiringError, match=error):
+        plan_of(channel, writers, readers)
+
+
+def test_joining_needs_an_axis() -> None:
+    with pytest.raises(api.WiringError, match="no axis 1"):
+        plan_of(api.Channel("c", "queue", {"x": api.Field((3,))}), count=2)
+
+
+def test_seeds_are_stable_and_distinct() -> None:
+    assert replica_seed(1, "actor", 2, 3) == replica_seed(1, "actor", 2, 3)
+    lives = [(s, r, i, g) for s in range(3) for r in ("actor", "learner") for i in range(40) for g in range(5)]
+    assert len({replica_seed(*life) for life in lives}) == len(lives)
+    assert all(0 <= replica_seed(*life) < 2**31 for life in lives)
