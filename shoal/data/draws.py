@@ -78,24 +78,25 @@ def tree_clear(tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, largest:
 
 
 @jit
-def _find(tree: np.ndarray, offsets: np.ndarray, draw: float) -> int:
-    """Leaf at cumulative weight ``draw``; rounding never ends in a leaf of weight 0."""
-    node = 0
+def _descend(tree: np.ndarray, offsets: np.ndarray, draws: np.ndarray, rows: np.ndarray) -> None:
+    """``rows`` become the leaves at cumulative weights ``draws``, which are used up; rounding never ends in a leaf of
+    weight 0. All draws go down together, without branches: their waits for memory overlap."""
+    rows[:] = 0
     for level in range(len(offsets) - 2, -1, -1):
-        base = offsets[level] + 8 * node
-        child, last = -1, 0
-        for j in range(8):
-            weight = tree[base + j]
-            if weight > 0.0:
-                last = j
-                if draw < weight:
-                    child = j
-                    break
-                draw -= weight
-        if child < 0:
-            child, draw = last, tree[base + last] * (1.0 - 2.0**-52)
-        node = 8 * node + child
-    return node
+        here = offsets[level]
+        for i in range(len(rows)):
+            base, draw = here + 8 * np.int64(rows[i]), draws[i]
+            child, before, upto = 0, 0.0, 0.0
+            for j in range(7):  # the count of sums up to ``draw`` is the child
+                upto += tree[base + j]
+                child += draw >= upto
+                before = upto if draw >= upto else before
+            draw -= before
+            if draw >= tree[base + child]:  # rounding: the last child with weight
+                while tree[base + child] <= 0.0:
+                    child -= 1
+                draw = tree[base + child] * (1.0 - 2.0**-52)
+            rows[i], draws[i] = 8 * rows[i] + child, draw
 
 
 @jit
@@ -103,20 +104,23 @@ def tree_draw(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.n
     """Stratified: one draw in each of ``len(rows)`` equal parts of the total, which it returns."""
     n = len(rows)
     total = _node(tree, offsets[-2], False)
+    draws = np.empty(n, np.float64)
     for i in range(n):
-        draw = min((i + _random(rng)) * (total / n), np.nextafter(total, 0.0))
-        row = _find(tree, offsets, draw)
-        rows[i] = row
-        probs[i] = tree[row] / total
+        draws[i] = min((i + _random(rng)) * (total / n), np.nextafter(total, 0.0))
+    _descend(tree, offsets, draws, rows)
+    for i in range(n):
+        probs[i] = tree[rows[i]] / total
     return total
 
 
 @jit
 def tree_take(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray) -> None:
     """Draw without replacement: each drawn leaf is cleared."""
+    draw = np.empty(1, np.float64)
     for i in range(len(rows)):
         total = _node(tree, offsets[-2], False)
-        rows[i] = _find(tree, offsets, min(_random(rng) * total, np.nextafter(total, 0.0)))
+        draw[0] = min(_random(rng) * total, np.nextafter(total, 0.0))
+        _descend(tree, offsets, draw, rows[i : i + 1])
         tree[rows[i]] = 0.0
         _repair(tree, offsets, rows[i : i + 1], False)
 
