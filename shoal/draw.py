@@ -18,14 +18,16 @@ def text(program: Program) -> str:
     out = [_title(program), ""]
     for row in rows:
         height = max(len(box) for box in row)
+        row = (row[0], _widen(row[1], widths[1]), row[2])
         for y in range(height):
-            cells = [(box[y] if y < len(box) else "").ljust(widths[i]) for i, box in enumerate(row)]
+            cells = [box[y] if y < len(box) else "" for box in row]
+            cells[0], cells[1] = cells[0].rjust(widths[0]), cells[1].ljust(widths[1])
             arrow = " ──▶ " if y == 1 else "     "
             out.append(f"  {cells[0]}{arrow}{cells[1]}{arrow}{cells[2]}".rstrip())
         out.append("")
-    out.append("  role        replicas  device    threads  when it fails")
+    out.append("  role            replicas  device    threads  when it fails")
     for role in program.roles:
-        out.append(f"  {role.name:<12}{role.replicas:>8}  {role.device:<10}{role.threads:>7}  {role.on_failure}")
+        out.append(f"  {role.name:<16}{role.replicas:>8}  {role.device:<10}{role.threads:>7}  {role.on_failure}")
     return "\n".join(out) + "\n"
 
 
@@ -63,30 +65,36 @@ def human_bytes(n: float) -> str:
     return f"{n:.1f} TB"
 
 
-def channel_lines(program: Program, channel: Channel, most: int = 8) -> list[str]:
+def channel_lines(program: Program, channel: Channel) -> list[str]:
     """What a channel holds: its fields with shapes, its capacity, its bytes."""
-    lines = []
+    return field_lines(channel) + size_lines(program, channel)
+
+
+def field_lines(channel: Channel, most: int = 8) -> list[str]:
+    """The arrays of one item, with shapes; of parameters only their number."""
     if channel.kind == "params":
         count = len(channel.spec)
-        lines.append(f"{count} tensor{'s' * (count != 1)}, latest version wins")
-    else:
-        fields = list(channel.spec.items())
-        shown = fields if len(fields) <= most else fields[: most - 1]
-        lines += [f"{name} {shape(field.shape)} {field.dtype}" for name, field in shown]
-        if len(shown) < len(fields):
-            lines.append(f"and {len(fields) - len(shown)} more")
-        writers = max(1, program.writers(channel))
-        plural = "items" if channel.capacity != 1 else "item"
-        lines.append(f"{channel.capacity} {plural}" + (f" × {writers} writers" if writers > 1 else ""))
+        return [f"{count} tensor{'s' * (count != 1)}, latest version wins"]
+    fields = list(channel.spec.items())
+    shown = fields if len(fields) <= most else fields[: most - 1]
+    lines = [f"{name} {shape(field.shape)} {field.dtype}" for name, field in shown]
+    return lines + ([f"and {len(fields) - len(shown)} more"] if len(shown) < len(fields) else [])
+
+
+def size_lines(program: Program, channel: Channel) -> list[str]:
+    """How much a channel holds, and in how many bytes."""
+    lines = []
+    if channel.kind != "params":
+        writers, plural = program.writers(channel), "s" * (channel.capacity != 1)
+        lines.append(f"room for {channel.capacity} item{plural}" + (f" of each of {writers} writers" if writers > 1 else ""))
     if channel.kind == "replay":
-        ratio = channel.ratio
-        per_insert = ratio.samples_per_insert
-        lines.append(
-            f"starts at {ratio.min_size:,}" + (f", {per_insert:g} samples per insert" if per_insert is not None else "")
-        )
+        kept = getattr(channel.table, "capacity", None)
+        wait, per_insert = channel.ratio.min_size, channel.ratio.samples_per_insert
+        parts = [f"keeps {kept:,}"] if kept else []
+        parts += [f"starts at {wait:,}"] + ([f"{per_insert:g} samples an insert"] if per_insert is not None else [])
+        lines.append(", ".join(parts))
     item, total = spec_nbytes(channel.spec), program.memory()[channel.name]
-    lines.append(f"{human_bytes(item)} an item, {human_bytes(total)} in all")
-    return lines
+    return [*lines, f"{human_bytes(item)} an item, {human_bytes(total)} in all"]
 
 
 def shape(dims: tuple[int, ...]) -> str:
@@ -121,6 +129,11 @@ def reads(port: Port) -> str:
 
 def _after(port: Port) -> str:
     return f", {reads(port)}" if reads(port) else ""
+
+
+def _widen(box: list[str], width: int) -> list[str]:
+    """A box made ``width`` characters wide."""
+    return [line[:-2] + (" " if line[0] == "│" else "─") * (width - len(line)) + line[-2:] for line in box]
 
 
 def _box(lines: list[str]) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
 from shoal.api import Channel
-from shoal.draw import channel_lines, human_bytes, reads, role_detail, role_line
+from shoal.draw import field_lines, human_bytes, reads, role_detail, role_line, size_lines
 from shoal.program import Program
 
 TITLE, BODY, LINE = 15.0, 12.0, 17.0  # font sizes and line height
 PAD, GAP_X, GAP_Y, MARGIN = 14.0, 56.0, 28.0, 24.0
+RULE = 10.0  # height of the rule between what an item holds and how many there are
 STACK = 5.0  # offset of the cards that stand for further replicas
 FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 EDGE = "#7d8590"  # readable on white and on black
@@ -22,11 +23,12 @@ COLOURS = {  # channel kind -> (fill, border): cards bring their own background,
 
 @dataclass
 class Card:
-    """A rectangle with a title and lines; ``x`` and ``y`` are its top left."""
+    """A rectangle with a title, lines, and after a rule the lines of ``foot``; ``x`` and ``y`` are its top left."""
 
     title: str
     lines: list[str]
     kind: str
+    foot: list[str] = field(default_factory=list)
     copies: int = 1
     x: float = 0.0
     y: float = 0.0
@@ -34,12 +36,12 @@ class Card:
     @property
     def width(self) -> float:
         heading = self.title if self.kind == "role" else f"{self.title}  {self.kind}"
-        texts = [(heading, TITLE * 0.58), *((line, BODY * 0.53) for line in self.lines)]
+        texts = [(heading, TITLE * 0.58), *((line, BODY * 0.53) for line in self.lines + self.foot)]
         return max(len(text) * size for text, size in texts) + 2 * PAD
 
     @property
     def height(self) -> float:
-        return TITLE + len(self.lines) * LINE + 2 * PAD - 2
+        return TITLE + (len(self.lines) + len(self.foot)) * LINE + (RULE if self.foot else 0) + 2 * PAD - 2
 
     @property
     def centre(self) -> tuple[float, float]:
@@ -48,9 +50,9 @@ class Card:
 
 def render(program: Program) -> str:
     """The whole picture, self-contained."""
-    roles = {r.name: Card(role_line(r), [role_detail(r)], "role", min(r.replicas, 3)) for r in program.roles}
+    roles = {r.name: Card(role_line(r), [role_detail(r)], "role", copies=min(r.replicas, 3)) for r in program.roles}
     channels = {
-        c.name: Card(c.name, channel_lines(program, c), c.kind) for c in program.channels.values()
+        c.name: Card(c.name, field_lines(c), c.kind, size_lines(program, c)) for c in program.channels.values()
     }
     ranks = _ranks(program)
     forward = {c.name: _forward(program, c, ranks) for c in program.channels.values()}
@@ -116,14 +118,16 @@ def _place(
             last = max(ranks[r.name] for r, _ in program.ends(channel, "write"))
             columns[2 * last + 1].append(channels[channel.name])
     heights = [sum(c.height for c in column) + GAP_Y * (len(column) - 1) for column in columns]
+    labels = [reads(port) for channel in program.channels.values() for _, port in program.ends(channel, "read")]
+    gap = max(GAP_X, max(map(len, labels), default=0) * BODY * 0.5 + 24)
     tallest, x = max(heights), MARGIN
     for column, height in zip(columns, heights, strict=True):
         width, y = max((c.width for c in column), default=0.0), MARGIN + (tallest - height) / 2
         for card in column:
             card.x, card.y = x + (width - card.width) / 2, y
             y += card.height + GAP_Y
-        x += width + GAP_X if column else 0.0
-    return x - GAP_X + MARGIN + STACK, MARGIN + tallest
+        x += width + gap if column else 0.0
+    return x - gap + MARGIN + STACK, MARGIN + tallest
 
 
 def _place_feedback(
@@ -219,6 +223,10 @@ def _card(card: Card) -> str:
         out.append(_text(card.kind, card.x + card.width - PAD, y, BODY, border, anchor="end"))
     for i, line in enumerate(card.lines, start=1):
         out.append(_text(line, x, y + 4 + i * LINE - 2, BODY, "#424a53"))
+    if card.foot:
+        y += 2 + len(card.lines) * LINE + RULE
+        out.append(f'<path d="M{x:.1f} {y:.1f} H{card.x + card.width - PAD:.1f}" stroke="{border}" opacity="0.35"/>')
+        out += [_text(line, x, y + i * LINE, BODY, "#424a53") for i, line in enumerate(card.foot, start=1)]
     return "\n".join(out)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
-from shoal.nets import Encoder, PolicyHead, RecurrentCore, RunningNorm, ValueHead, autocast
+from shoal.nets import Encoder, PolicyHead, RecurrentCore, RunningNorm, ValueHead, autocast, orthogonal
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
@@ -30,10 +30,10 @@ class ActorCritic(nn.Module):
         super().__init__()
         if separate_critic and core != "none":
             raise UsageError("a separate critic has no recurrent core: use separate_critic=false with lstm or gru")
-        self.encoder = Encoder(env.observations, torso, hidden, activation)
+        self.encoder = orthogonal(Encoder(env.observations, torso, hidden, activation))
         self.core = RecurrentCore(core, self.encoder.features, core_size)
         self.policy = PolicyHead(self.core.features, env.action)
-        self.critic = Encoder(env.observations, torso, hidden, activation) if separate_critic else None
+        self.critic = orthogonal(Encoder(env.observations, torso, hidden, activation)) if separate_critic else None
         self.value = ValueHead(self.core.features)
         vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
         self.norms = nn.ModuleDict({k: RunningNorm(env.observations[k].shape) for k in vectors})
@@ -63,7 +63,7 @@ class ActorCritic(nn.Module):
             norm.update(obs[name], mask)
 
     def _normalise(self, obs: Tensors) -> Tensors:
-        return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if self.norms else obs
+        return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if len(self.norms) else obs
 
     def _encode(self, encoder: Encoder, obs: Tensors) -> Tensor:
         if self.precision == "fp32":

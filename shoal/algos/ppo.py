@@ -128,7 +128,7 @@ class PPOLearner:
                 loss, metrics = self._loss(self._minibatch(data, chunk), clip)
                 self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()
-                metrics["grad_norm"] = clip_gradients(self.parameters, self.cfg.max_grad_norm)
+                metrics["grad_norm"] = torch.tensor(clip_gradients(self.parameters, self.cfg.max_grad_norm))
                 self.optimiser.step()
                 kl += metrics["kl"] / len(chunks)
                 if first_ratio_error is None:
@@ -152,7 +152,7 @@ class PPOLearner:
         cfg, dist = self.cfg, self.nets.dist
         if self.nets.core.kind == "none":
             policy, value, _ = self.nets.step(observations(part), part["first"], {})
-            mask, total = None, value.numel()
+            mask, total = None, torch.ones(())
         else:
             policy, value = self.nets.unroll(observations(part), part["first"], start_state(part))
             mask = part["valid"].float()

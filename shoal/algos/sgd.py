@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,6 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def clip_gradients(parameters: list[torch.Tensor], max_norm: float | None) -> float:
+def clip_gradients(parameters: Sequence[torch.Tensor], max_norm: float | None) -> float:
     """Scale gradients to a global norm of at most ``max_norm``; returns the norm before."""
     return float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if max_norm is None else max_norm))

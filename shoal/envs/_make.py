@@ -21,9 +21,15 @@ MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
 
 def spec(env: str, options: EnvOptions) -> EnvSpec:
     """What ``make`` would give. Builds one sub-environment and throws it away; starts no process."""
-    batch = make(env, 1, 0, options)
-    batch.close()
-    return batch.spec
+    key = (env, repr(options))
+    if key not in _specs:
+        batch = make(env, 1, 0, options)
+        batch.close()
+        _specs[key] = batch.spec
+    return _specs[key]
+
+
+_specs: dict[tuple[str, str], EnvSpec] = {}  # building an Atari game takes a tenth of a second
 
 
 def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:

@@ -83,18 +83,16 @@ def _follow_parent() -> None:
         _die()
 
     threading.Thread(target=watch, name="shoal-parent-watch", daemon=True).start()
-    if sys.platform == "linux":  # the kernel's SIGIO ends even a C call that keeps the interpreter lock
+    if sys.platform == "linux":  # the kernel's SIGIO to the group ends even a C call that keeps the interpreter lock
         signal.signal(signal.SIGIO, signal.SIG_DFL)
-        fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def _settle(job: Job, threads: int) -> None:
-    """Signals (the parent coordinates), process group, environment variables, threads."""
+    """Signals (the parent coordinates), environment variables, threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(job.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -106,6 +104,8 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
     """Entry point of a replica. Exit code 1 after an exception, whose traceback goes to the parent."""
     outbox, recorder = Outbox(pipe.fileno()), Recorder()
     reporter = _Reporter(recorder, outbox)
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
     try:
         _follow_parent()
         spec: api.RoleSpec

@@ -51,7 +51,7 @@ class SerialQueue:
 class SerialWriter:
     """Write end of a queue or replay channel for one writer."""
 
-    def __init__(self, target: Any, index: int, generation: int = 0):
+    def __init__(self, target: SerialQueue | SerialReplay, index: int, generation: int = 0):
         self.target, self.index, self.generation = target, index, generation
 
     def ready(self) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from shoal.algos.q_learning import QAgent, QLearning
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Spec, Writer
+from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
 from shoal.data import TableSpec
 from shoal.envs import make
 from shoal.ops import epsilon_ladder

@@ -18,7 +18,7 @@ from shoal.envs import make
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
-from shoal.systems.common import CommonConfig, cores, env_spec, params_spec
+from shoal.systems.common import CommonConfig, env_spec, lockstep_threads, params_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def program(cfg: Config) -> Program:
         rollouts=rollouts.writer(), params=params.reader(lockstep=True),
     )  # fmt: skip
     p.role(
-        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or cores(), device=cfg.learner_device(),
+        "learner", partial(make_learner, cfg), threads=lockstep_threads(cfg), device=cfg.learner_device(),
         rollouts=rollouts.reader(each=True), params=params.writer(),
     )  # fmt: skip
     return p
