@@ -145,6 +145,7 @@ def config(args: list[str]) -> int:
     from rich.table import Table
 
     from shoal.config import field_docs, show, to_toml
+    from shoal.flags import short_name
 
     name, system, groups = _system(args, "config")
     opts, resolved = _resolve(name, system, groups, {"toml": bool})
@@ -160,7 +161,7 @@ def config(args: list[str]) -> int:
         style = "dim" if origin == "default" else "bold"
         table.add_row(key, escape(show(value)), f"[{style}]{escape(origin)}[/{style}]", escape(docs.get(key, "")))
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(f"{_short(name)}, preset {resolved.preset} ({resolved.why})", highlight=False, markup=False)
+    console.print(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})", highlight=False, markup=False)
     console.print(table)
     return 0
 
@@ -220,7 +221,7 @@ def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tu
     import dataclasses
 
     from shoal.config import resolve
-    from shoal.flags import parse_flags, unknown
+    from shoal.flags import parse_flags, short_name, unknown
 
     own = {**own, "preset": str, "config": str}
     mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
@@ -229,9 +230,9 @@ def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tu
     for flag, _ in rest:
         key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
         if key not in fields and key.removeprefix("no_") not in fields:
-            raise unknown("flag", key, [*fields, *own], _short(name))
+            raise unknown("flag", key, [*fields, *own], short_name(name))
     opts = _options(mine, own, name)
-    flags = parse_flags(system.Config, rest, _short(name))
+    flags = parse_flags(system.Config, rest, short_name(name))
     return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
 
 
@@ -258,11 +259,6 @@ def _options(groups: Groups, own: dict[str, type], command: str) -> dict[str, An
             expected = "no value" if hint is bool else describe(hint)
             raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
     return out
-
-
-def _short(system: str) -> str:
-    """A system's name without its directory."""
-    return system.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
 
 
 def _choice(flag: str, value: str, names: Sequence[str]) -> None:

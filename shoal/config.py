@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from shoal.api import UsageError
-from shoal.flags import coerce, describe, flag_name, unknown
+from shoal.flags import coerce, describe, flag_name, short_name, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -74,8 +74,9 @@ def resolve(
     name = name or str(getattr(system, "__name__", "system")).rpartition(".")[2]
     in_file = read_file(file) if file is not None else {}
     for_system = in_file.pop("system", None)
-    if for_system is not None and name and str(for_system) != name:
+    if for_system is not None and str(for_system) != name:
         raise UsageError(f"{file} is for the system '{for_system}', not '{name}'")
+    name = short_name(name)
     if "preset" in in_file:
         asked = str(in_file.pop("preset"))
         preset = asked if preset == "auto" else preset

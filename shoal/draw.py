@@ -86,13 +86,14 @@ def size_lines(program: Program, channel: Channel) -> list[str]:
     lines = []
     if channel.kind != "params":
         writers, plural = program.writers(channel), "s" * (channel.capacity != 1)
-        lines.append(f"room for {channel.capacity} item{plural}" + (f" of each of {writers} writers" if writers > 1 else ""))
+        each = f" of each of {writers} writers" if writers > 1 else ""
+        lines.append(f"room for {channel.capacity} item{plural}{each}")
     if channel.kind == "replay":
         kept = getattr(channel.table, "capacity", None)
-        wait, per_insert = channel.ratio.min_size, channel.ratio.samples_per_insert
-        parts = [f"keeps {kept:,}"] if kept else []
-        parts += [f"starts at {wait:,}"] + ([f"{per_insert:g} samples an insert"] if per_insert is not None else [])
-        lines.append(", ".join(parts))
+        lines += [f"keeps {kept:,} samples"] if kept else []
+        per_insert = channel.ratio.samples_per_insert
+        drawn = f", then draws each {per_insert:g} times" if per_insert is not None else ""
+        lines.append(f"waits for {channel.ratio.min_size:,}{drawn}")
     item, total = spec_nbytes(channel.spec), program.memory()[channel.name]
     return [*lines, f"{human_bytes(item)} an item, {human_bytes(total)} in all"]
 

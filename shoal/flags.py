@@ -34,6 +34,11 @@ def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageEr
     return UsageError(f"unknown {what} '{show(name)}'" + (f" of {of}" if of else "") + hint)
 
 
+def short_name(system: str) -> str:
+    """A system's name without its directory."""
+    return system.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+
+
 def flag_name(field: str) -> str:
     """``learning_rate`` -> ``--learning-rate``."""
     return "--" + field.replace("_", "-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -104,7 +105,8 @@ class Progress:
         self._memory, self._memory_at = 0, -math.inf
         self._rates: tuple[float, float] | None = None
         self._last: Snapshot | None = None
-        if self.file.isatty():
+        self._printed: Snapshot | None = None
+        if self.file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
             from rich.console import Console
             from rich.live import Live
 
@@ -131,10 +133,11 @@ class Progress:
     def close(self) -> None:
         if self.live is not None:
             self.live.stop()
-        elif self._last is not None:
+        elif self._last is not None and self._last is not self._printed:
             self._print(self._last)
 
     def _print(self, snapshot: Snapshot) -> None:
+        self._printed = snapshot
         print(self.line(snapshot), file=self.file, flush=True)
 
     def line(self, snapshot: Snapshot) -> str:

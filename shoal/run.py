@@ -103,28 +103,28 @@ def start(
     spec = env_spec(cfg)
     stop = Stop(steps=cfg.steps, seconds=seconds, episode_return=until_return)
     directory = RunDirectory(Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed))
-    values = {k: _plain(v) for k, v in resolved.values().items()}
-    directory.describe(
-        {
-            "system": str(Path(name).resolve()) if name.endswith(".py") else name,
-            "config": values,
-            "origins": resolved.origins,
-            "preset": resolved.preset,
-            "seed": seed,
-            "runtime": runtime,
-            "stop": dataclasses.asdict(stop),
-            "environment": {"id": spec.id, "backend": spec.backend, "why": spec.why},
-        },
-        {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)},
-    )
-    observers: list[Observer] = [directory]
+    values = {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
     progress = None
-    if not quiet:
-        from shoal.progress import Progress
-
-        progress = Progress(program.name, spec, stop, resolved, directory.path)
-        observers.append(progress)
     try:
+        directory.describe(
+            {
+                "system": str(Path(name).resolve()) if name.endswith(".py") else name,
+                "config": values,
+                "origins": resolved.origins,
+                "preset": resolved.preset,
+                "seed": seed,
+                "runtime": runtime,
+                "stop": dataclasses.asdict(stop),
+                "environment": {"id": spec.id, "backend": spec.backend, "why": spec.why},
+            },
+            {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)},
+        )
+        observers: list[Observer] = [directory]
+        if not quiet:
+            from shoal.progress import Progress
+
+            progress = Progress(program.name, spec, stop, resolved, directory.path)
+            observers.append(progress)
         launch: Any = launcher.launch
         report = launch(program, seed=seed, stop=stop, run_dir=directory.path, observers=observers)
         directory.finish(report)
@@ -147,6 +147,3 @@ def make_runtime(name: str) -> Runtime:
         return SerialRuntime()
     raise unknown("runtime", name, RUNTIMES)
 
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

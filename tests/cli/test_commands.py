@@ -1,0 +1,117 @@
+"""The commands, and one sentence for everything that can be wrong with them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import FAKE, Shoal
+
+WRONG = [  # arguments, what the sentence says
+    ("trian dqn", "unknown command 'trian'; did you mean 'train'?"),
+    ("train", "needs a system first"),
+    ("train dqm", "unknown system 'dqm'; did you mean 'dqn'?"),
+    ("train none.py", "no such system file: 'none.py'"),
+    ("train FAKE --lr 3", "unknown flag '--lr' of fake_system; did you mean '--learning-rate'?"),
+    ("train FAKE --run_dri x", "did you mean '--run-dir'?"),
+    ("train FAKE --learning-rate fast", "--learning-rate expects a number, found 'fast'"),
+    ("train FAKE --learning-rate", "--learning-rate expects a number, found nothing"),
+    ("train FAKE --envs 1 2", "--envs expects an integer, found 2 values ('1 2')"),
+    ("train FAKE --envs 1.5", "--envs expects an integer, found '1.5'"),
+    ("train FAKE --hidden 1 x", "--hidden expects integers, found '1 x'"),
+    ("train FAKE --reward-clip sing", "--reward-clip expects one of none, sign, unit, found 'sing'"),
+    ("train FAKE --life-loss maybe", "--life-loss expects true or false, found 'maybe'"),
+    ("train FAKE --env-kwargs 3", "--env-kwargs expects names with values"),
+    ("train FAKE --preset atri", "unknown preset 'atri' of fake_system; did you mean 'atari'?"),
+    ("train FAKE --runtime locl", "unknown value 'locl' of --runtime; did you mean 'local'?"),
+    ("train FAKE --seconds soon", "--seconds expects a number, found soon"),
+    ("train FAKE --config none.toml", "no such config file: 'none.toml'"),
+    ("train FAKE --config bad.toml", "bad.toml is not valid TOML"),
+    ("train FAKE --config key.toml", "unknown key 'learning-rat' of fake_system; did you mean 'learning_rate'?"),
+    ("train FAKE --config type.yaml", "'envs' (file type.yaml) expects an integer, found 'many'"),
+    ("train FAKE --config x.ini", "no such config file: 'x.ini'"),
+    ("train FAKE --run-dir full", "'full' exists and is not empty"),
+    ("train FAKE --env CartPol-v1", "CartPole"),
+    ("train FAKE --env Pendulum-v1", "fake supports Discrete actions; Pendulum-v1 has Box(1,)"),
+    ("train FAKE CartPole-v1", "unexpected 'CartPole-v1': expected flags"),
+    ("draw FAKE --format svgg", "did you mean 'svg'?"),
+    ("systems --all", "takes no flags"),
+    ("eval", "needs a run directory first"),
+    ("eval nowhere", "no such run directory: 'nowhere'"),
+    ("eval full", "'full' holds no run: there is no config.json"),
+    ("eval full --episode 3", "unknown flag '--episode' of shoal eval; did you mean '--episodes'?"),
+]
+
+
+@pytest.mark.parametrize("args, says", WRONG, ids=[a for a, _ in WRONG])
+def test_every_mistake_is_one_sentence_and_exit_code_2(shoal: Shoal, args: str, says: str) -> None:
+    Path("bad.toml").write_text("a = = 1")
+    Path("key.toml").write_text("learning-rat = 1")
+    Path("type.yaml").write_text("envs: many")
+    Path("full").mkdir()
+    Path("full/file").touch()
+    code, out, err = shoal(*[FAKE if a == "FAKE" else a for a in args.split()])
+    assert code == 2 and says in err and out == ""
+    assert err.startswith("shoal: ") and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_mistake_in_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "shoal", "train", "dqn", "--lr", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "shoal: unknown flag '--lr' of dqn; did you mean '--learning-rate'?\n"
+
+
+def test_import_and_help_do_not_load_torch() -> None:
+    code = "import sys, shoal, shoal.cli; shoal.cli.main(['--help']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "shoal train SYSTEM" in done.stdout
+
+
+def test_systems_and_version(shoal: Shoal) -> None:
+    code, out, _ = shoal("systems")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()][:2] == ["dqn", "apex-dqn"]
+    assert shoal("--version")[1].startswith("shoal ")
+
+
+def test_config_shows_value_origin_and_meaning(shoal: Shoal, fake: str) -> None:
+    code, out, _ = shoal("config", fake, "--env", "ALE/Pong-v5", "--learning_rate", "3e-4")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert code == 0 and "preset atari" in rows["envs"] and "Environments per actor." in rows["envs"]
+    assert "0.0003" in rows["learning_rate"] and "flag" in rows["learning_rate"] and "default" in rows["steps"]
+
+
+def test_config_toml_is_a_file_for_train(shoal: Shoal, fake: str) -> None:
+    code, out, _ = shoal("config", fake, "--toml", "--envs", "3")
+    Path("again.toml").write_text(out)
+    assert code == 0 and shoal("config", fake, "--config", "again.toml", "--toml")[0] == 0
+
+
+def test_train_then_eval(shoal: Shoal, fake: str) -> None:
+    code, out, err = shoal("train", fake, "--runtime", "serial", "--run-dir", "r", "--env", "CartPole-v1")
+    assert (code, err) == (0, "") and "steps: 400 steps" in out and "shoal eval r" in out
+    code, out, _ = shoal("eval", "r", "--episodes", "3")
+    assert code == 0 and len(out.splitlines()[0].split()) == 4 and "over 3 episodes" in out
+
+
+def test_quiet_says_nothing(shoal: Shoal, fake: str) -> None:
+    assert shoal("train", fake, "--runtime", "serial", "--quiet") == (0, "", "")
+    assert [p.name.rsplit("-", 1)[1] for p in Path("runs").iterdir()] == ["0"]
+
+
+def test_a_failed_run_is_exit_code_1(shoal: Shoal, fake: str) -> None:
+    Path("broken.py").write_text(
+        "import gymnasium\n"
+        "class Broken(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(-1, 1, (2,))\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n"
+        "    def reset(self, *, seed=None, options=None): return self.observation_space.sample(), {}\n"
+        "    def step(self, action): raise RuntimeError('the cable is out')\n"
+        "def make(**kwargs): return Broken()\n"
+    )
+    code, _, err = shoal("train", fake, "--runtime", "serial", "--env", "broken.py:make", "--quiet")
+    assert code == 1 and "the cable is out" in err

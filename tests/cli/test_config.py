@@ -1,0 +1,94 @@
+"""Layers, provenance, and types of a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal import systems
+from shoal.api import UsageError
+from shoal.config import env_kind, field_docs, read_file, resolve, to_toml
+from shoal.flags import nearest, parse_flags
+
+
+@pytest.fixture
+def system(fake: str) -> Any:
+    return systems.load(fake)
+
+
+def test_later_layers_win_and_say_so(system: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('learning-rate = 0.5\nunroll = 7\nenv = "ALE/Pong-v5"\n')
+    resolved = resolve(system, file=file, overrides={"unroll": 9})
+    assert (resolved.cfg.envs, resolved.cfg.learning_rate, resolved.cfg.unroll) == (32, 0.5, 9)
+    origins = resolved.origins
+    assert origins["envs"] == "preset atari" and origins["learning_rate"] == f"file {file}"
+    assert origins["unroll"] == "flag" and origins["steps"] == "default"
+    assert resolved.cfg.max_grad_norm is None
+
+
+@pytest.mark.parametrize(
+    "env, kind",
+    [
+        ("ALE/Breakout-v5", "atari"), ("HalfCheetah-v5", "mujoco"), ("InvertedPendulum-v5", "mujoco"),
+        ("Pendulum-v1", "classic"), ("LunarLander-v3", "box2d"), ("toy:chain", "toy"), ("MiniGrid-Empty-5x5-v0", None),
+    ],
+)  # fmt: skip
+def test_kind_of_environment(env: str, kind: str | None) -> None:
+    assert env_kind(env) == kind
+
+
+def test_automatic_preset_can_be_turned_off(system: Any) -> None:
+    assert resolve(system, "none", overrides={"env": "ALE/Pong-v5"}).cfg.envs == 2
+    assert resolve(system, overrides={"env": "Hopper-v5"}).preset == "none"
+
+
+def test_toml_and_yaml_give_the_same_configuration_again(system: Any, tmp_path: Path) -> None:
+    first = resolve(system, overrides={"env": "ALE/Pong-v5", "env_kwargs": {"mode": 1}, "hidden": (3, 4)}, name="fake")
+    (tmp_path / "again.toml").write_text(to_toml(first, "fake"))
+    assert resolve(system, file=tmp_path / "again.toml", name="fake").cfg == first.cfg
+    (tmp_path / "x.yaml").write_text("learning_rate: 1e-4\nhidden: [8]\nmax_episode_steps: null\n")
+    cfg = resolve(system, file=tmp_path / "x.yaml").cfg
+    assert cfg.learning_rate == 1e-4 and cfg.hidden == (8,) and cfg.max_episode_steps is None
+    assert read_file(tmp_path / "x.yaml")["hidden"] == [8]
+
+
+def test_flags_are_typed(system: Any) -> None:
+    groups = [
+        ("--steps", ["1e6"]), ("--learning_rate", ["-1e-3"]), ("--life-loss", []), ("--hidden", ["8", "9"]),
+        ("--max-grad-norm", ["none"]), ("--env-kwargs.mode", ["2"]), ("--reward-clip", ["sign"]),
+    ]  # fmt: skip
+    assert parse_flags(system.Config, groups, "fake") == {
+        "steps": 1_000_000, "learning_rate": -1e-3, "life_loss": True, "hidden": (8, 9), "max_grad_norm": None,
+        "env_kwargs": {"mode": 2}, "reward_clip": "sign",
+    }  # fmt: skip
+    assert parse_flags(system.Config, [("--no-life-loss", [])], "fake") == {"life_loss": False}
+    assert parse_flags(system.Config, [("--hidden", ["8,9"])], "fake") == {"hidden": (8, 9)}
+
+
+@pytest.mark.parametrize("value", ["ten", 1.5, True, None, [1]])
+def test_a_wrong_type_is_named(system: Any, value: Any) -> None:
+    with pytest.raises(UsageError, match=r"^'envs' expects an integer, found "):
+        resolve(system, overrides={"envs": value}, source="argument")
+
+
+def test_nearest_name() -> None:
+    names = ["env", "learning_rate", "max_grad_norm", "unroll"]
+    wrong = ["lr", "rate", "learning-rte", "max_grad", "unrol", "environment"]
+    assert [nearest(n, names) for n in wrong] == [
+        "learning_rate", "learning_rate", "learning_rate", "max_grad_norm", "unroll", "env",
+    ]  # fmt: skip
+
+
+def test_field_docs_come_from_all_bases(system: Any) -> None:
+    docs = field_docs(system.Config)
+    assert docs["learning_rate"] == "Step size of the optimiser." and docs["envs"] == "Environments per actor."
+
+
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+def test_every_preset_of_every_system_resolves(name: str) -> None:
+    system = systems.load(name)
+    for preset in [*system.PRESETS, "none"]:
+        resolve(system, preset, name=name)

@@ -1,0 +1,64 @@
+"""Drawings name every role, channel, shape and byte count."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from shoal import draw, systems
+from shoal.config import resolve
+from shoal.program import Program
+
+from .conftest import Shoal
+
+
+@pytest.fixture
+def program(fake: str) -> Program:
+    system = systems.load(fake)
+    return system.program(resolve(system, overrides={"actors": 3}).cfg)
+
+
+@pytest.mark.parametrize("picture", [draw.text, draw.mermaid, draw.svg])
+def test_pictures_are_complete(program: Program, picture: object) -> None:
+    assert callable(picture)
+    drawn = picture(program)
+    for part in ("actor × 3", "learner", "unrolls", "params", "obs [10, 4, 4] float32", "room for 2 items", "4.8 kB"):
+        assert part in drawn
+    for line in drawn.splitlines():
+        assert line == line.rstrip()
+
+
+def test_svg_is_well_formed_and_nothing_lies_outside(program: Program) -> None:
+    root = ET.fromstring(draw.svg(program))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    rects = root.findall("{http://www.w3.org/2000/svg}rect")
+    assert len(rects) == 4 + 2  # two of the cards stand for further replicas
+    for r in rects:
+        x, y, w, h = (float(r.attrib[k]) for k in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
+
+
+def test_mermaid_edges_follow_the_channels(program: Program) -> None:
+    edges = [line.strip() for line in draw.mermaid(program).splitlines() if "-->" in line]
+    assert edges == ["r0 --> c0", "c0 --> r1", "r1 --> c1", "c1 --> r0"]
+
+
+def test_the_file_name_chooses_the_format(shoal: Shoal, fake: str) -> None:
+    assert shoal("draw", fake, "--output", "p.svg") == (0, "", "")
+    assert shoal("draw", fake, "--output", "p.mmd")[0] == 0
+    assert Path("p.svg").read_text().startswith("<svg") and "flowchart LR" in Path("p.mmd").read_text()
+
+
+@pytest.mark.parametrize("n, text", [(0, "0 B"), (999, "999 B"), (1536, "1.5 kB"), (7.5e9, "7.5 GB")])
+def test_human_bytes(n: float, text: str) -> None:
+    assert draw.human_bytes(n) == text
+
+
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+def test_every_system_draws(name: str) -> None:
+    system = systems.load(name)
+    program = system.program(resolve(system, overrides={"actors": 2, "env": "CartPole-v1"}, name=name).cfg)
+    for picture in (draw.text, draw.mermaid, draw.svg):
+        assert "learner" in picture(program)

@@ -1,0 +1,166 @@
+"""Run directories, progress lines, and policies of finished runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.api import EnvSpec, Report, Stop, UsageError
+from shoal.progress import Progress, bottleneck, clock, time_left
+from shoal.runtime.metrics import Snapshot
+from shoal.runtime.run_dir import RunDirectory, default_path, load_params
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    values: dict[str, Any] = dict(
+        seconds=10.0, steps=1000, updates=50, step_rate=100.0, update_rate=5.0, episode_return=math.nan,
+        episode_length=math.nan, episodes=0, counts={}, records={}, shares={}, fill={}, restarts=0, new_episodes=[],
+    )  # fmt: skip
+    return Snapshot(**{**values, **changes})
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_metrics_gain_columns_and_hold_no_nan(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "r")
+    directory.update(snapshot())
+    directory.update(snapshot(steps=2000, episodes=2, episode_return=1.5, new_episodes=[(1.0, 9), (2.0, 8)]))
+    directory.update(snapshot(steps=3000, records={"loss": 0.25}, fill={"q": 0.5}, shares={"actor": {"env": 0.75}}))
+    directory.close()
+    table = rows(directory.path / "metrics.csv")
+    assert [r["steps"] for r in table] == ["1000", "2000", "3000"]
+    assert [r["episode_return"] for r in table] == ["", "1.5", ""] and [r["loss"] for r in table] == ["", "", "0.25"]
+    assert table[2]["fill/q"] == "0.5" and table[2]["time/actor/env"] == "0.75"
+    lines = (directory.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["steps"] for line in lines] == [1000, 2000, 3000] and "NaN" not in "".join(lines)
+    assert [(r["return"], r["length"]) for r in rows(directory.path / "episodes.csv")] == [("1", "9"), ("2", "8")]
+
+
+def test_parameters_survive_and_no_temporary_file_does(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "r")
+    params = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}
+    directory.finish(Report("steps", 10, 5, 1.0, math.nan, 0, {"params": params}))
+    version, loaded = load_params(directory.path)
+    assert version == 5 and all(torch.equal(loaded[k], v) for k, v in params.items())
+    assert not [p.name for p in directory.path.iterdir() if p.name.startswith(".")]
+    assert json.loads((directory.path / "report.json").read_text())["episode_return"] is None
+
+
+def test_a_run_is_private_and_never_overwrites(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "a" / "r")
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    with pytest.raises(UsageError, match="never overwrites"):
+        RunDirectory(directory.path)
+    directory.close()
+    first = default_path("dqn", "ALE/Pong-v5", 3, tmp_path)
+    assert first.name.startswith("dqn-ALE-Pong-v5-") and first.name.endswith("-3")
+
+
+def test_a_parameter_file_outside_the_run_is_not_read(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    run.mkdir()
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    facts = {"updates": 1, "channels": {"params": {"file": "../x.safetensors"}}}
+    (run / "params.json").write_text(json.dumps(facts))
+    with pytest.raises(shoal.ShoalError, match=r"lacks the file 'x\.safetensors'"):
+        load_params(run)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
+    path = tmp_path_factory.mktemp("runs") / "r"
+    system = str(Path(__file__).with_name("fake_system.py"))
+    return shoal.train(system, env="CartPole-v1", runtime="serial", run_dir=path, steps=800, seed=7)
+
+
+def test_train_leaves_a_complete_run(run: shoal.Run) -> None:
+    names = {p.name for p in run.path.iterdir()}
+    assert names == {
+        "config.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "episodes.csv",
+        "params-params.safetensors", "params.json", "report.json",
+    }  # fmt: skip
+    facts = json.loads((run.path / "config.json").read_text())
+    assert facts["origins"]["steps"] == "argument" and facts["origins"]["envs"] == "preset classic"
+    assert facts["seed"] == 7 and facts["environment"]["backend"] and facts["versions"]["torch"]
+    assert facts["hardware"]["cores"] >= 1
+    assert int(rows(run.path / "metrics.csv")[-1]["steps"]) >= 800
+
+
+def test_an_opened_run_is_the_same(run: shoal.Run) -> None:
+    again = shoal.Run.open(run.path)
+    assert again.config == run.config and again.report is not None and run.report is not None
+    assert (again.report.steps, again.report.reason) == (run.report.steps, "steps")
+
+
+def test_policy_acts_on_one_observation(run: shoal.Run) -> None:
+    policy = run.policy()
+    assert policy.act(np.zeros(4, np.float64)) == 1
+    policy.reset()
+    with pytest.raises(UsageError, match="'obs' should have shape"):
+        policy.act(np.zeros(3))
+
+
+@pytest.mark.parametrize("episodes", [1, 5, 11])
+def test_evaluation_plays_as_many_episodes_as_asked(run: shoal.Run, episodes: int) -> None:
+    returns = run.policy().evaluate(episodes, seed=1)
+    assert len(returns) == episodes and all(5 < r < 30 for r in returns)
+    assert returns == run.policy().evaluate(episodes, seed=1)
+
+
+def test_the_role_that_waits_least_is_the_bottleneck() -> None:
+    shares = {"actor": {"env": 0.6, "inference": 0.35}, "learner": {"learn": 0.4, "wait:unrolls": 0.6}}
+    assert bottleneck(shares) == ("actor", "env", 0.6)
+    shares = {"actor": {"env": 0.3, "wait:unrolls": 0.6}, "learner": {"learn": 0.9, "wait:unrolls": 0.01}}
+    assert bottleneck(shares) == ("learner", "learn", 0.9)
+    assert bottleneck({"actor": {"env": 0.3}, "learner": {"learn": 0.5}}) == ("learner", "learn", 0.5)
+    assert bottleneck({}) is None
+
+
+def test_time_left_is_that_of_the_nearest_limit() -> None:
+    assert time_left(Stop(steps=3000), snapshot()) == 20.0
+    assert time_left(Stop(steps=3000, seconds=12.0), snapshot()) == 2.0
+    assert time_left(Stop(), snapshot()) is None
+    assert (clock(3725), clock(65), clock(None)) == ("1:02:05", "1:05", "?")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("file", [io.StringIO(), Terminal()], ids=["plain", "terminal"])
+def test_progress_says_what_matters(file: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "40")
+    env = EnvSpec("ALE/Pong-v5", {}, None, frames_per_step=4, backend="ale", why="fastest")  # type: ignore[arg-type]
+    progress = Progress("impala", env, Stop(steps=3000), file=file)
+    figures = dict(
+        episodes=120, episode_return=-20.5, records={"policy_lag": 1.5, "own": 3.0}, fill={"queue": 0.5},
+        shares={"actor": {"env": 0.7}, "learner": {"learn": 0.2, "wait:queue": 0.8}}, restarts=2,
+    )  # fmt: skip
+    for _ in range(3):
+        progress.update(snapshot(**figures))
+    progress.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    for part in (
+        "ale (fastest)", "1,000 of 3,000", "400 frames/s", "-20.5 (mean of 100, 120 episodes)", "policy lag", "1.5",
+        "own", "queue 50%", "actor (env 70% of its time)", "restarts", "0:10, 0:20 left", "MB",
+    ):  # fmt: skip
+        assert part in shown, part
+    if not file.isatty():
+        assert shown.count("1,000 of 3,000") == 2 and "\x1b" not in file.getvalue()
