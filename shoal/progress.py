@@ -200,11 +200,13 @@ class Progress:
         return Panel(Group(*parts), title="shoal", title_align="left")
 
     def _bar(self, snapshot: Snapshot) -> Any:
+        from rich.padding import Padding
         from rich.progress_bar import ProgressBar
 
         left = time_left(self.stop, snapshot)
         total = snapshot.seconds + left if left is not None else None
-        return ProgressBar(total=total, completed=snapshot.seconds if total is not None else 0)
+        bar = ProgressBar(total=total, completed=snapshot.seconds if total is not None else 0)
+        return Padding(bar, (1, 0))  # a bare bar does not end its line
 
     @staticmethod
     def _time_table(snapshot: Snapshot) -> Any:
