@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import os
 import signal
@@ -89,10 +90,23 @@ def _follow_parent() -> None:
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
+def _shield() -> None:
+    """Take no notice of what the parent reacts to. Not SIG_IGN: programs started from here would inherit that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)
+
+
+def _unshield() -> None:
+    """In processes forked from a replica (environments of their own): the usual reaction."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _settle(job: Job, threads: int) -> None:
     """Signals (the parent coordinates), environment variables, threads."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _shield()
+    os.register_at_fork(after_in_child=_unshield)
+    faulthandler.enable()
     os.environ.clear()
     os.environ.update(job.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

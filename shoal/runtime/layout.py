@@ -179,5 +179,3 @@ def needed(plan: Plan) -> dict[str, int]:
     for name, store in plan.stores.items():
         out[name] = 2 * store.stride
     return out
-
-

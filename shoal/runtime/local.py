@@ -243,6 +243,8 @@ class _Run:
                 if replica.process is not None and not replica.process.is_alive():
                     self._listen(replica)
                     replica.reap()
+                    if replica.cause:
+                        log.warning("%s failed while it ended: %s", replica.label, replica.cause.rstrip())
         late = [r for r in self._replicas if r.process is not None]
         if late and self._interrupts < 2:
             log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._options.grace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,10 @@ class QueueReader:
 
 
 class EachReader:
-    """Exactly one item from every writer per ``get``, joined in writer order (lockstep)."""
+    """Exactly one item from every writer per ``get``, joined in writer order (lockstep).
+
+    Takes nothing before every writer has an item, so that a reader that dies waiting loses none.
+    """
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -93,10 +97,9 @@ class EachReader:
         return len(self._consumer.ready()) == len(self._consumer.writers)
 
     def get(self) -> api.Batch:
-        consumer = self._consumer
-        for ring in range(len(consumer.writers)):
-            if not consumer.has(ring):
-                consumer.wait(lambda ring=ring: consumer.has(ring))  # type: ignore[misc]
+        if not self.ready():
+            self._consumer.wait(self.ready)
+        for ring in range(len(self._consumer.writers)):
             self._batch.take(ring, ring)
         return self._batch.result()
 
@@ -183,8 +186,13 @@ def build(session: Session, plan: Plan, role: api.RoleSpec, index: int, generati
     lockstep = [out[name] for name, port in role.ports.items() if port.lockstep]
     for end in out.values():
         if isinstance(end, Producer) and lockstep:
-            end.after_put = lockstep[0].delivered
+            end.after_put = partial(_deliver, lockstep)
     return out
+
+
+def _deliver(readers: list[StoreReader]) -> None:
+    for reader in readers:
+        reader.delivered()
 
 
 def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: int, seed: int) -> Any:

@@ -13,16 +13,16 @@ import sys
 import types
 from collections.abc import Iterator
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 PRELOAD = ["torch", "numpy", "numba", "cloudpickle", "gymnasium", "shoal.runtime.child"]
 _SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def context() -> ForkServerContext | SpawnContext:
-    """The start method: forkserver where there is one, else spawn."""
-    return mp.get_context("forkserver") if "forkserver" in mp.get_all_start_methods() else mp.get_context("spawn")
+def context() -> ForkServerContext:
+    """The start method of every replica."""
+    return mp.get_context("forkserver")
 
 
 def prepare() -> None:
@@ -31,8 +31,6 @@ def prepare() -> None:
     May be called early (a command line does so while it builds the program). Libraries loaded there
     must not start threads of their own, hence the environment.
     """
-    if not isinstance(context(), ForkServerContext):
-        return
     mp.set_forkserver_preload(PRELOAD)
     before = {name: os.environ.get(name) for name in _SINGLE}
     os.environ.update(dict.fromkeys(_SINGLE, "1"))

@@ -169,9 +169,6 @@ class Consumer:
         self._arrays: list[list[api.Arrays | None]] = [[None] * self._capacity for _ in self.writers]
         self._words[self._bell_at + 1] = 0
 
-    def has(self, ring: int) -> bool:
-        return bool(self._words[self._head_at[ring]] > self._tail[ring])
-
     def ready(self, start: int = 0) -> list[int]:
         """Rings with an item, from ``start`` on and around."""
         if len(self.writers) == 1:

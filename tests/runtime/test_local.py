@@ -48,9 +48,7 @@ class Watcher:
 
 def test_ends_by_updates_and_tells_observers() -> None:
     watcher = Watcher()
-    report = LocalRuntime().launch(
-        pipeline(), seed=1, stop=api.Stop(updates=200), observers=[watcher], interval=0.05
-    )
+    report = LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(updates=200), observers=[watcher], interval=0.05)
     assert report.reason == "updates"
     assert report.updates >= 200
     last = watcher.seen[-1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(40)
 
 SCRIPT = """
 import ctypes, os, subprocess, sys, time
@@ -85,7 +85,7 @@ def _alive(pid: int) -> bool:
 def test_children_follow_a_killed_parent(tmp_path: Path) -> None:
     run = Launched(tmp_path, "long", expected=5)
     run.process.kill()
-    run.process.wait()
+    run.finish()
     run.wait_for_silence()
 
 
