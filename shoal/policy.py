@@ -19,22 +19,25 @@ class Policy:
         from shoal.systems.common import env_spec
 
         self.system, self.cfg, self.params, self.version, self.seed = system, cfg, params, version, seed
-        self.spec: EnvSpec = env_spec(cfg)
+        self._remembers = bool(getattr(cfg, "last_action_reward", False))
+        self.spec: EnvSpec = env_spec(cfg, self._remembers)
         self.agent: Agent = self._agent(seed)
-        self._codecs: tuple[Any, Any] | None = None
         self.reset()
 
     def reset(self) -> None:
         """A new episode begins: the next observation is its first."""
         self._state = self.agent.initial_state(1)
         self._first = np.ones(1, bool)
+        self._last_action: np.ndarray | None = None
 
-    def act(self, obs: Any, greedy: bool = True) -> Any:
-        """The action for one observation; ``greedy=False`` draws it from the policy's distribution."""
-        batch = self._encode(obs)
+    def act(self, obs: Any, greedy: bool = True, reward: float = 0.0) -> Any:
+        """The action for one observation; ``greedy=False`` draws it from the policy's distribution. ``reward``:
+        of the step before, clipped as in training; only a policy with ``last_action_reward`` looks at it."""
+        batch = self._encode(obs, reward)
         act = self.agent.act(batch, self._first, self._state, greedy)
         self._state, self._first = act.state, np.zeros(1, bool)
-        return self._decode(np.asarray(act.action))
+        self._last_action = np.array(act.action)
+        return self._decode(self._last_action)
 
     def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> list[float]:
         """Raw returns of ``episodes`` whole episodes. Every environment plays a number of episodes fixed
@@ -45,7 +48,7 @@ class Policy:
             raise UsageError(f"expected at least 1 episode, found {episodes}")
         num = min(envs, episodes)
         quota = np.array([episodes // num + (i < episodes % num) for i in range(num)])
-        options = dataclasses.replace(self.cfg, life_loss=False).env_options()
+        options = dataclasses.replace(self.cfg, life_loss=False).env_options(self._remembers)
         env = make(self.cfg.env, num, seed, options)
         try:
             return self._evaluate(env, quota, seed, greedy)
@@ -77,8 +80,13 @@ class Policy:
         agent.load(self.params, self.version)
         return agent  # type: ignore[no-any-return]
 
-    def _encode(self, obs: Any) -> Arrays:
+    def _encode(self, obs: Any, reward: float) -> Arrays:
         out = _flatten(obs, "obs")
+        if self._remembers:
+            like = self.spec.observations["obs/last_action"]
+            last = self._last_action
+            out["obs/last_action"] = np.zeros(like.shape, like.dtype) if last is None else last.reshape(like.shape)
+            out["obs/last_reward"] = np.array([0.0 if last is None else reward], np.float32)
         missing = set(self.spec.observations) ^ set(out)
         if missing:
             raise UsageError(f"expected the observations {sorted(self.spec.observations)}, found {sorted(out)}")

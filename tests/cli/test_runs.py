@@ -114,6 +114,16 @@ def test_policy_acts_on_one_observation(run: shoal.Run) -> None:
         policy.act(np.zeros(3))
 
 
+def test_a_policy_that_remembers_action_and_reward(tmp_path: Path) -> None:
+    run = shoal.train(
+        "impala", env="CartPole-v1", runtime="serial", run_dir=tmp_path / "r", preset="none", steps=200, actors=1,
+        envs=2, unroll=5, core="lstm", core_size=8, hidden=(8,), last_action_reward=True,
+    )  # fmt: skip
+    policy = run.policy()
+    assert policy.act(np.zeros(4)) in (0, 1) and policy.act(np.ones(4), reward=1.0) in (0, 1)
+    assert len(policy.evaluate(2)) == 2
+
+
 @pytest.mark.parametrize("episodes", [1, 5, 11])
 def test_evaluation_plays_as_many_episodes_as_asked(run: shoal.Run, episodes: int) -> None:
     returns = run.policy().evaluate(episodes, seed=1)
