@@ -1,0 +1,133 @@
+"""Spaces x systems: each cell trains, or is refused in one sentence before anything starts. docs/spaces.md shows
+the same two tables."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gs
+from helpers import config, run, spy
+
+import shoal
+from shoal.api import UsageError
+from shoal.systems import SYSTEMS, load
+
+TRAINS, REFUSED = "trains", "refused"
+IMAGE = gs.Box(0, 255, (12, 10, 3), np.uint8)
+OBSERVATIONS: dict[str, gs.Space[Any]] = {
+    "Box, vector": gs.Box(-1.0, 1.0, (3,), np.float32),
+    "Box, matrix": gs.Box(-1.0, 1.0, (2, 3), np.float64),
+    "Box, uint8 image": IMAGE,
+    "Discrete": gs.Discrete(5, start=2),
+    "MultiDiscrete": gs.MultiDiscrete([3, 4]),
+    "MultiBinary": gs.MultiBinary(4),
+    "Dict": gs.Dict({"camera": IMAGE, "speed": gs.Box(-1.0, 1.0, (2,)), "gear": gs.Discrete(4)}),
+    "Tuple": gs.Tuple((gs.Box(-1.0, 1.0, (2,)), gs.Discrete(3))),
+    "Text": gs.Text(5),
+    "Sequence": gs.Sequence(gs.Discrete(3)),
+}
+ACTIONS: dict[str, gs.Space[Any]] = {
+    "Discrete": gs.Discrete(3, start=1),
+    "MultiDiscrete": gs.MultiDiscrete([2, 3]),
+    "MultiBinary": gs.MultiBinary(3),
+    "Box of floats": gs.Box(-2.0, 2.0, (2,), np.float32),
+    "Box of integers": gs.Box(0, 5, (2,), np.int64),
+    "Dict": gs.Dict({"move": gs.Discrete(2)}),
+}
+HEAD = ("dqn", "apex-dqn", "impala", "recurrent-ppo")
+EVERY, NONE = (TRAINS,) * 4, (REFUSED,) * 4
+OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
+ACTION_TABLE = {
+    "Discrete": EVERY,
+    "MultiDiscrete": (REFUSED, REFUSED, TRAINS, TRAINS),
+    "MultiBinary": (REFUSED, REFUSED, TRAINS, TRAINS),
+    "Box of floats": (REFUSED, REFUSED, TRAINS, TRAINS),
+    "Box of integers": NONE,
+    "Dict": NONE,
+}
+CELLS = list(product(HEAD, OBSERVATIONS, ACTIONS))
+
+
+class Small(gym.Env[Any, Any]):
+    """Six random observations an episode; refuses an action that is not of its space."""
+
+    def __init__(self, obs: str, action: str) -> None:
+        self.observation_space, self.action_space = OBSERVATIONS[obs], ACTIONS[action]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time = 0
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.time += 1
+        return self.observation_space.sample(), float(self.time == 2), self.time == 6, False, {}
+
+
+def cfg_of(system: str, obs: str, action: str) -> Any:
+    return config(system, env=f"{__name__}:Small", env_kwargs={"obs": obs, "action": action})
+
+
+def expected(system: str, obs: str, action: str) -> str:
+    column = HEAD.index(system)
+    both = OBSERVATION_TABLE[obs][column], ACTION_TABLE[action][column]
+    return TRAINS if both == (TRAINS, TRAINS) else REFUSED
+
+
+def test_the_table_names_every_system() -> None:
+    assert tuple(SYSTEMS) == HEAD
+
+
+@pytest.mark.parametrize("system,obs,action", [cell for cell in CELLS if expected(*cell) == TRAINS])
+def test_trains(system: str, obs: str, action: str) -> None:
+    program = load(system).program(cfg_of(system, obs, action))
+    before: dict[str, torch.Tensor] = {}
+    spy(program, "learner", lambda role: before.update({k: v.clone() for k, v in role.learner.params().items()}))
+    report = run(program, updates=3)
+    after = report.params["params"]
+    assert report.updates >= 3 and report.steps > 0
+    assert all(bool(torch.isfinite(v).all()) for v in after.values())
+    assert any(not torch.equal(before[k], v) for k, v in after.items())
+
+
+@pytest.mark.parametrize("system,obs,action", [cell for cell in CELLS if expected(*cell) == REFUSED])
+def test_is_refused_before_anything_starts(system: str, obs: str, action: str) -> None:
+    with pytest.raises(UsageError, match=r"support(s|ed)\b") as refusal:
+        load(system).program(cfg_of(system, obs, action))
+    sentence = str(refusal.value)
+    assert "\n" not in sentence and "Small" in sentence
+    assert any(kind in sentence for kind in ("Box", "Discrete")), sentence
+
+
+def test_a_refusal_leaves_no_run_behind(tmp_path: Path) -> None:
+    env_kwargs = {"obs": "Box, vector", "action": "Box of floats"}
+    with pytest.raises(UsageError, match=r"dqn supports Discrete actions; .*Small has Box\(2,\)"):
+        shoal.train("dqn", env=f"{__name__}:Small", env_kwargs=env_kwargs, run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def tables(page: str) -> list[dict[str, tuple[str, ...]]]:
+    """The Markdown tables of a page whose columns are the systems: row name -> cells."""
+    found: list[dict[str, tuple[str, ...]]] = []
+    for line in page.splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
+        if tuple(cells[1:]) == HEAD:
+            found.append({})
+        elif not line.startswith("|"):
+            found += [{}] if found and found[-1] else []
+        elif found and not re.fullmatch(r"-+", cells[0]) and len(cells) == len(HEAD) + 1:
+            found[-1][cells[0]] = tuple(cells[1:])
+    return [table for table in found if table]
+
+
+def test_the_page_shows_these_tables() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text(encoding="utf-8")
+    assert tables(page) == [OBSERVATION_TABLE, ACTION_TABLE]
