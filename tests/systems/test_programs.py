@@ -1,0 +1,336 @@
+"""Every program, for every preset, validates, draws and counts its bytes with nothing started and nothing allocated;
+presets hold the papers' values; programs compose; and each mistake in the wiring is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing.process
+import os
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal import draw
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Channel, Context, Field, Ratio, Stop, WiringError
+from shoal.data import TableSpec
+from shoal.program import Program
+from shoal.runtime import layout
+from shoal.runtime.memory import Arena
+from shoal.runtime.metrics import Recorder
+from shoal.runtime.serial import SerialRuntime
+from shoal.systems import SYSTEMS, load
+
+ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "mujoco": "Pendulum-v1"}  # the others are for Atari
+DISCRETE_ONLY = {"dqn", "apex-dqn"}
+PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
+
+
+def config(system: str, preset: str, **fields: Any) -> Any:
+    module = load(system)
+    return module.Config(
+        **{"env": ENVS.get(preset, "ALE/Pong-v5"), "device": "cpu", **module.PRESETS.get(preset, {}), **fields}
+    )
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test that starts a process, builds a replay table, or takes shared memory."""
+
+    def refuse(what: str) -> Callable[..., Any]:
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            raise AssertionError(f"{what} while only a picture was asked for")
+
+        return refused
+
+    monkeypatch.setattr(os, "fork", refuse("fork"))
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse("a program was started"))
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse("a process was started"))
+    monkeypatch.setattr(TableSpec, "build", refuse("a replay table was built"))
+    monkeypatch.setattr(Arena, "__init__", refuse("shared memory was taken"))
+
+
+# ------------------------------------------------------------------------- validate, draw, count
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("system,preset", PRESETS)
+def test_validates_draws_and_counts(system: str, preset: str) -> None:
+    program = load(system).program(config(system, preset))
+    program.validate()
+    picture, chart, svg = draw.text(program), draw.mermaid(program), draw.svg(program)
+    for role in program.roles:
+        assert role.name in picture and role.name in chart and role.name in svg
+    memory = program.memory()
+    assert memory.keys() == program.channels.keys()
+    assert all(size > 0 for size in memory.values())
+    for channel, size in memory.items():
+        assert channel in picture and channel in chart and channel in svg
+        assert f"{draw.human_bytes(size)} in all" in picture
+    assert chart.splitlines()[1] == "flowchart LR"
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_local_runtime_can_lay_it_out(system: str) -> None:
+    """The layout of its shared memory is as big as the program says, but for padding to cache lines."""
+    program = load(system).program(config(system, "none", actors=2))
+    plan = layout.plan(program)
+    for name, size in layout.needed(plan).items():
+        channel = program.channels[name]
+        told = program.memory()[name]
+        buffers = 2 if channel.kind == "params" else channel.capacity * program.writers(channel)
+        padding = buffers * layout.ALIGN * (len(channel.spec) + 1)
+        table = 0 if channel.table is None else 0.001 * told
+        assert abs(size - told) <= padding + table, name
+
+
+@pytest.mark.parametrize("system,preset", [pair for pair in PRESETS if pair[1] != "none"])
+def test_presets_name_real_fields(system: str, preset: str) -> None:
+    module = load(system)
+    fields = {f.name for f in dataclasses.fields(module.Config)}
+    assert module.PRESETS[preset].keys() <= fields
+
+
+def test_memory_is_what_the_arrays_take() -> None:
+    program = load("dqn").program(config("dqn", "none", replay=500, min_replay=100))
+    channel = program.channels["transitions"]
+    assert channel.table is not None
+    table = channel.table.build(channel.spec, 1, 0)
+    inputs = sum(f.nbytes for f in channel.spec.values()) * channel.capacity
+    assert program.memory()["transitions"] == inputs + sum(a.nbytes for a in table._arrays.values())  # type: ignore[attr-defined]
+
+
+def test_a_million_atari_transitions_fit_in_7_5_gb() -> None:
+    assert load("dqn").program(config("dqn", "paper")).memory()["transitions"] <= 7.5e9
+
+
+# --------------------------------------------------------------------------------- paper presets
+ATARI = dict(frame_skip=4, noop_max=30, life_loss=True, precision="fp32", sticky_actions=0.0)
+PAPER: dict[str, dict[str, Any]] = {
+    "dqn": dict(  # Mnih et al. 2015, extended data table 1; update every 4 steps, target every 10,000 steps
+        ATARI, actors=1, envs=1, gamma=0.99, batch=32, replay=1_000_000, min_replay=50_000, learning_rate=2.5e-4,
+        optimiser="rmsprop", optimiser_eps=0.01, td_clip=1.0, max_grad_norm=None, reduction="sum", n_step=1,
+        target_period=10_000 // 4, epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1_000_000, reward_clip="sign",
+        double=False, dueling=False, prioritised=False, frame_stack=4, torso="nature", steps=50_000_000,
+    ),
+    "apex-dqn": dict(  # Horgan et al. 2018, sections 3.1 and 4.1, appendix C
+        ATARI, actors=360, envs=1, unroll=50, n_step=3, gamma=0.99, batch=512, learning_rate=6.25e-5,
+        optimiser="rmsprop", optimiser_eps=1.5e-7, max_grad_norm=40.0, td_clip=None, target_period=2_500,
+        replay=2_000_000, min_replay=50_000, priority_exponent=0.6, importance_exponent=0.4, epsilon_base=0.4,
+        epsilon_alpha=7.0, double=True, dueling=True, prioritised=True, sampler="proportional",
+        actor_priorities=True, samples_per_insert=0.0, evict_every=100, reward_clip="unit", frame_stack=4,
+        steps=22_800_000_000 // 4,
+    ),
+    "impala": dict(  # Espeholt et al. 2018, section 5 and appendix G, Atari
+        ATARI, unroll=20, batch=32, learning_rate=6e-4, anneal=True, optimiser="rmsprop", optimiser_eps=0.01,
+        entropy_cost=0.01, value_cost=0.5, gamma=0.99, rho_bar=1.0, c_bar=1.0, trace_lambda=1.0, max_grad_norm=40.0,
+        reduction="sum", reward_clip="unit", frame_stack=4, torso="impala-deep", core="none", queue=1,
+        steps=200_000_000 // 4,
+    ),
+    "recurrent-ppo": dict(  # Schulman et al. 2017, table 5; Huang et al. 2022, details of the LSTM
+        ATARI, actors=1, envs=8, unroll=128, epochs=4, minibatches=4, learning_rate=2.5e-4, anneal=True,
+        optimiser_eps=1e-5, clip=0.1, clip_value=True, gamma=0.99, gae_lambda=0.95, value_cost=0.5,
+        entropy_cost=0.01, max_grad_norm=0.5, torso="nature", core="lstm", core_size=128, frame_stack=1,
+        reward_clip="sign", steps=40_000_000 // 4,
+    ),
+}  # fmt: skip
+MUJOCO = dict(  # Schulman et al. 2017, table 3; Huang et al. 2022, details of continuous actions
+    actors=1, envs=1, unroll=2048, epochs=10, minibatches=32, learning_rate=3e-4, anneal=True, optimiser_eps=1e-5,
+    clip=0.2, gamma=0.99, gae_lambda=0.95, value_cost=0.5, entropy_cost=0.0, max_grad_norm=0.5, hidden=(64, 64),
+    activation="tanh", separate_critic=True, normalise_obs=True, normalise_reward=True, steps=1_000_000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "system,preset,values", [*((s, "paper", v) for s, v in PAPER.items()), ("recurrent-ppo", "mujoco", MUJOCO)]
+)
+def test_paper_presets_hold_the_papers_values(system: str, preset: str, values: dict[str, Any]) -> None:
+    cfg = config(system, preset)
+    assert {name: getattr(cfg, name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    "system,expected",
+    [
+        ("dqn", dict(lr=2.5e-4, decay=0.95, eps=0.01, centred=True, momentum=0.0)),
+        ("apex-dqn", dict(lr=6.25e-5, decay=0.95, eps=1.5e-7, centred=True, momentum=0.0)),
+        ("impala", dict(lr=6e-4, decay=0.99, eps=0.01, centred=False, momentum=0.0)),
+        ("recurrent-ppo", dict(eps=1e-5, betas=(0.9, 0.999))),
+    ],
+)
+def test_paper_presets_make_the_papers_optimiser(system: str, expected: dict[str, Any]) -> None:
+    """What no field says: decay, centring, momentum."""
+    program = load(system).program(config(system, "paper", env="CartPole-v1", torso="mlp"))
+    (role,) = [r for r in program.roles if r.name == "learner"]
+
+    class End:
+        def publish(self, params: Any) -> int:
+            return 1
+
+    ctx = Context("learner", 0, 1, 0, 0, Recorder())
+    learner = role.make(ctx, **dict.fromkeys(role.ports, End())).learner  # type: ignore[attr-defined]
+    assert isinstance(learner, SGDLearner) or system == "recurrent-ppo"
+    (group,) = learner.optimiser.param_groups
+    assert {name: group[name] for name in expected} == expected
+
+
+def test_the_paper_learns_every_fourth_step() -> None:
+    """A batch of 32 and 8 samples per insert: one update in 4 agent steps."""
+    cfg = config("dqn", "paper")
+    assert cfg.batch / cfg.samples_per_insert == 4
+
+
+# ---------------------------------------------------------------------------------- composition
+ITEM = {"n": Field((1,), "int64", 0)}
+
+
+class Count:
+    """Puts 1, 2, 3, ..."""
+
+    def __init__(self, ctx: Context, out: Any) -> None:
+        self.ctx, self.out, self.n = ctx, out, 0
+
+    def step(self) -> None:
+        self.n += 1
+        self.out.put({"n": np.array([self.n])})
+
+
+class Collect:
+    """Publishes the sum of what it got."""
+
+    def __init__(self, ctx: Context, inp: Any, params: Any) -> None:
+        import torch
+
+        self.ctx, self.inp, self.params, self.total = ctx, inp, params, torch.zeros((), dtype=torch.int64)
+
+    def step(self) -> None:
+        self.total = self.total + self.inp.get().items["n"].sum()
+        self.params.publish({"total": self.total})
+        self.ctx.metrics.count("updates")
+
+
+class Watch:
+    """Reads what the collector publishes."""
+
+    def __init__(self, ctx: Context, params: Any) -> None:
+        self.params = params
+
+    def step(self) -> None:
+        self.params.latest()
+
+
+def counting() -> Program:
+    p = Program("counting")
+    items = p.channel(Channel("items", "queue", ITEM))
+    total = p.channel(Channel("total", "params", {"total": Field((), "int64")}))
+    p.role("count", Count, out=items.writer())
+    p.role("collect", Collect, inp=items.reader(), params=total.writer())
+    p.role("watch", Watch, params=total.reader())
+    return p
+
+
+def test_two_programs_compose() -> None:
+    both = Program("both")
+    both.include(counting(), "left")
+    both.include(counting(), "right")
+    both.validate()
+    assert list(both.channels) == ["left/items", "left/total", "right/items", "right/total"]
+    names = [f"{side}/{role}" for side in ("left", "right") for role in ("count", "collect", "watch")]
+    assert [role.name for role in both.roles] == names
+    assert both.memory() == {f"{side}/{k}": v for side in ("left", "right") for k, v in counting().memory().items()}
+    assert "left/count" in draw.text(both) and "right/items" in draw.mermaid(both)
+    report = SerialRuntime().launch(both, seed=0, stop=Stop(updates=8))
+    assert {k: int(v["total"]) for k, v in report.params.items()} == {"left/total": 10, "right/total": 10}
+
+
+def test_a_system_can_be_included_twice() -> None:
+    p = Program("population")
+    for member in range(2):
+        p.include(load("impala").program(config("impala", "none", actors=1)), f"member{member}")
+    p.validate()
+    assert len(p.roles) == 4
+
+
+# ------------------------------------------------------------------------------- wiring mistakes
+QUEUE = Channel("c", "queue", ITEM)
+STREAM = {
+    "obs": Field((4, 2, 3)),
+    "action": Field((4, 2), "int64"),
+    "reward": Field((4, 2)),
+    **{name: Field((4, 2), "bool") for name in ("first", "terminated", "truncated", "valid")},
+}
+REPLAY = Channel("c", "replay", STREAM, table=TableSpec(100))
+
+
+def wired(channel: Channel, writers: int = 1, readers: int = 1, **reader: Any) -> Program:
+    p = Program("p")
+    p.channel(channel)
+    if writers:
+        p.role("writer", Count, replicas=writers, out=channel.writer())
+    if readers:
+        p.role("reader", Collect, replicas=readers, inp=channel.reader(**reader))
+    return p
+
+
+def replaced(channel: Channel, **fields: Any) -> Channel:
+    return dataclasses.replace(channel, **fields)
+
+
+def stranger() -> Program:
+    p = wired(QUEUE)
+    p.role("other", Count, out=Channel("elsewhere", "queue", ITEM).writer())
+    return p
+
+
+def negative() -> Program:
+    p = wired(QUEUE)
+    p.roles[0] = dataclasses.replace(p.roles[0], replicas=0)
+    return p
+
+
+RATIO = Ratio(min_size=8, samples_per_insert=2.0, slack=16.0)  # 8 items an insert: needs (4 + 2 * 8) / 2 = 10
+
+
+@pytest.mark.parametrize(
+    "make,sentence",
+    [
+        (negative, r"role 'writer' has 0 replicas, expected at least 1"),
+        (stranger, r"port 'out' of role 'other' uses channel 'elsewhere', which is not part"),
+        (lambda: wired(QUEUE, writers=0), r"channel 'c' has no writer"),
+        (lambda: wired(QUEUE, readers=0), r"channel 'c' has no reader"),
+        (lambda: wired(replaced(QUEUE, capacity=0)), r"has capacity 0, expected at least 1"),
+        (lambda: wired(replaced(QUEUE, kind="params"), writers=2), r"has 2 writers; parameters have exactly one"),
+        (lambda: wired(replaced(QUEUE, capacity=3), count=4), r"holds 3 items for each reader, but .* reads 4"),
+        (lambda: wired(QUEUE, readers=2), r"has 2 readers but only 1 writers"),
+        (lambda: wired(QUEUE, readers=2, each=True), r"has 2 readers but only 1 writers"),
+        (lambda: wired(replaced(REPLAY, table=None)), r"is a replay without a table"),
+        (lambda: wired(REPLAY, writers=2, readers=2), r"has 2 readers; a replay lives with exactly one"),
+        (lambda: wired(REPLAY, count=0), r"a batch and a min_size of at least 1, got 0 and 1"),
+        (lambda: wired(replaced(REPLAY, ratio=Ratio(samples_per_insert=-1.0))), r"must be positive, got -1"),
+        (lambda: wired(replaced(REPLAY, ratio=replaced(RATIO, slack=9.0)), count=4), r"a slack of 9 samples deadlocks"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_named(make: Callable[[], Program], sentence: str) -> None:
+    with pytest.raises(WiringError, match=sentence) as error:
+        make().validate()
+    assert str(error.value).startswith("p: ")
+
+
+def test_the_same_programs_without_the_mistake_are_valid() -> None:
+    for program in (
+        wired(QUEUE), wired(QUEUE, writers=2, readers=2), wired(replaced(QUEUE, capacity=4), count=4),
+        wired(replaced(QUEUE, kind="params")), wired(REPLAY), wired(replaced(REPLAY, ratio=RATIO), count=4),
+    ):  # fmt: skip
+        program.validate()
+
+
+def test_names_are_used_once() -> None:
+    p = wired(QUEUE)
+    with pytest.raises(WiringError, match="p: two channels are called 'c'"):
+        p.channel(QUEUE)
+    with pytest.raises(WiringError, match="p: two roles are called 'writer'"):
+        p.role("writer", Count, out=QUEUE.writer())

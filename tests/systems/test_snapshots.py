@@ -1,0 +1,63 @@
+"""Twenty serial updates of every system on CartPole, against stored sums of each parameter tensor: a change of any
+number on the way is noticed. Where the change is meant, write the new sums with
+
+    python tests/systems/test_snapshots.py
+
+and say in the commit why they changed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import config, run
+
+from shoal.systems import SYSTEMS, load
+
+FILE = Path(__file__).with_name("snapshots.json")
+UPDATES, SEED, RTOL = 20, 7, 1e-3
+CASES = {
+    **{name: (name, {}) for name in SYSTEMS},
+    "dqn, every switch": ("dqn", dict(double=True, dueling=True, n_step=3, prioritised=True)),
+    "impala, lstm": ("impala", dict(core="lstm", core_size=16, last_action_reward=True)),
+    "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, anneal_clip=True)),
+}
+
+
+def snapshot(case: str) -> dict[str, list[float]]:
+    """Of each parameter tensor, its sum and the sum of its absolute values."""
+    system, fields = CASES[case]
+    cfg = config(system, env="CartPole-v1", device="cpu", precision="fp32", steps=20_000, **fields)
+    report = run(load(system).program(cfg), UPDATES, SEED)
+    params = {name: value.double() for name, value in report.params["params"].items()}
+    return {name: [float(f"{x:.7g}") for x in (v.sum(), v.abs().sum())] for name, v in params.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_after_twenty_updates(case: str) -> None:
+    stored = json.loads(FILE.read_text(encoding="utf-8"))[case]
+    found = snapshot(case)
+    assert found.keys() == stored.keys()
+    for name, (total, size) in found.items():
+        expected, scale = stored[name]
+        message = f"{case}, {name}: if this change is meant, run python tests/systems/test_snapshots.py"
+        assert abs(total - expected) <= RTOL * scale, message
+        assert abs(size - scale) <= RTOL * scale, message
+
+
+def test_every_stored_case_is_checked() -> None:
+    assert json.loads(FILE.read_text(encoding="utf-8")).keys() == CASES.keys()
+
+
+if __name__ == "__main__":
+    snapshots = {case: snapshot(case) for case in CASES}
+    lines = [
+        f"  {json.dumps(case)}: {{\n"
+        + ",\n".join(f"    {json.dumps(name)}: {json.dumps(sums)}" for name, sums in tensors.items())
+        + "\n  }"
+        for case, tensors in snapshots.items()
+    ]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"wrote {FILE}")
