@@ -88,14 +88,14 @@ class Program:
         if channel.kind == "replay":
             self._validate_replay(channel, reading)
         if channel.kind == "queue":
+            if reading > self.writers(channel):
+                raise WiringError(f"{where} has {reading} readers but only {self.writers(channel)} writers")
             for role, port in readers:
                 held = channel.capacity * (self.writers(channel) // reading)
                 if not port.each and port.count > held:
                     raise WiringError(
                         f"{where} holds {held} items for each reader, but role '{role.name}' reads {port.count} at a time"
                     )
-            if reading > self.writers(channel):
-                raise WiringError(f"{where} has {reading} readers but only {self.writers(channel)} writers")
 
     def _validate_replay(self, channel: Channel, reading: int) -> None:
         from shoal.data.limiter import check
