@@ -1,5 +1,5 @@
-"""Twenty serial updates of every system on CartPole, against stored sums of each parameter tensor: a change of any
-number on the way is noticed. Where the change is meant, write the new sums with
+"""Twenty serial updates of every system on CartPole, against stored sums of how each parameter tensor changed: a change
+of any number on the way is noticed. Where the change is meant, write the new sums with
 
     python tests/systems/test_snapshots.py
 
@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import config, run
+from helpers import config, run, spy
 
 from shoal.systems import SYSTEMS, load
 
@@ -27,12 +27,14 @@ CASES = {
 
 
 def snapshot(case: str) -> dict[str, list[float]]:
-    """Of each parameter tensor, its sum and the sum of its absolute values."""
+    """Of each parameter tensor, what the updates added to it: the sum, and the sum of absolute values."""
     system, fields = CASES[case]
     cfg = config(system, env="CartPole-v1", device="cpu", precision="fp32", steps=20_000, **fields)
-    report = run(load(system).program(cfg), UPDATES, SEED)
-    params = {name: value.double() for name, value in report.params["params"].items()}
-    return {name: [float(f"{x:.7g}") for x in (v.sum(), v.abs().sum())] for name, v in params.items()}
+    program, before = load(system).program(cfg), {}
+    spy(program, "learner", lambda role: before.update({k: v.double() for k, v in role.learner.params().items()}))
+    after = run(program, UPDATES, SEED).params["params"]
+    changes = {name: value.double() - before[name] for name, value in after.items()}
+    return {name: [float(f"{x:.7g}") for x in (v.sum(), v.abs().sum())] for name, v in changes.items()}
 
 
 @pytest.mark.parametrize("case", CASES)
