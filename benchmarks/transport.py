@@ -30,10 +30,13 @@ class Wired:
 
     def __init__(self, channel: api.Channel, writers: int, readers: int = 1) -> None:
         self.name, self.channels = "benchmark", {channel.name: channel}
-        self.roles = [
+        self.roles: list[api.RoleSpec] = [
             api.RoleSpec("writer", _nothing, {"out": channel.writer()}, writers),
             api.RoleSpec("reader", _nothing, {"inp": channel.reader()}, readers),
         ]
+
+    def validate(self) -> None:
+        """Nothing to check."""
 
 
 def write(arena: Arena, plan: layout.Plan, nbytes: int, items: int, in_place: bool) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(40)
 
-SCRIPT = """
+SCRIPT = r"""
 import ctypes, os, subprocess, sys, time
 from shoal import api
 from shoal.runtime.local import LocalRuntime
@@ -22,15 +22,18 @@ from programs import Wired
 
 print("imported", flush=True)
 
+def tell(pid):  # one write, so that lines of several processes do not mix
+    os.write(1, f"pid {pid}\n".encode())
+
 class Busy:  # lives in __main__: travels by value
     def __init__(self, ctx, helper, long):
-        print("pid", os.getpid(), flush=True)
+        tell(os.getpid())
         if helper:
-            print("pid", subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+            tell(subprocess.Popen(["sleep", "1000"]).pid)
         self.ctx, self.long = ctx, long
     def step(self):
         if self.long:
-            print("long", flush=True)
+            os.write(1, b"long\n")
             ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter lock
         self.ctx.metrics.count("env_steps")
         time.sleep(0.01)
@@ -39,7 +42,7 @@ program = Wired()
 program.role("plain", lambda ctx: Busy(ctx, True, False), replicas=2)
 if "long" in sys.argv:
     program.role("long", lambda ctx: Busy(ctx, False, True))
-report = LocalRuntime().launch(program, seed=0, stop=api.Stop(seconds=100))
+report = LocalRuntime().launch(program, seed=0, stop=api.Stop(seconds=60))
 print("reason", report.reason, report.steps > 0, flush=True)
 """
 
