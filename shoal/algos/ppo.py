@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
+from shoal.algos.sgd import clip_gradients, set_learning_rate, to_device
 from shoal.api import Batch, Tensors, Update
 from shoal.nets import RewardScaler
 from shoal.ops import gae, linear
-from shoal.algos.sgd import clip_gradients, set_learning_rate, to_device
 
 
 @dataclass(frozen=True)

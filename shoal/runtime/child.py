@@ -21,7 +21,7 @@ import torch
 
 from shoal import api
 from shoal.runtime import ports, seeds
-from shoal.runtime.layout import LINE, Plan
+from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import Recorder
 from shoal.runtime.session import Session
@@ -38,7 +38,7 @@ class Job:
     index: int
     generation: int
     seed: int
-    total_steps: int | None
+    limits: tuple[int | None, ...]  # of the counters ``LIMITED``, over all replicas
     run_dir: Path | None
     environ: dict[str, str]
 
@@ -62,6 +62,27 @@ class _Reporter:
 
     def last(self) -> None:
         self._outbox.send(("telemetry", self._recorder.drain()))
+
+
+class _Progress:
+    """Keeps this replica's limited counters in shared memory and raises the stop flag where a limit is reached,
+    so that a fast run ends within one step of a role, not at the supervisor's next look."""
+
+    def __init__(self, session: Session, plan: Plan, at: int, limits: tuple[int | None, ...]) -> None:
+        self._words, self._totals = session.arena.words, session.metrics.totals
+        self._stop = STOP // 8
+        lines = [start // 8 + i * LINE for start, n in plan.replicas() for i in range(n)]
+        self._columns: list[tuple[str, int, int, list[int], int]] = []  # name, ours, before us, everyone's, limit
+        for column, (name, limit) in enumerate(zip(LIMITED, limits, strict=True), 1):
+            if limit is not None:
+                mine = at + column
+                self._columns.append((name, mine, int(self._words[mine]), [n + column for n in lines], limit))
+
+    def tick(self) -> None:
+        for name, mine, before, lines, limit in self._columns:
+            self._words[mine] = before + self._totals.get(name, 0)
+            if sum(self._words[i] for i in lines) >= limit:
+                self._words[self._stop] = 1
 
 
 def _die() -> None:
@@ -149,11 +170,12 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
         generation=job.generation,
         seed=seed,
         metrics=session.metrics,
-        total_steps=job.total_steps,
+        total_steps=job.limits[0],
         run_dir=job.run_dir,
     )
     words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
     words[at] = 0
+    progress = _Progress(session, plan, at, job.limits)
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
@@ -161,6 +183,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
         while not session.stopping():
             role.step()
             words[at] += 1
+            progress.tick()
             reporter.tick()
     except api.Stopped:
         pass

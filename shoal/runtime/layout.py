@@ -13,6 +13,7 @@ from shoal import api
 ALIGN = 64  # a cache line
 LINE = ALIGN // 8  # counters are one per cache line: column 0 of an [n, LINE] array of int64
 STOP = 0  # byte offset of the stop flag
+LIMITED = ("env_steps", "updates")  # counters that may end a run, kept in columns 1, 2 ... of a status line
 
 
 class ProgramLike(Protocol):
@@ -21,6 +22,8 @@ class ProgramLike(Protocol):
     name: str
     channels: dict[str, api.Channel]
     roles: list[api.RoleSpec]
+
+    def validate(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,14 @@ class Plan:
     rings: dict[str, RingLayout] = field(default_factory=dict)
     stores: dict[str, StoreLayout] = field(default_factory=dict)
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
-    status: dict[str, int] = field(default_factory=dict)  # role -> [replicas, LINE] int64: steps done
+    # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what a run is limited by
+    status: dict[str, int] = field(default_factory=dict)
+
+    counts: dict[str, int] = field(default_factory=dict)  # role -> replicas
+
+    def replicas(self) -> list[tuple[int, int]]:
+        """(offset of the status lines, replicas) of each role."""
+        return [(self.status[name], n) for name, n in self.counts.items()]
 
     def take(self, nbytes: int) -> int:
         start = self.total
@@ -131,6 +141,7 @@ def plan(program: ProgramLike) -> Plan:
     out.take(ALIGN)  # the stop flag
     for role in program.roles:
         out.status[role.name] = out.take(role.replicas * ALIGN)
+        out.counts[role.name] = role.replicas
     ends = _count(program, out)
     for channel in program.channels.values():
         writers, readers = ends.get((channel.name, "write"), 0), ends.get((channel.name, "read"), 0)

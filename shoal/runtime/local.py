@@ -60,6 +60,7 @@ class LocalRuntime:
         interval: float = 0.5,
     ) -> api.Report:
         """Run ``program`` until ``stop``. Interrupt once for an orderly end, twice to kill at once."""
+        program.validate()
         plan = layout.plan(program)
         memory.check_fits(plan)
         processes.prepare()
@@ -110,7 +111,12 @@ class _Run:
     # ------------------------------------------------------------------------------ supervision
     def _launch(self, replica: Replica, pipe: Any) -> Any:
         job = child.Job(
-            replica.index, replica.generation, self._seed, self._stop.steps, self._run_dir, dict(os.environ)
+            replica.index,
+            replica.generation,
+            self._seed,
+            (self._stop.steps, self._stop.updates),
+            self._run_dir,
+            dict(os.environ),
         )
         args = (self._arena, self._blobs[replica.role.name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")
@@ -193,8 +199,19 @@ class _Run:
         at = self._plan.status[replica.role.name] // 8 + replica.index * LINE
         return bool(self._arena.words[at])
 
+    def _limited(self, column: int) -> int:
+        """Sum over all replicas of a counter in the status lines."""
+        return sum(
+            int(self._arena.words[at // 8 + i * LINE + column]) for at, n in self._plan.replicas() for i in range(n)
+        )
+
     def _ended(self) -> str:
         stop, run = self._stop, self._aggregator
+        if self._arena.words[STOP // 8]:  # a replica reached a limit
+            for replica in self._replicas:
+                self._listen(replica)
+            reached = stop.updates is not None and self._limited(2) >= stop.updates
+            return "updates" if reached else "steps"
         if stop.steps is not None and run.steps >= stop.steps:
             return "steps"
         if stop.updates is not None and run.updates >= stop.updates:

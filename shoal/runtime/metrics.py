@@ -31,10 +31,12 @@ class Recorder:
     def __init__(self) -> None:
         self._pending = Telemetry()
         self._since = time.monotonic()
+        self.totals: dict[str, int] = {}  # of this replica's life, never drained
 
     def count(self, name: str, n: int = 1) -> None:
         counts = self._pending.counts
         counts[name] = counts.get(name, 0) + n
+        self.totals[name] = self.totals.get(name, 0) + n
 
     def record(self, name: str, value: float) -> None:
         total, n, top = self._pending.records.get(name, (0.0, 0, -np.inf))

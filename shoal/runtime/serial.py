@@ -100,7 +100,9 @@ class QueueReader:
                 items.append(queues[self.queue.turn].popleft())
             self.queue.turn = (self.queue.turn + 1) % len(queues)
         joined = {
-            name: torch.from_numpy(np.concatenate([i[name] for i in items], f.axis) if len(items) > 1 else items[0][name])
+            name: torch.from_numpy(
+                np.concatenate([i[name] for i in items], f.axis) if len(items) > 1 else items[0][name]
+            )
             for name, f in self.queue.channel.spec.items()
         }
         return Batch(joined)
