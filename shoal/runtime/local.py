@@ -176,8 +176,8 @@ class _Run:
         cause = replica.cause or processes.describe_exit(exitcode)
         now = time.monotonic()
         options = self._options
-        if self._interrupts:
-            return
+        if self._interrupts or (exitcode == 0 and self._arena.words[STOP // 8]):
+            return  # it ended because the run does, a moment before the supervisor noticed
         allowed = replica.may_restart(now, options.restarts, options.window)
         if not self._stepped(replica):
             replica.still_born += 1

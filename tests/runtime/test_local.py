@@ -170,3 +170,9 @@ def test_lockstep_holds_through_a_restart() -> None:
     report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=100))
     assert report.restarts == 2
     assert int(report.params["params"]["n"]) >= 100
+
+
+def test_a_replica_that_reaches_the_limit_first_has_not_failed() -> None:
+    for _ in range(5):  # several replicas end by themselves while the supervisor still listens
+        report = LocalRuntime().launch(pipeline(writers=3), seed=1, stop=api.Stop(steps=20))
+        assert report.reason == "steps"
