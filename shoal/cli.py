@@ -46,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[0] not in COMMANDS:
         near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
         return _fail(f"unknown command '{args[0]}'; did you mean '{near}'? (`shoal --help` lists all)", 2)
+    if args[0] == "train" and "serial" not in args:
+        from shoal.runtime import processes
+
+        processes.prepare()  # imports torch in the background while this process imports it too
     from shoal.api import ShoalError, UsageError, WiringError
 
     try:

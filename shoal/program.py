@@ -94,7 +94,7 @@ class Program:
                 held = channel.capacity * (self.writers(channel) // reading)
                 if not port.each and port.count > held:
                     raise WiringError(
-                        f"{where} holds {held} items for each reader, but role '{role.name}' reads {port.count} at a time"
+                        f"{where} holds {held} items for each reader, but role '{role.name}' reads {port.count}"
                     )
 
     def _validate_replay(self, channel: Channel, reading: int) -> None:

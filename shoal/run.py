@@ -138,6 +138,9 @@ def start(
 def make_runtime(name: str) -> Runtime:
     """The runtime called ``name``."""
     if name == "local":
+        from shoal.runtime import processes
+
+        processes.prepare()
         from shoal.runtime.local import LocalRuntime
 
         return LocalRuntime()

@@ -17,7 +17,12 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 PRELOAD = ["torch", "numpy", "numba", "cloudpickle", "gymnasium", "shoal.runtime.child"]
-_SINGLE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREADING = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",  # read once, when the library loads: threads that spin take the actors' cores
+}
 
 
 def context() -> ForkServerContext:
@@ -32,8 +37,8 @@ def prepare() -> None:
     must not start threads of their own, hence the environment.
     """
     mp.set_forkserver_preload(PRELOAD)
-    before = {name: os.environ.get(name) for name in _SINGLE}
-    os.environ.update(dict.fromkeys(_SINGLE, "1"))
+    before = {name: os.environ.get(name) for name in _THREADING}
+    os.environ.update(_THREADING)
     try:
         with without_main():
             forkserver.ensure_running()

@@ -43,8 +43,8 @@ class Config(dqn.Config):
     """Exploration of the first environment of the ladder."""
     epsilon_alpha: float = 7.0
     """How steeply the ladder falls."""
-    evict_every: int = 100
-    """Learner updates between two removals of the replay's surplus."""
+    evict_every: int = 1_000
+    """Transitions inserted between two removals of the replay's surplus."""
 
     def num_actors(self) -> int:
         return self.actors or max(1, cores() - 1)
@@ -55,6 +55,7 @@ PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
     optimiser="rmsprop", optimiser_eps=1.5e-7, max_grad_norm=40.0, td_clip=None, target_period=2_500,
     replay=2_000_000, min_replay=50_000, samples_per_insert=0.0, importance_exponent=0.4, reward_clip="unit",
     life_loss=True, torso="nature", precision="fp32",
+    evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI}
@@ -103,7 +104,7 @@ def program(cfg: Config) -> Program:
     table = TableSpec(
         capacity=cfg.replay, n_step=cfg.n_step, gamma=cfg.gamma, stack=env.stack, pad=env.pad,
         sampler=cfg.sampler if cfg.prioritised else "uniform", alpha=cfg.priority_exponent,
-        initial="given" if cfg.actor_priorities else "max",
+        initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every,
     )  # fmt: skip
     transitions = p.channel(Channel("transitions", "replay", stream_spec(cfg), 2, dqn.ratio(cfg), table))
     params = p.channel(Channel("params", "params", params_spec(lambda: dqn.network(cfg))))

@@ -1,0 +1,172 @@
+"""Learning on real tasks: each recipe is a system, an environment and a length; everything else is Shoal's default
+or the preset that ``--preset auto`` chooses, so that these are the results a user gets.
+
+    python benchmarks/learning.py                      list the recipes and what they must reach
+    python benchmarks/learning.py cartpole-impala      three seeds, one after another
+    python benchmarks/learning.py --summary            table and plots of everything recorded so far
+
+Per seed it keeps, in ``benchmarks/results/learning/RECIPE``: the configuration, the learning curve (mean return of
+the last 100 training episodes against steps and seconds), and 100 evaluation episodes of the final policy with the
+greedy action. ``score`` is what the recipe is judged by: value-based systems explore while they train, so theirs is
+the greedy evaluation; the others' is the mean of the last 100 training episodes, sampled from the policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import platform
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import shoal
+
+RESULTS = Path(__file__).parent / "results" / "learning"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``required``: the score to reach; ``stop``: end once the mean of 100 training episodes reaches it."""
+
+    system: str
+    env: str
+    steps: int
+    required: float
+    greedy: bool = False
+    stop: float | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+RECIPES = {
+    "cartpole-dqn": Recipe("dqn", "CartPole-v1", 100_000, 475, greedy=True),
+    "cartpole-apex-dqn": Recipe("apex-dqn", "CartPole-v1", 150_000, 475, greedy=True),
+    "cartpole-impala": Recipe("impala", "CartPole-v1", 1_000_000, 475, stop=490),
+    "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 500_000, 475, stop=490),
+    "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 300_000, 200, greedy=True),
+    "lunarlander-impala": Recipe("impala", "LunarLander-v3", 5_000_000, 200, stop=230),
+    "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=230),
+    "memory-lstm": Recipe(
+        "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_500_000, 400, stop=450,
+        fields={"core": "lstm", "core_size": 64},
+    ),
+    "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_500_000, 0),
+    "halfcheetah-recurrent-ppo": Recipe("recurrent-ppo", "HalfCheetah-v5", 1_000_000, 1_500),
+    "pong-impala": Recipe("impala", "ALE/Pong-v5", 4_000_000, 18, stop=18.5, seeds=(0,)),
+    "pong-recurrent-ppo": Recipe("recurrent-ppo", "ALE/Pong-v5", 2_000_000, 18, stop=18.5, seeds=(0,)),
+    "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, seeds=(0,)),
+}  # fmt: skip
+
+
+def run(name: str, seed: int) -> dict[str, Any]:
+    """Train one seed of a recipe, evaluate it, and keep what it left."""
+    recipe = RECIPES[name]
+    folder = RESULTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "run"
+        trained = shoal.train(
+            recipe.system, env=recipe.env, steps=recipe.steps, seed=seed, run_dir=path, quiet=False,
+            until_return=recipe.stop, **recipe.fields,
+        )  # fmt: skip
+        report = trained.report
+        assert report is not None
+        evaluation = trained.policy().evaluate(30 if recipe.env.startswith("ALE/") else 100, seed=10_000 + seed)
+        shutil.copy(path / "config.json", folder / f"seed-{seed}.config.json")
+        thin(path / "metrics.csv", folder / f"seed-{seed}.csv")
+    result = {
+        "recipe": name, "seed": seed, "score": mean(evaluation) if recipe.greedy else report.episode_return,
+        "required": recipe.required, "training_return": report.episode_return, "greedy_return": mean(evaluation),
+        "greedy_episodes": len(evaluation), "steps": report.steps, "updates": report.updates,
+        "seconds": report.seconds, "ended_by": report.reason, "machine": platform.processor() or platform.machine(),
+    }  # fmt: skip
+    (folder / f"seed-{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(f"{name} seed {seed}: score {result['score']:.1f} (required {recipe.required:g}), "
+          f"{report.steps} steps in {report.seconds:.0f} s", flush=True)  # fmt: skip
+    return result
+
+
+def thin(source: Path, target: Path, rows: int = 400) -> None:
+    """Keep the learning curve's columns, and at most about ``rows`` rows."""
+    with source.open() as f:
+        table = list(csv.DictReader(f))
+    keep = [r for i, r in enumerate(table) if i % max(1, len(table) // rows) == 0 or i == len(table) - 1]
+    columns = [c for c in ("steps", "seconds", "episodes", "episode_return", "updates") if c in table[0]]
+    with target.open("w", newline="") as f:
+        writer = csv.DictWriter(f, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(keep)
+
+
+def summary() -> None:
+    """Write summary.md and one plot per environment from what is recorded."""
+    lines = ["| recipe | seeds | score | required | greedy | steps | wall time |", "|---|---|---|---|---|---|---|"]
+    for name, recipe in RECIPES.items():
+        results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).glob("seed-?.json"))]
+        if not results:
+            lines.append(f"| {name} | - | not yet run | {recipe.required:g} | | | |")
+            continue
+        cells = [
+            ", ".join(str(r["seed"]) for r in results),
+            " / ".join(f"{r['score']:.1f}" for r in results),
+            f"{recipe.required:g}" if recipe.required else "-",
+            " / ".join(f"{r['greedy_return']:.1f}" for r in results),
+            " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
+            " / ".join(f"{r['seconds']:.0f} s" for r in results),
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    (RESULTS / "summary.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    for env in dict.fromkeys(r.env for r in RECIPES.values()):
+        plot(env)
+
+
+def plot(env: str) -> None:
+    """Learning curves of every recipe on one environment."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    drawn = False
+    for i, name in enumerate(n for n, r in RECIPES.items() if r.env == env):
+        for path in sorted((RESULTS / name).glob("seed-?.csv")):
+            with path.open() as f:
+                rows = [r for r in csv.DictReader(f) if r["episode_return"]]
+            returns = [float(r["episode_return"]) for r in rows]
+            for axis, x in zip(axes, ("steps", "seconds"), strict=True):
+                label = name if path.stem.endswith("0") else None
+                axis.plot([float(r[x]) for r in rows], returns, color=f"C{i}", label=label, alpha=0.8)
+            drawn = True
+    if drawn:
+        axes[0].set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=env)
+        axes[1].set(xlabel="seconds (wall time)", title="each line one seed")
+        axes[0].legend()
+        figure.savefig(RESULTS / f"{env.replace('/', '-')}.png", dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", choices=[*RECIPES, []], help="which to run")
+    parser.add_argument("--seeds", type=int, nargs="+", help="instead of the recipe's own")
+    parser.add_argument("--summary", action="store_true", help="write the table and the plots")
+    args = parser.parse_args()
+    for name in args.recipes:
+        for seed in args.seeds or RECIPES[name].seeds:
+            run(name, seed)
+    if args.summary:
+        summary()
+    elif not args.recipes:
+        for name, recipe in RECIPES.items():
+            print(f"{name:28} {asdict(recipe)}")
+
+
+if __name__ == "__main__":
+    main()
