@@ -233,6 +233,7 @@ class Writer(Protocol):
     def ready(self) -> bool: ...
     def put(self, items: Arrays, version: int = 0) -> None:
         """Copy one item into the channel; blocks while it is full."""
+
     def slot(self, version: int = 0) -> AbstractContextManager[Arrays]:
         """Write one item in place (zero-copy); an exception inside discards it. Blocks while full."""
 

@@ -51,9 +51,7 @@ class Card:
 def render(program: Program) -> str:
     """The whole picture, self-contained."""
     roles = {r.name: Card(role_line(r), [role_detail(r)], "role", copies=min(r.replicas, 3)) for r in program.roles}
-    channels = {
-        c.name: Card(c.name, field_lines(c), c.kind, size_lines(program, c)) for c in program.channels.values()
-    }
+    channels = {c.name: Card(c.name, field_lines(c), c.kind, size_lines(program, c)) for c in program.channels.values()}
     ranks = _ranks(program)
     forward = {c.name: _forward(program, c, ranks) for c in program.channels.values()}
     width, bottom = _place(program, roles, channels, ranks, forward)

@@ -105,7 +105,7 @@ class Program:
             raise WiringError(f"{where} is a replay without a table")
         if reading != 1:
             raise WiringError(f"{where} has {reading} readers; a replay lives with exactly one")
-        (_, port), = self.ends(channel, "read")
+        ((_, port),) = self.ends(channel, "read")
         steps = channel.spec["reward"].shape
         try:
             check(channel.ratio, port.count, steps[0] * steps[1])

@@ -149,4 +149,3 @@ def make_runtime(name: str) -> Runtime:
 
         return SerialRuntime()
     raise unknown("runtime", name, RUNTIMES)
-

@@ -206,21 +206,13 @@ class _Run:
         )
 
     def _ended(self) -> str:
-        stop, run = self._stop, self._aggregator
+        stop = self._stop
         if self._arena.words[STOP // 8]:  # a replica reached a limit
             for replica in self._replicas:
                 self._listen(replica)
             reached = stop.updates is not None and self._limited(2) >= stop.updates
             return "updates" if reached else "steps"
-        if stop.steps is not None and run.steps >= stop.steps:
-            return "steps"
-        if stop.updates is not None and run.updates >= stop.updates:
-            return "updates"
-        if stop.seconds is not None and run.seconds >= stop.seconds:
-            return "seconds"
-        if stop.episode_return is not None and run.full_window and run.episode_return >= stop.episode_return:
-            return "episode_return"
-        return ""
+        return self._aggregator.ended(stop)
 
     def _observe(self) -> None:
         if not self._observers:

@@ -223,7 +223,7 @@ class SerialRuntime:
                 if sweeps % DRAIN_EVERY == 0 or stop.updates is not None or stop.steps is not None:
                     for name, _, _, recorder in replicas:
                         aggregator.add(name, recorder.drain())
-                    reason = ended(stop, aggregator)
+                    reason = aggregator.ended(stop)
                 if time.monotonic() - last >= interval:
                     last = time.monotonic()
                     self._observe(observers, aggregator, backs)
@@ -285,19 +285,6 @@ class SerialRuntime:
             snapshot = aggregator.snapshot({n: b.fill() for n, b in backs.items() if hasattr(b, "fill")})
             for observer in observers:
                 observer.update(snapshot)
-
-
-def ended(stop: Stop, run: Aggregator) -> str:
-    """Why the run ends now ("" if it goes on)."""
-    if stop.steps is not None and run.steps >= stop.steps:
-        return "steps"
-    if stop.updates is not None and run.updates >= stop.updates:
-        return "updates"
-    if stop.seconds is not None and run.seconds >= stop.seconds:
-        return "seconds"
-    if stop.episode_return is not None and run.full_window and run.episode_return >= stop.episode_return:
-        return "episode_return"
-    return ""
 
 
 def _describe(program: str, replicas: list[tuple[str, Role, dict[str, Any], Recorder]]) -> str:

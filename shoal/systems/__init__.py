@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import cloudpickle
+
 from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.systems.common import CommonConfig
@@ -45,6 +47,7 @@ def load(name: str) -> System:
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
+        cloudpickle.register_pickle_by_value(module)  # a replica's process cannot import it by name
     elif "." in name and importlib.util.find_spec(name.split(".")[0]) is not None:
         module = importlib.import_module(name)
     else:

@@ -65,10 +65,7 @@ def agent(cfg: Config, seed: int = 0, index: int = 0, replicas: int = 1) -> QAge
     """Environment ``e`` of actor ``index`` stands at rung ``index * envs + e`` of the ladder, for the whole run."""
     rungs = replicas * cfg.envs
     epsilons = np.array(
-        [
-            epsilon_ladder(index * cfg.envs + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha)
-            for e in range(cfg.envs)
-        ]
+        [epsilon_ladder(index * cfg.envs + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)]
     )
     return QAgent(dqn.network(cfg), lambda steps: epsilons, seed, with_values=True)
 

@@ -132,9 +132,7 @@ def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsW
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=beta if cfg.prioritised else None,
     )  # fmt: skip
-    learner = SGDLearner(
-        algorithm, optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, device=cfg.learner_device()
-    )
+    learner = SGDLearner(algorithm, optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, device=cfg.learner_device())
     return LearnerRole(ctx, learner, transitions, params)
 
 

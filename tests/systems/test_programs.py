@@ -122,7 +122,7 @@ PAPER: dict[str, dict[str, Any]] = {
         optimiser="rmsprop", optimiser_eps=1.5e-7, max_grad_norm=40.0, td_clip=None, target_period=2_500,
         replay=2_000_000, min_replay=50_000, priority_exponent=0.6, importance_exponent=0.4, epsilon_base=0.4,
         epsilon_alpha=7.0, double=True, dueling=True, prioritised=True, sampler="proportional",
-        actor_priorities=True, samples_per_insert=0.0, evict_every=100, reward_clip="unit", frame_stack=4,
+        actor_priorities=True, samples_per_insert=0.0, evict_every=65_000, reward_clip="unit", frame_stack=4,
         steps=22_800_000_000 // 4,
     ),
     "impala": dict(  # Espeholt et al. 2018, section 5 and appendix G, Atari
