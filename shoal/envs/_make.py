@@ -65,8 +65,8 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     if is_ale and options.life_loss:
         fire = options.fire_reset and ale.needs_fire(raw)
         batch = ale.LifeLoss(inner, options.stack, ale.FIRE if fire else 0)
-    if options.reward_clip != "none":
-        batch = wrappers.ClipReward(batch, options.reward_clip)
+    if options.reward_clip != "none" or options.reward_scale != 1.0:
+        batch = wrappers.TrainingReward(batch, options.reward_clip, options.reward_scale)
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)

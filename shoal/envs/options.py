@@ -17,6 +17,7 @@ class EnvOptions:
     backend: who steps the environments; ``auto`` picks the fastest that serves and says why in ``EnvSpec.why``.
     reward_clip: of the training reward only (``Episode.ret`` stays raw). ``sign`` is DQN's and IMPALA's on Atari,
         ``unit`` clips to [-1, 1].
+    reward_scale: the (clipped) training reward is multiplied by this.
     kwargs: passed to the environment's constructor.
     max_episode_steps: agent steps after which an episode is truncated; None: the environment's own limit.
     last_action_reward: adds ``obs/last_action`` and ``obs/last_reward`` (network input in IMPALA and R2D2), zero
@@ -40,6 +41,7 @@ class EnvOptions:
 
     backend: Backend = "auto"
     reward_clip: RewardClip = "none"
+    reward_scale: float = 1.0
     kwargs: dict[str, object] = field(default_factory=dict)
     max_episode_steps: int | None = None
     last_action_reward: bool = False

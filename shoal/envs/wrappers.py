@@ -78,18 +78,22 @@ class CartPoleNoVelocity(CartPoleVectorEnv):
         return obs[:, ::2], info
 
 
-class ClipReward:
-    """The training reward's sign, or the reward clipped to [-1, 1]; ``Episode.ret`` stays raw."""
+class TrainingReward:
+    """The reward's sign, or the reward clipped to [-1, 1], or as it is; then scaled. ``Episode.ret`` stays raw."""
 
-    def __init__(self, inner: EnvBatch, kind: RewardClip):
-        self.inner, self.spec, self.num_envs, self._sign = inner, inner.spec, inner.num_envs, kind == "sign"
+    def __init__(self, inner: EnvBatch, clip: RewardClip, scale: float):
+        self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
+        self._clip, self._scale = clip, np.float32(scale)
 
     def reset(self, seed: int) -> Arrays:
         return self.inner.reset(seed)
 
     def step(self, action: np.ndarray) -> EnvStep:
         step = self.inner.step(action)
-        return step._replace(reward=np.sign(step.reward) if self._sign else np.clip(step.reward, -1, 1))
+        reward = step.reward
+        if self._clip != "none":
+            reward = np.sign(reward) if self._clip == "sign" else np.clip(reward, -1, 1)
+        return step._replace(reward=reward * self._scale)
 
     def close(self) -> None:
         self.inner.close()

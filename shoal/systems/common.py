@@ -28,6 +28,8 @@ class CommonConfig:
     """Time limit (agent steps); None: the environment's own."""
     reward_clip: Literal["none", "sign", "unit"] = "none"
     """Training reward: as it is, its sign, or clipped to [-1, 1]; reported returns stay raw."""
+    reward_scale: float = 1.0
+    """Factor on the training reward, after clipping."""
     frame_skip: int = 4
     """Atari: emulator frames per agent step."""
     frame_stack: int = 4
@@ -62,6 +64,7 @@ class CommonConfig:
         return EnvOptions(
             backend=self.backend,
             reward_clip=self.reward_clip,
+            reward_scale=self.reward_scale,
             kwargs=self.env_kwargs,
             max_episode_steps=self.max_episode_steps,
             frame_skip=self.frame_skip,

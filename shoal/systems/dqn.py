@@ -51,6 +51,7 @@ class Config(CommonConfig):
     gamma: float = 0.99
     """Discount per agent step."""
     learning_rate: float = 1e-3
+    """Of the optimiser; constant."""
     optimiser: Literal["adam", "rmsprop"] = "adam"
     """rmsprop: centred, epsilon inside the root, as in the paper."""
     optimiser_eps: float = 1e-5
@@ -72,7 +73,9 @@ class Config(CommonConfig):
     target_period: int = 100
     """Updates between copies into the target network."""
     epsilon_start: float = 1.0
+    """Exploration at the start: probability of a random action."""
     epsilon_end: float = 0.02
+    """Exploration after `epsilon_steps`."""
     epsilon_steps: int = 10_000
     """Annealing time of epsilon (agent steps over all actors)."""
 
@@ -88,7 +91,12 @@ ATARI: dict[str, Any] = dict(
     batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=500, epsilon_end=0.01,
     epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="nature", hidden=(512,),
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI}
+CLASSIC: dict[str, Any] = dict(steps=100_000, learning_rate=5e-4, batch=64)
+BOX2D: dict[str, Any] = dict(
+    steps=300_000, learning_rate=5e-4, batch=128, target_period=250, hidden=(256, 256), reward_scale=0.1,
+    epsilon_steps=50_000,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
 def network(cfg: Config, device: str = "cpu") -> QNetwork:

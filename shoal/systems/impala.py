@@ -42,7 +42,9 @@ class Config(CommonConfig):
     c_bar: float = 1.0
     """Clip of those that set how fast."""
     value_cost: float = 0.5
+    """Weight of the value loss."""
     entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
     learning_rate: float = 1e-3
     """At the start; falls linearly to 0 at `steps` with `anneal`."""
     anneal: bool = True
@@ -73,7 +75,14 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
 ATARI: dict[str, Any] = dict(
     steps=2_000_000, envs=32, unroll=20, learning_rate=6e-4, reward_clip="sign", torso="nature", entropy_cost=0.01,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI}
+CLASSIC: dict[str, Any] = dict(
+    steps=1_000_000, gamma=0.98, learning_rate=2e-3, value_cost=0.1, max_grad_norm=1.0, entropy_cost=0.005,
+)  # fmt: skip
+BOX2D: dict[str, Any] = dict(
+    steps=5_000_000, unroll=32, gamma=0.995, trace_lambda=0.95, reward_scale=0.05, learning_rate=1e-3,
+    max_grad_norm=1.0, entropy_cost=0.01, hidden=(128, 128),
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
 class VTraceLoss:

@@ -40,8 +40,11 @@ class Config(CommonConfig):
     clip_value: bool = False
     """Clip the value loss as well."""
     value_cost: float = 0.5
+    """Weight of the value loss."""
     entropy_cost: float = 0.0
+    """Weight of the entropy bonus."""
     learning_rate: float = 3e-4
+    """Of Adam, at the start."""
     anneal: bool = True
     """Learning rate falls linearly to 0 over `steps`."""
     anneal_clip: bool = False
@@ -53,6 +56,7 @@ class Config(CommonConfig):
     target_kl: float | None = None
     """Stop the passes over a batch once the mean KL of a pass exceeds this."""
     activation: Literal["tanh", "relu"] = "tanh"
+    """Of the MLP."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent core after the torso."""
     core_size: int = 128
@@ -83,7 +87,13 @@ MUJOCO: dict[str, Any] = dict(
 CLASSIC: dict[str, Any] = dict(
     envs=8, unroll=32, epochs=10, minibatches=2, steps=200_000, learning_rate=1e-3, gamma=0.98, gae_lambda=0.8,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC}
+BOX2D: dict[str, Any] = dict(
+    envs=16, unroll=256, epochs=4, minibatches=32, steps=2_000_000, learning_rate=5e-4, gamma=0.995, gae_lambda=0.97,
+    entropy_cost=0.01, reward_scale=0.05, hidden=(128, 128),
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D,
+}  # fmt: skip
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
