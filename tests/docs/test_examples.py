@@ -1,0 +1,48 @@
+"""Every example runs as its user would run it, with a small budget, and has learned by the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMMANDS = {  # example -> how it is run, and the training return it must reach (what chance gives is in brackets)
+    "own_environment.py": (["own_environment.py", "30000"], 20.0),  # 20 of 50 (10)
+    "own_network.py": (["own_network.py", "12000"], 30.0),  # CartPole (22)
+    "own_system.py": (
+        ["-m", "shoal", "train", "own_system.py", "--env", "CartPole-v1", "--steps", "60000", "--actors", "2"],
+        50.0,  # CartPole (22)
+    ),
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("example", COMMANDS)
+def test_is_short(example: str) -> None:
+    assert len((EXAMPLES / example).read_text(encoding="utf-8").splitlines()) < 60
+
+
+@pytest.mark.parametrize("example", COMMANDS)
+def test_runs_and_learns(example: str, tmp_path: Path) -> None:
+    words, required = COMMANDS[example]
+    command = [sys.executable, "-W", "error", *(str(EXAMPLES / w) if w == example else w for w in words)]
+    # a learner's and an actor's thread each: the machine may have two cores
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert report["reason"] == "steps" and report["updates"] > 0 and report["restarts"] == 0
+    assert report["episode_return"] >= required, done.stdout
+    assert all(bool(torch.isfinite(v).all()) for v in load_file(run / "params-params.safetensors").values())
