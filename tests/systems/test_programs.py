@@ -25,7 +25,7 @@ from shoal.runtime.metrics import Recorder
 from shoal.runtime.serial import SerialRuntime
 from shoal.systems import SYSTEMS, load
 
-ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "mujoco": "Pendulum-v1"}  # the others are for Atari
+ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
 DISCRETE_ONLY = {"dqn", "apex-dqn"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 

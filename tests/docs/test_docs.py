@@ -1,0 +1,171 @@
+"""What the docs say of the code: commands resolve, Python parses, metric names and links exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal import cli, draw
+from shoal.api import Stop
+from shoal.runtime.metrics import Snapshot
+from shoal.runtime.run_dir import to_row
+from shoal.runtime.serial import SerialRuntime
+from shoal.systems import SYSTEMS, load
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SYSTEM_PAGES = {name: ROOT / "docs" / "systems" / f"{name}.md" for name in SYSTEMS}
+HEADINGS = ["Overview", "Usage", "Logged metrics", "Implementation details", "Results"]
+
+
+def blocks(language: str) -> list[Any]:
+    """(info, text) of every fenced block; an info of ``run`` asks that the block be executed."""
+    return [
+        pytest.param(info.strip(), text, id=f"{page.relative_to(ROOT)}:{i}")
+        for page in PAGES
+        for i, (found, info, text) in enumerate(FENCE.findall(page.read_text(encoding="utf-8")))
+        if found == language
+    ]
+
+
+def commands() -> list[Any]:
+    out = []
+    for block in blocks("bash"):
+        for line in block.values[1].replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["scripts/quickstart"] and len(words) > 1:
+                words[0] = "shoal"
+            if words[:1] == ["shoal"]:
+                out.append(pytest.param(words[1:], id=" ".join(words)))
+    return out
+
+
+# ------------------------------------------------------------------------------------- snippets
+@pytest.mark.parametrize("words", commands())
+def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsed by the command's own resolver; the programs are wired and validated, and nothing is run."""
+    wired = []
+
+    def validate_only(name: str, system: Any, resolved: Any, **_: Any) -> Any:
+        program = system.program(resolved.cfg)
+        program.validate()
+        wired.append(program)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.run.start", validate_only)
+    words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))  # where the modules of one's own are
+    if "HalfCheetah-v5" in words:
+        pytest.importorskip("mujoco")
+    if words[0] == "eval":  # of a run that the reader has made
+        cli._options(cli._split(words[2:]), {"episodes": int, "seed": int, "sampled": bool}, "eval")
+        return
+    code = cli.main(words)
+    assert code == (130 if words[0] == "train" else 0)
+    assert len(wired) == (words[0] == "train")
+
+
+@pytest.mark.parametrize("info,text", blocks("python"))
+def test_python_parses(info: str, text: str) -> None:
+    tree = compile(text, "snippet", "exec", ast.PyCF_ONLY_AST)
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    for node in imported:
+        if str(node.module).split(".")[0] == "shoal":
+            exec(compile(ast.Module([node], []), "snippet", "exec"), {})
+    if info == "run":
+        exec(compile(text, "snippet", "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+# ------------------------------------------------------------------------------- system pages
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_page_per_system_with_five_headings(system: str) -> None:
+    page = SYSTEM_PAGES[system].read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == HEADINGS
+    for preset in load(system).PRESETS:
+        assert f"`{preset}`" in page, f"preset {preset} is not explained"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_drawing_is_the_program(system: str) -> None:
+    """Each page shows what the ``shoal draw`` command above it prints."""
+    page = SYSTEM_PAGES[system].read_text(encoding="utf-8")
+    (shown,) = [text for language, _, text in FENCE.findall(page) if language == "mermaid"]
+    module = load(system)
+    actors = 1 if system == "dqn" else 2
+    program = module.program(module.Config(env="CartPole-v1", actors=actors, device="cpu"))
+    assert shown == draw.mermaid(program)
+
+
+# --------------------------------------------------------------------------------------- metrics
+def documented() -> set[str]:
+    """Every name in the first column of docs/metrics.md."""
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def emitted_in(tree: ast.AST) -> set[str]:
+    """Literal names given to ``metrics.count``, ``record`` and ``phase``, to ``Update`` and to dicts called metrics."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        keyed: list[ast.expr | None] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            owner = ast.unparse(node.func.value)
+            if node.func.attr in ("count", "record", "phase") and owner.split(".")[-1] == "metrics":
+                keyed.append(node.args[0])
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Update" and node.args:
+            keyed += node.args[0].keys if isinstance(node.args[0], ast.Dict) else []
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "metrics"
+            and isinstance(node.value, ast.Dict)
+        ):
+            keyed += node.value.keys
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("metrics["):
+            assert isinstance(node.targets[0], ast.Subscript)
+            keyed.append(node.targets[0].slice)
+        found |= {key.value for key in keyed if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    return found
+
+
+def test_every_name_in_the_code_is_documented() -> None:
+    found: set[str] = set()
+    for path in (ROOT / "shoal").rglob("*.py"):
+        found |= emitted_in(ast.parse(path.read_text(encoding="utf-8")))
+    assert {"env_steps", "loss", "rho", "kl", "q_mean", "inference", "skipped_updates"} <= found, "the reader is broken"
+    assert found <= documented(), found - documented()
+
+
+def test_every_name_a_run_emits_is_documented_and_the_other_way_round() -> None:
+    names = documented()
+    told: set[str] = set()
+
+    class Watch:
+        def update(self, snapshot: Snapshot) -> None:
+            told.update(snapshot.counts, snapshot.records)
+            told.update(phase for phases in snapshot.shares.values() for phase in phases)
+            told.update(name for name in to_row(snapshot) if "/" not in name)
+
+    small = dict(env="CartPole-v1", actors=1, device="cpu", hidden=(8,), unroll=8, envs=2)
+    replay = dict(batch=8, min_replay=20, replay=500)
+    fields: dict[str, dict[str, Any]] = {"dqn": dict(replay, prioritised=True), "apex-dqn": replay}
+    for system in SYSTEMS:
+        module = load(system)
+        program = module.program(module.Config(**small, **fields.get(system, {})))
+        SerialRuntime().launch(program, seed=0, stop=Stop(updates=3), observers=[Watch()])
+    assert told <= names, told - names
+    elsewhere = {"wait:CHANNEL", "fill/CHANNEL", "time/ROLE/PHASE", "skipped_updates"}  # local only, or rare
+    assert names - told == elsewhere
