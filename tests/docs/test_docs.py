@@ -168,4 +168,4 @@ def test_every_name_a_run_emits_is_documented_and_the_other_way_round() -> None:
         SerialRuntime().launch(program, seed=0, stop=Stop(updates=3), observers=[Watch()])
     assert told <= names, told - names
     elsewhere = {"wait:CHANNEL", "fill/CHANNEL", "time/ROLE/PHASE", "skipped_updates"}  # local only, or rare
-    assert names - told == elsewhere
+    assert names - told <= elsewhere
