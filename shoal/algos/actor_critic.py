@@ -30,10 +30,10 @@ class ActorCritic(nn.Module):
         super().__init__()
         if separate_critic and core != "none":
             raise UsageError("a separate critic has no recurrent core: use separate_critic=false with lstm or gru")
-        self.encoder = orthogonal(Encoder(env.observations, torso, hidden, activation))
+        self.encoder = _encoder(env, torso, hidden, activation)
         self.core = RecurrentCore(core, self.encoder.features, core_size)
         self.policy = PolicyHead(self.core.features, env.action)
-        self.critic = orthogonal(Encoder(env.observations, torso, hidden, activation)) if separate_critic else None
+        self.critic = _encoder(env, torso, hidden, activation) if separate_critic else None
         self.value = ValueHead(self.core.features)
         vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
         self.norms = nn.ModuleDict({k: RunningNorm(env.observations[k].shape) for k in vectors})
@@ -73,6 +73,12 @@ class ActorCritic(nn.Module):
 
     def _value(self, obs: Tensors, y: Tensor) -> Tensor:
         return self.value(y if self.critic is None else self._encode(self.critic, obs))
+
+
+def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
+    """Orthogonal, gain sqrt(2) (Huang et al. 2022, detail 2); a network of the user's own stays as it is."""
+    encoder = Encoder(env.observations, torso, hidden, activation)
+    return encoder if encoder.own is not None else orthogonal(encoder)
 
 
 class ActorCriticAgent:

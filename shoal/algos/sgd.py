@@ -17,6 +17,7 @@ class SGDLearner:
     """The usual learner: minimise ``algorithm.loss`` by a torch optimiser.
 
     schedule: learning rate as a function of the update's number; None keeps the optimiser's.
+    parts: a batch of trajectories is learned from in this many gradient steps, each on its own share of the columns.
     max_grad_norm: global-norm clip. An update whose gradient is not finite is skipped and counted; after
     ten in a row the learner raises ShoalError.
     """
@@ -29,15 +30,24 @@ class SGDLearner:
         max_grad_norm: float | None = None,
         schedule: Callable[[int], float] | None = None,
         device: str = "cpu",
+        parts: int = 1,
     ) -> None:
         self.algorithm, self.optimiser = algorithm, optimiser
         self.max_grad_norm, self.schedule, self.device = max_grad_norm, schedule, torch.device(device)
+        self.parts = parts
         self.step = 0
         self.skipped = 0
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def update(self, batch: Batch) -> Update:
         batch = to_device(batch, self.device)
+        if self.parts == 1:
+            return self._step(batch)
+        updates = [self._step(part) for part in split(batch, self.parts)]
+        names = updates[0].metrics
+        return Update({k: sum(float(u.metrics[k]) for u in updates) / len(updates) for k in names})
+
+    def _step(self, batch: Batch) -> Update:
         if self.schedule is not None:
             set_learning_rate(self.optimiser, self.schedule(self.step))
         loss, update = self.algorithm.loss(batch)
@@ -55,8 +65,7 @@ class SGDLearner:
         self.algorithm.after_step(self.step)
         rate = self.optimiser.param_groups[0]["lr"]
         metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, **update.metrics}
-        if self.skipped:
-            metrics["skipped_updates"] = 1.0
+        metrics["skipped_updates"] = float(self.skipped > 0)
         return Update(metrics, update.priorities)
 
     def params(self) -> Tensors:
@@ -77,6 +86,13 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
         return batch
     items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
     return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))
+
+
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """A batch of trajectories as ``parts`` batches of fewer columns (views)."""
+    columns = {k: v.chunk(parts, 1 if k.partition("/")[0] not in ("state", "version") else 0)
+               for k, v in batch.items.items()}  # fmt: skip
+    return [batch._replace(items={k: v[i] for k, v in columns.items()}) for i in range(parts)]
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

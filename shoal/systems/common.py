@@ -116,7 +116,7 @@ def params_spec(network: Callable[[], nn.Module]) -> Spec:
 
 
 def messages_per_batch(batch: int, envs: int) -> int:
-    """How many messages of ``envs`` trajectories make a batch of ``batch`` (0: one message)."""
-    if batch % envs:
-        raise UsageError(f"batch ({batch} trajectories) must be a multiple of envs ({envs}), the size of one message")
-    return batch // envs or 1
+    """How many messages of ``envs`` trajectories are read at a time to learn from ``batch`` (0: one message)."""
+    if batch and batch % envs and envs % batch:
+        raise UsageError(f"batch ({batch} trajectories) must be a multiple or a divisor of envs ({envs})")
+    return max(1, batch // envs)

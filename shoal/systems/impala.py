@@ -30,7 +30,7 @@ class Config(CommonConfig):
     envs: int = 32
     unroll: int = 20
     batch: int = 0
-    """Trajectories per update: a multiple of `envs`; 0: one actor's message."""
+    """Trajectories per gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
     queue: int = 1
     """Messages that each actor may have waiting: bounds the policy lag."""
     gamma: float = 0.99
@@ -162,8 +162,9 @@ def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: Params
         return cfg.learning_rate * (max(0.0, 1.0 - update / updates) if cfg.anneal else 1.0)
 
     learner = SGDLearner(
-        VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device
-    )
+        VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device,
+        parts=max(1, cfg.envs // (cfg.batch or cfg.envs)),
+    )  # fmt: skip
     return LearnerRole(ctx, learner, trajectories, params)
 
 
