@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         processes.prepare()  # imports torch in the background while this process imports it too
     from shoal.api import ShoalError, UsageError, WiringError
 
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
     try:
         return COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
