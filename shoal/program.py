@@ -106,6 +106,8 @@ class Program:
         if reading != 1:
             raise WiringError(f"{where} has {reading} readers; a replay lives with exactly one")
         ((_, port),) = self.ends(channel, "read")
+        if "reward" not in channel.spec:
+            raise WiringError(f"{where} needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
         steps = channel.spec["reward"].shape
         try:
             check(channel.ratio, port.count, steps[0] * steps[1])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
-from shoal.algos.sgd import clip_gradients, set_learning_rate, to_device
+from shoal.algos.sgd import GradientStep, set_learning_rate, to_device
 from shoal.api import Batch, Tensors, Update
 from shoal.nets import RewardScaler
 from shoal.ops import gae, linear
@@ -49,7 +49,7 @@ class PPOLearner:
         self.nets, self.optimiser, self.cfg = nets, optimiser, settings
         self.rewards = RewardScaler(settings.gamma) if settings.scale_reward else None
         self.rng = torch.Generator().manual_seed(seed)
-        self.parameters = list(nets.parameters())
+        self.gradient_step = GradientStep(optimiser, settings.max_grad_norm)
         self.device = torch.device(nets.device)
         self.step = 0
         self.env_steps = 0
@@ -126,10 +126,8 @@ class PPOLearner:
             chunks = order.split(size)
             for chunk in chunks:
                 loss, metrics = self._loss(self._minibatch(data, chunk), clip)
-                self.optimiser.zero_grad(set_to_none=True)
-                loss.backward()
-                metrics["grad_norm"] = torch.tensor(clip_gradients(self.parameters, self.cfg.max_grad_norm))
-                self.optimiser.step()
+                metrics["grad_norm"] = torch.tensor(self.gradient_step(loss))
+                metrics["skipped_updates"] = torch.tensor(float(self.gradient_step.skipped > 0))
                 kl += metrics["kl"] / len(chunks)
                 if first_ratio_error is None:
                     first_ratio_error = metrics["ratio_error"]

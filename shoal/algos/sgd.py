@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,13 +13,36 @@ from shoal.api import Algorithm, Batch, ShoalError, Tensors, Update
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 
 
+class GradientStep:
+    """Backward pass, global-norm clip and optimiser step. A step whose gradient is not finite is skipped and
+    counted; after ten in a row it raises ShoalError."""
+
+    def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None) -> None:
+        self.optimiser, self.max_norm = optimiser, math.inf if max_norm is None else max_norm
+        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        self.skipped = 0  # in a row
+
+    def __call__(self, loss: torch.Tensor) -> float:
+        """Minimise ``loss``; returns the gradient's norm before clipping."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_norm))
+        if math.isfinite(norm):
+            self.optimiser.step()
+            self.skipped = 0
+            return norm
+        self.skipped += 1
+        if self.skipped >= MAX_SKIPPED:
+            raise ShoalError(f"the gradient was not finite in {MAX_SKIPPED} updates in a row")
+        return norm
+
+
 class SGDLearner:
     """The usual learner: minimise ``algorithm.loss`` by a torch optimiser.
 
     schedule: learning rate as a function of the update's number; None keeps the optimiser's.
     parts: a batch of trajectories is learned from in this many gradient steps, each on its own share of the columns.
-    max_grad_norm: global-norm clip. An update whose gradient is not finite is skipped and counted; after
-    ten in a row the learner raises ShoalError.
+    max_grad_norm: global-norm clip.
     """
 
     def __init__(
@@ -33,11 +56,9 @@ class SGDLearner:
         parts: int = 1,
     ) -> None:
         self.algorithm, self.optimiser = algorithm, optimiser
-        self.max_grad_norm, self.schedule, self.device = max_grad_norm, schedule, torch.device(device)
-        self.parts = parts
+        self.schedule, self.device, self.parts = schedule, torch.device(device), parts
+        self.gradient_step = GradientStep(optimiser, max_grad_norm)
         self.step = 0
-        self.skipped = 0
-        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def update(self, batch: Batch) -> Update:
         batch = to_device(batch, self.device)
@@ -51,21 +72,12 @@ class SGDLearner:
         if self.schedule is not None:
             set_learning_rate(self.optimiser, self.schedule(self.step))
         loss, update = self.algorithm.loss(batch)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = clip_gradients(self.parameters, self.max_grad_norm)
-        if math.isfinite(norm):
-            self.optimiser.step()
-            self.skipped = 0
-        else:
-            self.skipped += 1
-            if self.skipped >= MAX_SKIPPED:
-                raise ShoalError(f"the gradient was not finite in {MAX_SKIPPED} updates in a row")
+        norm = self.gradient_step(loss)
         self.step += 1
         self.algorithm.after_step(self.step)
         rate = self.optimiser.param_groups[0]["lr"]
         metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, **update.metrics}
-        metrics["skipped_updates"] = float(self.skipped > 0)
+        metrics["skipped_updates"] = float(self.gradient_step.skipped > 0)
         return Update(metrics, update.priorities)
 
     def params(self) -> Tensors:
@@ -98,8 +110,3 @@ def split(batch: Batch, parts: int) -> list[Batch]:
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     for group in optimiser.param_groups:
         group["lr"] = rate
-
-
-def clip_gradients(parameters: Sequence[torch.Tensor], max_norm: float | None) -> float:
-    """Scale gradients to a global norm of at most ``max_norm``; returns the norm before."""
-    return float(torch.nn.utils.clip_grad_norm_(parameters, math.inf if max_norm is None else max_norm))

@@ -186,7 +186,7 @@ def needed(plan: Plan) -> dict[str, int]:
     for name, ring in plan.rings.items():
         out[name] = ring.writers * ring.channel.capacity * ring.stride
         if ring.channel.table is not None:
-            out[name] += ring.channel.table.nbytes(ring.channel.spec)
+            out[name] += ring.channel.table.nbytes(ring.channel.spec, ring.writers)
     for name, store in plan.stores.items():
         out[name] = 2 * store.stride
     return out

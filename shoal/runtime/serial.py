@@ -27,6 +27,7 @@ from shoal.api import (
     Stop,
     Stopped,
     Tensors,
+    UsageError,
 )
 from shoal.data.limiter import RateLimiter
 from shoal.program import Program
@@ -41,7 +42,7 @@ class SerialQueue:
 
     def __init__(self, channel: Channel, writers: int):
         self.channel = channel
-        self.queues: list[deque[Arrays]] = [deque() for _ in range(writers)]
+        self.queues: list[deque[tuple[int, Arrays]]] = [deque() for _ in range(writers)]  # (version, item)
         self.turn = 0
 
     def fill(self) -> float:
@@ -60,7 +61,8 @@ class SerialWriter:
         return len(self.target.queues[self.index]) < self.target.channel.capacity
 
     def put(self, items: Arrays, version: int = 0) -> None:
-        with self.slot() as slot:
+        check_item(self.target.channel, items)
+        with self.slot(version) as slot:
             for name, array in slot.items():
                 array[...] = items[name]
 
@@ -74,7 +76,7 @@ class SerialWriter:
         if isinstance(self.target, SerialReplay):
             self.target.table.add(arrays, self.index, self.generation)
         else:
-            self.target.queues[self.index].append(arrays)
+            self.target.queues[self.index].append((version, arrays))
 
 
 class QueueReader:
@@ -99,16 +101,15 @@ class QueueReader:
             if queues[self.queue.turn]:
                 items.append(queues[self.queue.turn].popleft())
             self.queue.turn = (self.queue.turn + 1) % len(queues)
+        versions, arrays = zip(*items, strict=True)
         joined = {
-            name: torch.from_numpy(
-                np.concatenate([i[name] for i in items], f.axis) if len(items) > 1 else items[0][name]
-            )
-            for name, f in self.queue.channel.spec.items()
+            name: torch.from_numpy(np.concatenate([a[name] for a in arrays], f.axis) if len(arrays) > 1 else a0)
+            for (name, f), a0 in zip(self.queue.channel.spec.items(), arrays[0].values(), strict=True)
         }
-        return Batch(joined)
+        return Batch(joined, versions=versions)
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
-        raise TypeError(f"channel '{self.queue.channel.name}' is a queue: its items have no priorities")
+        raise UsageError(f"channel '{self.queue.channel.name}' is a queue: its items have no priorities")
 
 
 class SerialReplay:
@@ -285,6 +286,15 @@ class SerialRuntime:
             snapshot = aggregator.snapshot({n: b.fill() for n, b in backs.items() if hasattr(b, "fill")})
             for observer in observers:
                 observer.update(snapshot)
+
+
+def check_item(channel: Channel, items: Arrays) -> None:
+    """Raise UsageError unless ``items`` has the names and shapes of the channel's spec."""
+    if items.keys() != channel.spec.keys():
+        raise UsageError(f"channel '{channel.name}' has the fields {sorted(channel.spec)}, put got {sorted(items)}")
+    for name, f in channel.spec.items():
+        if np.shape(items[name]) != f.shape:
+            raise UsageError(f"channel '{channel.name}': field '{name}' is {f.shape}, put got {np.shape(items[name])}")
 
 
 def _describe(program: str, replicas: list[tuple[str, Role, dict[str, Any], Recorder]]) -> str:

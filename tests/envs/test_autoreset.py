@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import counting
+import counting_env as counting
 import numpy as np
 import pytest
 
 from shoal.api import EnvStep, Episode
 from shoal.envs import EnvOptions, make
 
-FILE = str(Path(__file__).parent / "counting.py")
+FILE = str(Path(__file__).parent / "counting_env.py")
 NUM = 5
 
 

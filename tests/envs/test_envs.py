@@ -14,7 +14,7 @@ from shoal.envs import EnvOptions, make, spec
 from shoal.envs.batch import sub_seeds
 from shoal.envs.toy import TOYS
 
-FILE = str(Path(__file__).parent / "counting.py")
+FILE = str(Path(__file__).parent / "counting_env.py")
 
 
 def random_action(batch: EnvBatch, rng: np.random.Generator) -> np.ndarray:

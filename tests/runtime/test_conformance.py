@@ -148,9 +148,7 @@ def test_each_waits_for_every_writer_and_keeps_their_order(connect: Any) -> None
     assert not reader.ready()
 
 
-def test_an_item_tells_the_version_it_was_made_with(connect: Any, request: pytest.FixtureRequest) -> None:
-    if connect is serial:
-        request.applymarker(pytest.mark.xfail(reason="the serial queue does not carry versions yet", strict=False))
+def test_an_item_tells_the_version_it_was_made_with(connect: Any) -> None:
     (writer,), reader = queue(connect, count=2)
     writer.put(item(0), version=5)
     with writer.slot(version=6) as slot:

@@ -118,7 +118,7 @@ class Table:
 class TableSpec:
     bytes: int = 1000
 
-    def nbytes(self, unroll: api.Spec) -> int:
+    def nbytes(self, unroll: api.Spec, writers: int = 1) -> int:
         return self.bytes
 
     def build(self, unroll: api.Spec, writers: int, seed: int) -> Any:
