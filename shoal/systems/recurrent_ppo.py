@@ -77,8 +77,8 @@ PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et
     torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    envs=16, unroll=64, steps=2_000_000, epochs=4, minibatches=8, learning_rate=5e-4, clip=0.1, entropy_cost=0.01,
-    reward_clip="sign", torso="nature", activation="relu",
+    envs=16, unroll=64, steps=2_000_000, epochs=4, minibatches=8, learning_rate=1e-3, clip=0.1, entropy_cost=0.01,
+    reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
 MUJOCO: dict[str, Any] = dict(
     actors=1, envs=1, unroll=2048, epochs=10, minibatches=32, steps=1_000_000, learning_rate=3e-4, clip=0.2,
