@@ -97,9 +97,11 @@ class Progress:
         resolved: Any = None,
         path: Path | None = None,
         file: IO[str] | None = None,
+        buffers: Mapping[str, int] | None = None,
     ):
         self.system, self.env, self.stop, self.resolved, self.path = system, env, stop, resolved, path
         self.file = file or sys.stdout
+        self.buffers = buffers or {}
         self.live: Any = None
         self._last_line = -math.inf
         self._memory, self._memory_at = 0, -math.inf
@@ -150,6 +152,9 @@ class Progress:
         out = [("system", self.system), ("environment", f"{self.env.id} by {self.env.backend}{why}")]
         if self.resolved is not None:
             out.append(("preset", f"{self.resolved.preset} ({self.resolved.why})"))
+        if self.buffers:
+            parts = ", ".join(f"{name} {human_bytes(n)}" for name, n in self.buffers.items())
+            out.append(("buffers", f"{human_bytes(sum(self.buffers.values()))} ({parts})"))
         if self.path is not None:
             out.append(("run", str(self.path)))
         return out

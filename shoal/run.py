@@ -123,7 +123,7 @@ def start(
         if not quiet:
             from shoal.progress import Progress
 
-            progress = Progress(program.name, spec, stop, resolved, directory.path)
+            progress = Progress(program.name, spec, stop, resolved, directory.path, buffers=program.memory())
             observers.append(progress)
         launch: Any = launcher.launch
         report = launch(program, seed=seed, stop=stop, run_dir=directory.path, observers=observers)

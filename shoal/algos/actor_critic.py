@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
-from shoal.nets import Encoder, PolicyHead, RecurrentCore, RunningNorm, ValueHead, autocast, orthogonal
+from shoal.nets import Encoder, PolicyHead, RecurrentCore, RewardScaler, RunningNorm, ValueHead, autocast, orthogonal
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
@@ -20,11 +20,13 @@ class ActorCritic(nn.Module):
 
     separate_critic: the value has an encoder of its own (no core then). normalise_obs: vector observations are
     normalised by running statistics, which are buffers of this module and so travel and are saved with it.
+    normalise_reward: a discount; ``rewards`` then divides rewards by the running deviation of the discounted return.
     """
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: Sequence[int] = (64, 64), activation: Activation = "tanh",
         core: Kind = "none", core_size: int = 128, separate_critic: bool = False, normalise_obs: bool = False,
+        normalise_reward: float | None = None,
         precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__()
@@ -37,6 +39,7 @@ class ActorCritic(nn.Module):
         self.value = ValueHead(self.core.features)
         vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
         self.norms = nn.ModuleDict({k: RunningNorm(env.observations[k].shape) for k in vectors})
+        self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)
         self.device = device

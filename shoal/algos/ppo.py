@@ -17,7 +17,6 @@ from torch import Tensor
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
 from shoal.algos.sgd import GradientStep, set_learning_rate, to_device
 from shoal.api import Batch, Tensors, Update
-from shoal.nets import RewardScaler
 from shoal.ops import gae, linear
 
 
@@ -38,7 +37,6 @@ class PPOSettings:
     entropy_cost: float
     max_grad_norm: float
     target_kl: float | None
-    scale_reward: bool
     total_steps: int
 
 
@@ -47,7 +45,6 @@ class PPOLearner:
 
     def __init__(self, nets: ActorCritic, optimiser: torch.optim.Optimizer, settings: PPOSettings, seed: int) -> None:
         self.nets, self.optimiser, self.cfg = nets, optimiser, settings
-        self.rewards = RewardScaler(settings.gamma) if settings.scale_reward else None
         self.rng = torch.Generator().manual_seed(seed)
         self.gradient_step = GradientStep(optimiser, settings.max_grad_norm)
         self.device = torch.device(nets.device)
@@ -75,7 +72,6 @@ class PPOLearner:
         return {
             "nets": self.nets.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "rewards": self.rewards.state_dict() if self.rewards else {},
             "step": self.step,
             "env_steps": self.env_steps,
         }
@@ -83,8 +79,6 @@ class PPOLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nets.load_state_dict(state["nets"])
         self.optimiser.load_state_dict(state["optimiser"])
-        if self.rewards:
-            self.rewards.load_state_dict(state["rewards"])
         self.step, self.env_steps = state["step"], state["env_steps"]
 
     @torch.no_grad()
@@ -92,8 +86,8 @@ class PPOLearner:
         """Advantages and returns [T, B], beside what the loss needs of the batch."""
         discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
         reward, value = items["reward"], items["value"][:-1]
-        if self.rewards is not None:
-            reward = self.rewards(reward, cut, items["valid"])
+        if self.nets.rewards is not None:
+            reward = self.nets.rewards(reward, cut, items["valid"])
         advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
         return {
             **{k: v[:-1] for k, v in observations(items).items()},

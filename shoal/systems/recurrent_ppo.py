@@ -100,6 +100,7 @@ def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     return ActorCritic(
         env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
         core=cfg.core, core_size=cfg.core_size, separate_critic=cfg.separate_critic, normalise_obs=cfg.normalise_obs,
+        normalise_reward=cfg.gamma if cfg.normalise_reward else None,
         precision=cfg.precision, device=device,
     )  # fmt: skip
 
@@ -126,7 +127,7 @@ def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWrit
         gamma=cfg.gamma, gae_lambda=cfg.gae_lambda, clip=cfg.clip, clip_value=cfg.clip_value, epochs=cfg.epochs,
         minibatches=cfg.minibatches, learning_rate=cfg.learning_rate, anneal=cfg.anneal, anneal_clip=cfg.anneal_clip,
         value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, max_grad_norm=cfg.max_grad_norm,
-        target_kl=cfg.target_kl, scale_reward=cfg.normalise_reward, total_steps=cfg.steps,
+        target_kl=cfg.target_kl, total_steps=cfg.steps,
     )  # fmt: skip
     optimiser = torch.optim.Adam(nets.parameters(), eps=cfg.optimiser_eps, fused=True)
     return LearnerRole(ctx, PPOLearner(nets, optimiser, settings, ctx.seed), rollouts, params)
