@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -62,8 +63,8 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:
         """Merge observations [T, B, ...] where ``mask`` [T, B] into the running statistics."""
-        for name, norm in self.norms.items():
-            norm.update(obs[name], mask)
+        for name in self.norms:
+            cast(RunningNorm, self.norms[name]).update(obs[name], mask)
 
     def _normalise(self, obs: Tensors) -> Tensors:
         return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if len(self.norms) else obs

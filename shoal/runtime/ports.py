@@ -10,6 +10,7 @@ import torch
 
 from shoal import api
 from shoal.runtime.layout import Plan
+from shoal.runtime.metrics import Recorder
 from shoal.runtime.ring import Consumer, Producer
 from shoal.runtime.seeds import replica_seed
 from shoal.runtime.session import Session
@@ -137,8 +138,9 @@ class _Joined:
 class ReplayReader:
     """Owns the table of a replay channel: drains the rings and samples as the ratio allows."""
 
-    def __init__(self, consumer: Consumer, table: api.Replay, limiter: Any, count: int) -> None:
+    def __init__(self, consumer: Consumer, table: api.Replay, limiter: Any, count: int, metrics: Recorder) -> None:
         self._consumer, self._table, self._limiter, self._count = consumer, table, limiter, count
+        self._metrics = metrics
         self._next = 0
 
     def ready(self) -> bool:
@@ -149,7 +151,8 @@ class ReplayReader:
         self._drain()
         if not self._can_sample():
             self._consumer.wait(self._progress)
-        return self._table.sample(self._count)
+        with self._metrics.phase("sample"):
+            return self._table.sample(self._count)
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self._table.reprioritise(keys.detach().cpu().numpy(), priorities.detach().cpu().numpy())
@@ -174,7 +177,8 @@ class ReplayReader:
                     self._next = ring
                     return
                 generation = consumer.header(ring)[1]
-                table.add(consumer.arrays(ring), consumer.writers[ring], generation)
+                with self._metrics.phase("insert"):
+                    table.add(consumer.arrays(ring), consumer.writers[ring], generation)
                 consumer.release(ring)
 
 
@@ -216,4 +220,4 @@ def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: 
     table = channel.table.build(channel.spec, ring.writers, replica_seed(seed, channel.name, 0, generation))
     reward = channel.spec.get("reward")  # [T, E] of an unroll: so many items may one insertion bring
     items = int(np.prod(reward.shape)) if reward is not None else 1
-    return ReplayReader(consumer, table, RateLimiter(channel.ratio, items), port.count)
+    return ReplayReader(consumer, table, RateLimiter(channel.ratio, items), port.count, session.metrics)

@@ -14,6 +14,7 @@ from shoal import api
 from shoal.data.limiter import RateLimiter
 from shoal.runtime import layout, memory, ports
 from shoal.runtime.layout import STOP
+from shoal.runtime.metrics import Recorder
 from shoal.runtime.ports import EachReader, QueueReader, ReplayReader
 from shoal.runtime.ring import Producer
 from shoal.runtime.seeds import replica_seed
@@ -130,7 +131,7 @@ def test_a_replay_keeps_its_ratio() -> None:
     producers, consumer = ends(session, plan)
     ratio = api.Ratio(min_size=4, samples_per_insert=2.0, slack=4.0)
     table = Table()
-    reader = ReplayReader(consumer, table, RateLimiter(ratio), 4)
+    reader = ReplayReader(consumer, table, RateLimiter(ratio), 4, Recorder())
     numbers, worst = [0, 0], 0.0
     for _ in range(300):
         for i, producer in enumerate(producers):
@@ -149,7 +150,7 @@ def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
     session, plan = queue()
     (producer,), consumer = ends(session, plan)
     table = Table()
-    reader = ReplayReader(consumer, table, RateLimiter(api.Ratio(min_size=2)), 1)
+    reader = ReplayReader(consumer, table, RateLimiter(api.Ratio(min_size=2)), 1, Recorder())
     producer.put(item(0, 0, 0))
     assert not reader.ready()
     session.arena.words[STOP // 8] = 1
