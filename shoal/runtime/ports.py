@@ -140,7 +140,7 @@ class ReplayReader:
 
     def __init__(self, consumer: Consumer, table: api.Replay, limiter: Any, count: int, metrics: Recorder) -> None:
         self._consumer, self._table, self._limiter, self._count = consumer, table, limiter, count
-        self._metrics = metrics
+        self.metrics = metrics
         self._next = 0
 
     def ready(self) -> bool:
@@ -151,7 +151,7 @@ class ReplayReader:
         self._drain()
         if not self._can_sample():
             self._consumer.wait(self._progress)
-        with self._metrics.phase("sample"):
+        with self.metrics.phase("sample"):
             return self._table.sample(self._count)
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
@@ -177,7 +177,7 @@ class ReplayReader:
                     self._next = ring
                     return
                 generation = consumer.header(ring)[1]
-                with self._metrics.phase("insert"):
+                with self.metrics.phase("insert"):
                     table.add(consumer.arrays(ring), consumer.writers[ring], generation)
                 consumer.release(ring)
 
