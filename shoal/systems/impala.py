@@ -76,7 +76,7 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
     steps=4_000_000, envs=32, unroll=20, batch=8, trace_lambda=0.95, normalise_advantage=True, learning_rate=6e-4,
-    reward_clip="sign", torso="impala-shallow", entropy_cost=0.01,
+    reward_clip="sign", torso="impala-shallow", entropy_cost=0.003,
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
     steps=1_000_000, gamma=0.98, learning_rate=2e-3, value_cost=0.1, max_grad_norm=1.0, entropy_cost=0.005,

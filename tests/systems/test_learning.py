@@ -15,7 +15,7 @@ from shoal.systems import load
 
 Q = dict(min_replay=200, epsilon_steps=3_000, hidden=(64,), batch=32, envs=8, unroll=4)
 APEX = dict(Q, actors=1, epsilon_base=0.1)
-IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,))
+IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,), learning_rate=5e-3, max_grad_norm=1.0)
 PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=3e-3)
 MEMORY = dict(core="lstm", core_size=32, last_action_reward=False)
 
@@ -28,7 +28,7 @@ CASES = [
     ("apex-dqn", "toy:corridor", 8_000, 0.8, APEX),
     ("impala", "toy:bandit-identity", 20_000, 7.0, IMPALA),
     ("impala", "toy:multi", 40_000, 7.0, IMPALA),
-    ("impala", "toy:point", 60_000, -1.5, dict(IMPALA, learning_rate=3e-3, entropy_cost=0.0)),
+    ("impala", "toy:point", 120_000, -2.5, dict(IMPALA, entropy_cost=0.0)),
     ("impala", "toy:memory", 60_000, 0.8, dict(IMPALA, **MEMORY)),
     ("impala", "toy:dict", 40_000, 7.0, IMPALA),
     ("recurrent-ppo", "toy:bandit-identity", 15_000, 7.0, PPO),
