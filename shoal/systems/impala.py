@@ -79,7 +79,8 @@ ATARI: dict[str, Any] = dict(
     reward_clip="sign", torso="impala-shallow", entropy_cost=0.003,
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    steps=1_000_000, gamma=0.98, learning_rate=2e-3, value_cost=0.1, max_grad_norm=1.0, entropy_cost=0.005,
+    steps=1_500_000, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=1e-3, value_cost=0.25, max_grad_norm=1.0,
+    entropy_cost=0.005,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
     steps=5_000_000, unroll=32, gamma=0.995, trace_lambda=0.95, reward_scale=0.05, learning_rate=1e-3,
