@@ -49,8 +49,8 @@ RECIPES = {
     "cartpole-impala": Recipe("impala", "CartPole-v1", 1_500_000, 475, stop=490),
     "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 300_000, 475, stop=490),
     "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 300_000, 200, greedy=True),
-    "lunarlander-impala": Recipe("impala", "LunarLander-v3", 5_000_000, 200, stop=230),
-    "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=230),
+    "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, stop=220),
+    "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=220),
     "memory-lstm": Recipe(
         "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_500_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},

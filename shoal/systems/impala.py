@@ -55,8 +55,6 @@ class Config(CommonConfig):
     """Epsilon of the optimiser."""
     max_grad_norm: float = 0.5
     """Global gradient norm."""
-    normalise_advantage: bool = False
-    """Standardise the advantages of a batch (not in the paper): rare rewards then weigh as much as dense ones."""
     reduction: Literal["mean", "sum"] = "mean"
     """Of the loss over batch and time (the paper sums)."""
     core: Literal["none", "lstm", "gru"] = "none"
@@ -75,16 +73,16 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    steps=4_000_000, envs=32, unroll=20, batch=8, trace_lambda=0.95, normalise_advantage=True, learning_rate=6e-4,
-    reward_clip="sign", torso="impala-shallow", entropy_cost=0.003,
+    steps=4_000_000, envs=16, unroll=20, batch=4, learning_rate=5e-4, reward_clip="sign", torso="impala-shallow",
+    entropy_cost=0.001,
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
     steps=1_500_000, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=1e-3, value_cost=0.25, max_grad_norm=1.0,
     entropy_cost=0.005,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=5_000_000, unroll=32, gamma=0.995, trace_lambda=0.95, reward_scale=0.05, learning_rate=1e-3,
-    max_grad_norm=1.0, entropy_cost=0.01, hidden=(128, 128),
+    steps=2_000_000, unroll=8, batch=8, gamma=0.995, reward_scale=0.05, learning_rate=7e-4, max_grad_norm=1.0,
+    entropy_cost=0.0005, hidden=(128, 128),
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
@@ -108,8 +106,7 @@ class VTraceLoss:
         )  # fmt: skip
         mask = items["valid"].float()
         scale = 1.0 / mask.sum() if cfg.reduction == "mean" else 1.0
-        advantages = standardise(targets.pg_advantages, mask) if cfg.normalise_advantage else targets.pg_advantages
-        policy_loss = -(advantages * log_prob * mask).sum() * scale
+        policy_loss = -(targets.pg_advantages * log_prob * mask).sum() * scale
         value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
         entropy = (dist.entropy(policy) * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
@@ -128,13 +125,6 @@ class VTraceLoss:
 
     def actor_params(self) -> Tensors:
         return dict(self.nets.state_dict())
-
-
-def standardise(x: Tensor, mask: Tensor) -> Tensor:
-    """Zero mean and unit variance over the entries where ``mask`` is 1."""
-    n = mask.sum()
-    centred = x - (x * mask).sum() / n
-    return centred / (((centred * mask).square().sum() / n).sqrt() + 1e-8)
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
