@@ -12,6 +12,7 @@ from shoal.api import Action
 from shoal.nets.distributions import ActionDistribution
 from shoal.nets.init import POLICY_GAIN, VALUE_GAIN, orthogonal
 from shoal.nets.precision import full
+from shoal.ops import dueling
 
 
 class PolicyHead(nn.Module):
@@ -67,12 +68,7 @@ class DuelingQHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with full(x.device):
             x = scale_gradient(x.float(), 1 / math.sqrt(2))
-            return combine_dueling(self.value(x), self.advantage(x))
-
-
-def combine_dueling(value: Tensor, advantage: Tensor) -> Tensor:
-    """value [..., 1], advantage [..., A] -> Q [..., A]."""
-    return value + advantage - advantage.mean(-1, keepdim=True)
+            return dueling(self.value(x), self.advantage(x))
 
 
 class _ScaleGradient(torch.autograd.Function):

@@ -6,7 +6,6 @@ Horgan et al. 2018, "Distributed Prioritized Experience Replay".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,14 @@ import torch
 
 from shoal.algos.q_learning import QAgent, QLearning
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
-from shoal.data import TableSpec
+from shoal.api import Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
 from shoal.envs import make
 from shoal.ops import epsilon_ladder
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems import dqn
-from shoal.systems.common import cores, env_spec, params_spec, require_actions
+from shoal.systems.common import cores, env_spec, require_actions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,22 +94,6 @@ def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsW
 
 
 def program(cfg: Config) -> Program:
-    env = env_spec(cfg)
-    require_actions("apex-dqn", env, "discrete")
-    p = Program("apex-dqn")
-    table = TableSpec(
-        capacity=cfg.replay, n_step=cfg.n_step, gamma=cfg.gamma, stack=env.stack, pad=env.pad,
-        sampler=cfg.sampler if cfg.prioritised else "uniform", alpha=cfg.priority_exponent,
-        initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every,
-    )  # fmt: skip
-    transitions = p.channel(Channel("transitions", "replay", stream_spec(cfg), 2, dqn.ratio(cfg), table))
-    params = p.channel(Channel("params", "params", params_spec(lambda: dqn.network(cfg))))
-    p.role(
-        "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
-        transitions=transitions.writer(), params=params.reader(),
-    )  # fmt: skip
-    p.role(
-        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        transitions=transitions.reader(cfg.batch), params=params.writer(),
-    )  # fmt: skip
-    return p
+    require_actions("apex-dqn", env_spec(cfg), "discrete")
+    table = dqn.table_spec(cfg, initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)
+    return dqn.wire("apex-dqn", cfg, stream_spec(cfg), table, make_actor, make_learner)

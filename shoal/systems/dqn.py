@@ -157,20 +157,29 @@ def stream_spec(cfg: Config) -> Spec:
 
 
 def program(cfg: Config) -> Program:
+    return wire("dqn", cfg, stream_spec(cfg), table_spec(cfg), make_actor, make_learner)
+
+
+def table_spec(cfg: Config, **fields: Any) -> TableSpec:
+    """The replay table; ``fields`` are what Ape-X adds."""
     env = env_spec(cfg)
-    p = Program("dqn")
-    table = TableSpec(
+    return TableSpec(
         capacity=cfg.replay, n_step=cfg.n_step, gamma=cfg.gamma, stack=env.stack, pad=env.pad,
-        sampler=cfg.sampler if cfg.prioritised else "uniform", alpha=cfg.priority_exponent,
+        sampler=cfg.sampler if cfg.prioritised else "uniform", alpha=cfg.priority_exponent, **fields,
     )  # fmt: skip
-    transitions = p.channel(Channel("transitions", "replay", stream_spec(cfg), 2, ratio(cfg), table))
+
+
+def wire(name: str, cfg: Config, stream: Spec, table: TableSpec, actor: Any, learner: Any) -> Program:
+    """Actors -> replay -> learner -> parameters -> actors: the topology of DQN and of Ape-X DQN."""
+    p = Program(name)
+    transitions = p.channel(Channel("transitions", "replay", stream, 2, ratio(cfg), table))
     params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
     p.role(
-        "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
+        "actor", partial(actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
         transitions=transitions.writer(), params=params.reader(),
     )  # fmt: skip
     p.role(
-        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        "learner", partial(learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
         transitions=transitions.reader(cfg.batch), params=params.writer(),
     )  # fmt: skip
     return p

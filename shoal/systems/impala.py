@@ -140,7 +140,8 @@ def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
 
 def trajectory_spec(cfg: Config) -> Spec:
     env = env_spec(cfg, cfg.last_action_reward)
-    nets = agent(cfg).nets
+    with torch.device("meta"):  # shapes only
+        nets = network(cfg)
     state = {k: tuple(v.shape[1:]) for k, v in nets.initial_state(1).items()}
     return unroll_spec(env, cfg.unroll, cfg.envs, {"policy": ((nets.dist.params_size,), "float32")}, state)
 

@@ -112,7 +112,9 @@ def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
 
 def rollout_spec(cfg: Config) -> Spec:
     env = env_spec(cfg, cfg.last_action_reward)
-    state = {k: tuple(v.shape[1:]) for k, v in network(cfg).initial_state(1).items()}
+    with torch.device("meta"):  # shapes only
+        nets = network(cfg)
+    state = {k: tuple(v.shape[1:]) for k, v in nets.initial_state(1).items()}
     return unroll_spec(env, cfg.unroll, cfg.envs, {"log_prob": ((), "float32"), "value": ((), "float32")}, state)
 
 

@@ -5,7 +5,8 @@ import torch
 
 from shoal.api import Action
 from shoal.nets import DuelingQHead, PolicyHead, QHead, ValueHead
-from shoal.nets.heads import combine_dueling, scale_gradient
+from shoal.nets.heads import scale_gradient
+from shoal.ops import dueling
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def test_value_and_q_heads():
 
 def test_dueling_worked_numbers():
     v, a = torch.tensor([2.0]), torch.tensor([1.0, 3.0, -1.0])
-    assert combine_dueling(v, a).tolist() == [2.0, 4.0, 0.0]
-    assert combine_dueling(v, a + 7).tolist() == [2.0, 4.0, 0.0]
+    assert dueling(v, a).tolist() == [2.0, 4.0, 0.0]
+    assert dueling(v, a + 7).tolist() == [2.0, 4.0, 0.0]
 
 
 def test_dueling_scales_the_torsos_gradient_only():
@@ -51,7 +52,7 @@ def test_dueling_scales_the_torsos_gradient_only():
     scaled, own = x.grad.clone(), head.value[0].weight.grad.clone()
     x.grad = None
     head.zero_grad()
-    combine_dueling(head.value(x), head.advantage(x)).sum().backward()
+    dueling(head.value(x), head.advantage(x)).sum().backward()
     torch.testing.assert_close(scaled, x.grad / math.sqrt(2))
     torch.testing.assert_close(own, head.value[0].weight.grad)
 
