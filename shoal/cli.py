@@ -6,7 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.flags import Groups
 
 USAGE = """\
 shoal: distributed deep reinforcement learning in PyTorch
@@ -30,7 +33,6 @@ shoal: distributed deep reinforcement learning in PyTorch
 SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
 Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 interrupted (what was learnt is saved).
 """
-Groups = list[tuple[str, list[str]]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,6 +77,7 @@ def _fail(sentence: str, code: int) -> int:
 
 # -------------------------------------------------------------------------------------- commands
 def train(args: list[str]) -> int:
+    from shoal.flags import choice
     from shoal.run import RUNTIMES, start
 
     name, system, groups = _system(args, "train")
@@ -84,7 +87,7 @@ def train(args: list[str]) -> int:
         groups,
         {"runtime": str, "run-dir": str, "seconds": float, "until-return": float, "seed": int, "quiet": bool},
     )
-    _choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
+    choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
     quiet = bool(opts.get("quiet"))
     run = start(
         name,
@@ -111,9 +114,10 @@ def list_systems(args: list[str]) -> int:
     from importlib.util import find_spec
     from pathlib import Path
 
+    from shoal.flags import options, split
     from shoal.systems import SYSTEMS
 
-    _options(_split(args), {}, "systems")
+    options(split(args), {}, "systems")
     for name, module in SYSTEMS.items():
         spec = find_spec(module)
         if spec is not None and spec.origin is not None:
@@ -126,6 +130,7 @@ def draw(args: list[str]) -> int:
     from pathlib import Path
 
     from shoal import draw as pictures
+    from shoal.flags import choice
 
     name, system, groups = _system(args, "draw")
     opts, resolved = _resolve(name, system, groups, {"format": str, "output": str})
@@ -135,7 +140,7 @@ def draw(args: list[str]) -> int:
     output = opts.get("output")
     by_name = {".svg": "svg", ".mmd": "mermaid"}.get(Path(output).suffix, "text") if output else "text"
     kind = opts.get("format", by_name)
-    _choice("--format", kind, tuple(formats))
+    choice("--format", kind, tuple(formats))
     program = system.program(resolved.cfg)
     program.validate()
     picture = formats[kind](program)
@@ -173,25 +178,21 @@ def config(args: list[str]) -> int:
     return 0
 
 
-def evaluate(args: list[str]) -> int:
-    from statistics import mean, stdev
+def of_runs(command: str) -> Callable[[list[str]], int]:
+    """A command of ``cli_runs``, imported when it is used."""
 
-    from shoal.api import UsageError
-    from shoal.run import Run
+    def call(args: list[str]) -> int:
+        from shoal import cli_runs
 
-    if not args or args[0].startswith("--"):
-        raise UsageError("shoal eval needs a run directory first, for example: shoal eval runs/NAME")
-    opts = _options(_split(args[1:]), {"episodes": int, "seed": int, "sampled": bool}, "eval")
-    policy = Run.open(args[0]).policy()
-    returns = policy.evaluate(opts.get("episodes", 20), opts.get("seed", 0), not opts.get("sampled", False))
-    spread = f" ± {stdev(returns):.4g}" if len(returns) > 1 else ""
-    print("returns: " + " ".join(f"{r:g}" for r in returns))
-    print(f"mean {mean(returns):.4g}{spread} over {len(returns)} episodes")
-    return 0
+        run: Callable[[list[str]], int] = getattr(cli_runs, command)
+        return run(args)
+
+    return call
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train, "systems": list_systems, "config": config, "draw": draw, "eval": evaluate,
+    "train": train, "systems": list_systems, "config": config, "draw": draw,
+    "eval": of_runs("evaluate"),
 }  # fmt: skip
 
 
@@ -200,27 +201,12 @@ def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
     """(name, module, the flags after it)."""
     from shoal import systems
     from shoal.api import UsageError
+    from shoal.flags import split
 
     if not args or args[0].startswith("--"):
         example = f"shoal {command} dqn" + (" --env CartPole-v1" if command == "train" else "")
         raise UsageError(f"shoal {command} needs a system first, for example: {example}")
-    return args[0], systems.load(args[0]), _split(args[1:])
-
-
-def _split(args: list[str]) -> Groups:
-    """Flags and the words after each."""
-    from shoal.api import UsageError
-
-    groups: Groups = []
-    for word in args:
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
-            groups.append((flag, [value] if equals else []))
-        elif groups:
-            groups[-1][1].append(word)
-        else:
-            raise UsageError(f"unexpected '{word}': expected flags such as --env ID")
-    return groups
+    return args[0], systems.load(args[0]), split(args[1:])
 
 
 def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tuple[dict[str, Any], Any]:
@@ -228,7 +214,7 @@ def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tu
     import dataclasses
 
     from shoal.config import resolve
-    from shoal.flags import parse_flags, short_name, unknown
+    from shoal.flags import options, parse_flags, short_name, unknown
 
     own = {**own, "preset": str, "config": str}
     mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
@@ -238,38 +224,6 @@ def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tu
         key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
         if key not in fields and key.removeprefix("no_") not in fields:
             raise unknown("flag", key, [*fields, *own], short_name(name))
-    opts = _options(mine, own, name)
+    opts = options(mine, own, name)
     flags = parse_flags(system.Config, rest, short_name(name))
     return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
-
-
-def _options(groups: Groups, own: dict[str, type], command: str) -> dict[str, Any]:
-    from shoal.api import UsageError
-    from shoal.flags import describe, unknown
-
-    out: dict[str, Any] = {}
-    for flag, words in groups:
-        key = flag.removeprefix("--").replace("_", "-")
-        if key not in own:
-            if not own:
-                raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
-            raise unknown("flag", key, list(own), f"shoal {command}")
-        hint = own[key]
-        if hint is bool and not words:
-            out[key] = True
-            continue
-        try:
-            if hint is bool or len(words) != 1:
-                raise ValueError
-            out[key] = hint(words[0])
-        except ValueError:
-            expected = "no value" if hint is bool else describe(hint)
-            raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
-    return out
-
-
-def _choice(flag: str, value: str, names: Sequence[str]) -> None:
-    from shoal.flags import unknown
-
-    if value not in names:
-        raise unknown("value", value, names, flag)

@@ -12,6 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.api import UsageError
 
+Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
+
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The valid name that is closest to a wrong one: by initials (``lr``), by parts, then by spelling."""
@@ -179,3 +181,47 @@ def _parse_flag(field: str, hint: Any, words: list[str]) -> Any:
             return tyro.cli(one, args=["--value", *words], console_outputs=False).value
     except SystemExit:
         raise UsageError(f"{flag} expects {describe(hint)}, found '{' '.join(words)}'") from None
+
+
+# ------------------------------------------------------------------------------ a command's words
+def split(args: list[str]) -> Groups:
+    """Flags and the words after each."""
+    groups: Groups = []
+    for word in args:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            groups.append((flag, [value] if equals else []))
+        elif groups:
+            groups[-1][1].append(word)
+        else:
+            raise UsageError(f"unexpected '{word}': expected flags such as --env ID")
+    return groups
+
+
+def options(groups: Groups, own: Mapping[str, type], command: str) -> dict[str, Any]:
+    """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type, bool for a switch."""
+    out: dict[str, Any] = {}
+    for flag, words in groups:
+        key = flag.removeprefix("--").replace("_", "-")
+        if key not in own:
+            if not own:
+                raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
+            raise unknown("flag", key, list(own), f"shoal {command}")
+        hint = own[key]
+        if hint is bool and not words:
+            out[key] = True
+            continue
+        try:
+            if hint is bool or len(words) != 1:
+                raise ValueError
+            out[key] = hint(words[0])
+        except ValueError:
+            expected = "no value" if hint is bool else describe(hint)
+            raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
+    return out
+
+
+def choice(flag: str, value: str, names: Sequence[str]) -> None:
+    """Raise UsageError unless ``value`` is one of ``names``."""
+    if value not in names:
+        raise unknown("value", value, names, flag)

@@ -25,11 +25,12 @@ ALLOWED: dict[str, set[str] | None] = {
     "flags": set(),
     "draw": {"program", "draw_svg"},
     "draw_svg": {"program", "draw"},
-    "policy": {"systems", "envs"},
+    "policy": {"systems", "envs", "roles"},
     "progress": {"runtime", "draw"},  # of the front door
     "run": ANYTHING,  # the front door
     "__init__": ANYTHING,
     "cli": ANYTHING,
+    "cli_runs": ANYTHING,
     "__main__": {"cli"},
 }
 

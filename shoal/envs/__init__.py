@@ -8,7 +8,7 @@ The factory gets ``EnvOptions.kwargs`` and returns a ``gymnasium.Env``, or a ``g
 
 from __future__ import annotations
 
-from ._make import make, spec
+from ._make import Codec, make, spec
 from .options import EnvOptions
 
-__all__ = ["EnvOptions", "make", "spec"]
+__all__ = ["Codec", "EnvOptions", "make", "spec"]

@@ -6,14 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from shoal.api import EnvBatch, EnvSpec, UsageError
+from shoal.api import Arrays, EnvBatch, EnvSpec, UsageError
 
 from . import ale, registry, wrappers
 from .batch import VectorBatch
 from .options import EnvOptions
-from .spaces import ActionCodec, ObservationCodec
+from .spaces import ActionCodec, ObservationCodec, batch_of_one
 
 # MiniGrid's image holds codes, not intensities: object, colour and state (a door's, or the agent's direction)
 MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
@@ -32,22 +34,34 @@ def spec(env: str, options: EnvOptions) -> EnvSpec:
 _specs: dict[tuple[str, str], EnvSpec] = {}  # building an Atari game takes a tenth of a second
 
 
+class Codec:
+    """Between one sub-environment's own observations and actions, and Shoal's batches of one."""
+
+    def __init__(self, env: str, options: EnvOptions):
+        found = registry.find(env, options)
+        raw = _raw(found, 1, options)
+        self.observation_space, self.action_space = raw.single_observation_space, raw.single_action_space
+        raw.close()
+        self._observation, self._action = _codecs(found, self.observation_space, self.action_space)
+
+    def encode(self, obs: Any) -> Arrays:
+        """One observation as the environment gives it -> arrays ``[1, ...]``; UsageError unless it is of its shape."""
+        return self._observation(batch_of_one(self.observation_space, obs))
+
+    def decode(self, action: np.ndarray) -> Any:
+        """An action ``[1, ...]`` of an agent -> one that the environment takes."""
+        out = np.asarray(self._action(action))[0]
+        return int(out) if isinstance(self.action_space, gs.Discrete) else out
+
+
 def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     """``num`` sub-environments in this process; ``reset`` reseeds them."""
     if num < 1:
         raise UsageError(f"a batch needs at least one environment, not {num}")
     found = registry.find(env, options)
-    if found.backend == "ale":
-        raw: Any = ale.make_vector(found.game, num, options)
-    elif found.vector is not None:
-        raw = found.vector(num)
-    else:
-        assert found.single is not None
-        raw = _sync(found.id, found.single, num)
+    raw = _raw(found, num, options)
     mode = AutoresetMode(raw.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-    symbolic = MINIGRID_CODES if found.id.startswith(registry.PACKAGES["minigrid"]) else None
-    observation = ObservationCodec(raw.single_observation_space, env, symbolic)
-    action = ActionCodec(raw.single_action_space, env)
+    observation, action = _codecs(found, raw.single_observation_space, raw.single_action_space)
     is_ale = found.backend == "ale"
     described = EnvSpec(
         id=env,
@@ -71,6 +85,21 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
     return batch
+
+
+def _raw(found: registry.Found, num: int, options: EnvOptions) -> Any:
+    """The vector environment itself."""
+    if found.backend == "ale":
+        return ale.make_vector(found.game, num, options)
+    if found.vector is not None:
+        return found.vector(num)
+    assert found.single is not None
+    return _sync(found.id, found.single, num)
+
+
+def _codecs(found: registry.Found, observation: Any, action: Any) -> tuple[ObservationCodec, ActionCodec]:
+    symbolic = MINIGRID_CODES if found.id.startswith(registry.PACKAGES["minigrid"]) else None
+    return ObservationCodec(observation, found.id, symbolic), ActionCodec(action, found.id)
 
 
 def _sync(id: str, single: Any, num: int) -> Any:

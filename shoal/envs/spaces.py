@@ -106,6 +106,23 @@ def _image(shape: tuple[int, ...]) -> tuple[Observation, Convert]:
     return Observation(shape, "uint8", "image"), np.asarray
 
 
+def batch_of_one(space: gs.Space[Any], obs: Any, name: str = "obs") -> Any:
+    """One observation of ``space`` as a batch; UsageError if a part is missing or has another shape."""
+    if isinstance(space, gs.Dict):
+        if not isinstance(obs, dict) or not space.spaces.keys() <= obs.keys():
+            found = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
+            raise UsageError(f"'{name}' should have the parts {list(space.spaces)}, found {found}")
+        return {key: batch_of_one(sub, obs[key], f"{name}/{key}") for key, sub in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        if not isinstance(obs, (tuple, list)) or len(obs) != len(space.spaces):
+            raise UsageError(f"'{name}' should be a tuple of {len(space.spaces)} parts, found {type(obs).__name__}")
+        return tuple(batch_of_one(sub, obs[i], f"{name}/{i}") for i, sub in enumerate(space.spaces))
+    array = np.asarray(obs)
+    if array.shape != space.shape:
+        raise UsageError(f"'{name}' should have shape {space.shape}, found {array.shape}")
+    return array[None]
+
+
 class ActionCodec:
     """Turns Shoal's actions into what the environment takes."""
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from shoal import cli, draw
+from shoal import cli, cli_runs, draw
 from shoal.api import Stop
+from shoal.flags import options, split
 from shoal.runtime.metrics import Snapshot
 from shoal.runtime.run_dir import to_row
 from shoal.runtime.serial import SerialRuntime
@@ -65,7 +66,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     if "HalfCheetah-v5" in words:
         pytest.importorskip("mujoco")
     if words[0] == "eval":  # of a run that the reader has made
-        cli._options(cli._split(words[2:]), {"episodes": int, "seed": int, "sampled": bool}, "eval")
+        options(split(words[2:]), cli_runs.EVAL, "eval")
         return
     code = cli.main(words)
     assert code == (130 if words[0] == "train" else 0)
