@@ -21,6 +21,7 @@ shoal: distributed deep reinforcement learning in PyTorch
       --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
       --seconds S               stop after S seconds
       --until-return R          stop when the mean return of 100 episodes reaches R
+      --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
       --seed N                  default 0
       --quiet                   show nothing
   shoal systems                 the systems there are
@@ -85,7 +86,15 @@ def train(args: list[str]) -> int:
         name,
         system,
         groups,
-        {"runtime": str, "run-dir": str, "seconds": float, "until-return": float, "seed": int, "quiet": bool},
+        {
+            "runtime": str,
+            "run-dir": str,
+            "seconds": float,
+            "until-return": float,
+            "hang-timeout": float,
+            "seed": int,
+            "quiet": bool,
+        },
     )
     choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
     quiet = bool(opts.get("quiet"))
@@ -98,6 +107,7 @@ def train(args: list[str]) -> int:
         seed=opts.get("seed", 0),
         seconds=opts.get("seconds"),
         until_return=opts.get("until-return"),
+        hang_timeout=opts.get("hang-timeout", 60.0),
         quiet=quiet,
     )
     report = run.report

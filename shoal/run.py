@@ -62,6 +62,7 @@ def train(
     seed: int = 0,
     seconds: float | None = None,
     until_return: float | None = None,
+    hang_timeout: float = 60.0,
     quiet: bool = True,
     **overrides: Any,
 ) -> Run:
@@ -69,6 +70,7 @@ def train(
     ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config.
 
     run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
+    hang_timeout: seconds without progress after which a process is replaced or the run ends; 0: never.
     """
     from shoal import systems
 
@@ -76,7 +78,7 @@ def train(
     resolved = resolve(module, preset, config, overrides, source="argument", name=system)
     return start(
         system, module, resolved, runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds,
-        until_return=until_return, quiet=quiet,
+        until_return=until_return, hang_timeout=hang_timeout, quiet=quiet,
     )  # fmt: skip
 
 
@@ -90,13 +92,14 @@ def start(
     seed: int = 0,
     seconds: float | None = None,
     until_return: float | None = None,
+    hang_timeout: float = 60.0,
     quiet: bool = True,
 ) -> Run:
     """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
     from shoal import draw
     from shoal.systems.common import env_spec
 
-    launcher = make_runtime(runtime)
+    launcher = make_runtime(runtime, hang_timeout)
     cfg = resolved.cfg
     program = system.program(cfg)
     program.validate()
@@ -135,15 +138,17 @@ def start(
     return Run(directory.path, name, values, report)
 
 
-def make_runtime(name: str) -> Runtime:
+def make_runtime(name: str, hang_timeout: float = 60.0) -> Runtime:
     """The runtime called ``name``."""
+    if hang_timeout < 0:
+        raise UsageError(f"hang_timeout expects seconds, or 0 for no limit, found {hang_timeout:g}")
     if name == "local":
         from shoal.runtime import processes
 
         processes.prepare()
         from shoal.runtime.local import LocalRuntime
 
-        return LocalRuntime()
+        return LocalRuntime(hang_timeout=hang_timeout)
     if name == "serial":
         from shoal.runtime.serial import SerialRuntime
 

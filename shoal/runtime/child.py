@@ -14,6 +14,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -24,6 +25,7 @@ from shoal.runtime import ports, seeds
 from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import Recorder
+from shoal.runtime.pulse import DUMP, RAISE, Pulse
 from shoal.runtime.session import Session
 from shoal.runtime.telemetry import Outbox
 
@@ -117,17 +119,23 @@ def _shield() -> None:
         signal.signal(number, lambda number, frame: None)
 
 
+def _hang(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError("no progress for longer than the hang timeout")
+
+
 def _unshield() -> None:
     """In processes forked from a replica (environments of their own): the usual reaction."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
 
-def _settle(job: Job, threads: int) -> None:
+def _settle(job: Job, threads: int, stacks: int) -> None:
     """Signals (the parent coordinates), environment variables, threads."""
     _shield()
     os.register_at_fork(after_in_child=_unshield)
     faulthandler.enable()
+    faulthandler.register(DUMP, stacks)
+    signal.signal(RAISE, _hang)
     os.environ.clear()
     os.environ.update(job.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -146,7 +154,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         spec: api.RoleSpec
         plan: Plan
         plan, spec = cloudpickle.loads(program)
-        _settle(job, spec.threads)
+        _settle(job, spec.threads, arena.stacks)
         _run(plan, spec, job, Session(arena, recorder, reporter.tick), reporter)
     except BaseException:  # noqa: BLE001 - told to the parent, which names it
         reporter.last()
@@ -176,6 +184,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
     words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
     words[at] = 0
     progress = _Progress(session, plan, at, job.limits)
+    session.metrics.enter = Pulse(session.arena, plan, spec.name, job.index).enter
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)

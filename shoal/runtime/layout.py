@@ -86,6 +86,7 @@ class Plan:
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
     # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what a run is limited by
     status: dict[str, int] = field(default_factory=dict)
+    pulses: dict[str, int] = field(default_factory=dict)  # role -> [replicas, ALIGN] bytes: see pulse.Pulse
 
     counts: dict[str, int] = field(default_factory=dict)  # role -> replicas
 
@@ -141,6 +142,7 @@ def plan(program: ProgramLike) -> Plan:
     out.take(ALIGN)  # the stop flag
     for role in program.roles:
         out.status[role.name] = out.take(role.replicas * ALIGN)
+        out.pulses[role.name] = out.take(role.replicas * ALIGN)
         out.counts[role.name] = role.replicas
     ends = _count(program, out)
     for channel in program.channels.values():

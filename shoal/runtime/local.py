@@ -21,6 +21,7 @@ from shoal.runtime import child, futex, layout, memory, processes, ring, store
 from shoal.runtime.layout import LINE, STOP, Plan, ProgramLike
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import Aggregator, Observer
+from shoal.runtime.pulse import Watch
 from shoal.runtime.replica import Replica
 
 log = logging.getLogger("shoal.runtime")
@@ -33,6 +34,7 @@ class LocalRuntime:
         restart it waits ``backoff`` seconds, doubling up to ``longest_backoff``.
     still_born: how often it may fail in a row without ever completing a step.
     grace: seconds replicas have to finish their step at the end; then they are killed.
+    hang_timeout: seconds a replica may make no progress, see ``pulse.Watch``; 0: for ever.
     """
 
     def __init__(
@@ -41,13 +43,14 @@ class LocalRuntime:
         restarts: int = 10,
         window: float = 60.0,
         backoff: float = 0.1,
-        longest_backoff: float = 5.0,
+        longest_backoff: float = 2.0,
         still_born: int = 3,
         grace: float = 5.0,
+        hang_timeout: float = 60.0,
     ) -> None:
         self.restarts, self.window = restarts, window
         self.backoff, self.longest_backoff = backoff, longest_backoff
-        self.still_born, self.grace = still_born, grace
+        self.still_born, self.grace, self.hang_timeout = still_born, grace, hang_timeout
 
     def launch(
         self,
@@ -91,6 +94,7 @@ class _Run:
         self._interrupts = 0
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
         self._replicas = [Replica(role, i, self._launch) for role in program.roles for i in range(role.replicas)]
+        self._watch = Watch(self._arena, plan, options.hang_timeout)
         self._next_update = 0.0
 
     def go(self) -> api.Report:
@@ -137,7 +141,9 @@ class _Run:
                     self._bury(replica)
                 elif replica.restart_at is not None and time.monotonic() >= replica.restart_at:
                     replica.generation += 1
+                    self._arena.words[self._status(replica)] = 0
                     replica.start()
+            self._watch.look(self._replicas)
             if time.monotonic() >= self._next_update:
                 self._next_update = time.monotonic() + self._interval
                 self._observe()
@@ -196,8 +202,10 @@ class _Run:
         log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
 
     def _stepped(self, replica: Replica) -> bool:
-        at = self._plan.status[replica.role.name] // 8 + replica.index * LINE
-        return bool(self._arena.words[at])
+        return bool(self._arena.words[self._status(replica)])
+
+    def _status(self, replica: Replica) -> int:
+        return self._plan.status[replica.role.name] // 8 + replica.index * LINE
 
     def _limited(self, column: int) -> int:
         """Sum over all replicas of a counter in the status lines."""

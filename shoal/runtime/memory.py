@@ -33,18 +33,20 @@ def _anonymous_file(nbytes: int) -> int:
 class Arena:
     """``nbytes`` of zeroed shared memory, seen as int64 (``words``), as uint32 and as arrays.
 
-    Pickles only while a child process is being started (the descriptor travels beside it).
+    ``stacks`` is an empty file beside it, to which C code writes where a replica hangs. Pickles only while a
+    child process is being started (the descriptors travel beside it).
     """
 
-    def __init__(self, nbytes: int, fd: int | None = None) -> None:
+    def __init__(self, nbytes: int, fd: int | None = None, stacks: int | None = None) -> None:
         self.nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._fd = _anonymous_file(self.nbytes) if fd is None else fd
+        self.stacks = _anonymous_file(0) if stacks is None else stacks
         self._map = mmap.mmap(self._fd, self.nbytes)
         self.words = memoryview(self._map).cast("q")
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.nbytes, reduction.DupFd(self._fd))
+        return _rebuild, (self.nbytes, reduction.DupFd(self._fd), reduction.DupFd(self.stacks))
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         out: np.ndarray = np.ndarray(shape, np.dtype(dtype), buffer=self._map, offset=offset)
@@ -54,14 +56,15 @@ class Arena:
         return self.array(start + layout.offset, layout.shape, layout.dtype)
 
     def close(self) -> None:
-        """Give the descriptor back. The memory itself goes when the last view of it does."""
+        """Give the descriptors back. The memory itself goes when the last view of it does."""
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd = -1
+            os.close(self.stacks)
+            self._fd = self.stacks = -1
 
 
-def _rebuild(nbytes: int, handle: Any) -> Arena:
-    return Arena(nbytes, handle.detach())
+def _rebuild(nbytes: int, handle: Any, stacks: Any) -> Arena:
+    return Arena(nbytes, handle.detach(), stacks.detach())
 
 
 def _read_int(path: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,9 +28,13 @@ class Telemetry:
 
 
 class Recorder:
-    """The ``Metrics`` of one replica: cheap to call, drained about once a second by its runtime."""
+    """The ``Metrics`` of one replica: cheap to call, drained about once a second by its runtime.
+
+    enter: told the phase that begins, returns the one it interrupts (``pulse.Pulse.enter``).
+    """
 
     def __init__(self) -> None:
+        self.enter: Callable[[str], str] = str
         self._pending = Telemetry()
         self._since = time.monotonic()
         self.totals: dict[str, int] = {}  # of this replica's life, never drained
@@ -49,11 +53,13 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        before = self.enter(name)
         start = time.perf_counter()
         try:
             yield
         finally:
             self.add_phase(name, time.perf_counter() - start)
+            self.enter(before)
 
     def add_phase(self, name: str, seconds: float) -> None:
         self._pending.phases[name] = self._pending.phases.get(name, 0.0) + seconds

@@ -29,6 +29,8 @@ class Session:
             raise api.Stopped(f"the run ended during {phase}")
         if self.tick is not None:
             self.tick()
+        before = self.metrics.enter(phase)
         start = time.perf_counter()
         futex.wait(address, seen)
         self.metrics.add_phase(phase, time.perf_counter() - start)
+        self.metrics.enter(before)

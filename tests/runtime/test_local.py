@@ -107,7 +107,7 @@ def test_a_role_that_cannot_be_sent_is_named() -> None:
 
 def test_writers_killed_inside_put_are_restarted() -> None:
     program = pipeline(partial(Suicidal, lives=6), writers=3, on_failure="restart")
-    report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=10**9, seconds=6, steps=3000))
+    report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=10**9, seconds=30, steps=3000))
     assert report.reason == "steps"
     assert report.restarts == 18
 

@@ -1,0 +1,77 @@
+"""A program whose items prove that nothing was lost, repeated or torn: each carries its life, its number and bytes
+that follow from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal import api
+from shoal.program import Program
+
+SIZE = 4096
+SPEC = {"who": api.Field((3,), "int64", 0), "data": api.Field((SIZE,), "uint8", 0)}  # who: writer, generation, number
+
+
+def content(who: np.ndarray) -> np.ndarray:
+    return np.random.default_rng(who.tolist()).integers(0, 256, SIZE, np.uint8)
+
+
+class Numbered:
+    """Sends item after item; tells its process id in ``pids/INDEX``."""
+
+    def __init__(self, ctx: api.Context, out: Any, pids: Path, pause: float = 0.0) -> None:
+        self.ctx, self.out, self.number, self.pause = ctx, out, 0, pause
+        (pids / f".{ctx.index}").write_text(str(os.getpid()))
+        os.replace(pids / f".{ctx.index}", pids / str(ctx.index))
+
+    def step(self) -> None:
+        who = np.array([self.ctx.index, self.ctx.generation, self.number])
+        with self.out.slot() as slot:
+            slot["who"][:] = who
+            slot["data"][:] = content(who)
+        self.number += 1
+        self.ctx.metrics.count("env_steps")
+        if self.pause:
+            time.sleep(self.pause)
+
+
+class Checker:
+    """Raises for an item that is torn, repeated or missing; writes what it has seen to ``told`` at the end."""
+
+    def __init__(self, ctx: api.Context, items: Any, told: Path, pause: float = 0.0) -> None:
+        self.ctx, self.items, self.told, self.pause = ctx, items, told, pause
+        self.next: dict[int, tuple[int, int]] = {}  # writer -> generation, number expected
+
+    def step(self) -> None:
+        item = self.items.get().items
+        who = item["who"].numpy()
+        assert np.array_equal(item["data"].numpy(), content(who)), f"torn: {who}"
+        writer, generation, number = who.tolist()
+        life, expected = self.next.get(writer, (0, 0))
+        if generation > life:
+            life, expected = generation, 0
+        assert (generation, number) == (life, expected), f"writer {writer}: {generation, number}, not {life, expected}"
+        self.next[writer] = life, number + 1
+        self.ctx.metrics.count("updates")
+        if self.pause:
+            time.sleep(self.pause)
+
+    def close(self) -> None:
+        self.told.write_text(json.dumps(self.next))
+
+
+def program(pids: Path, told: Path, *, writers: int = 3, pause: float = 0.0, slow_reader: float = 0.0) -> Program:
+    p = Program("numbered")
+    items = p.channel(api.Channel("items", "queue", SPEC, capacity=4))
+    p.role(
+        "actor", lambda ctx, out: Numbered(ctx, out, pids, pause), replicas=writers, on_failure="restart",
+        out=items.writer(),
+    )  # fmt: skip
+    p.role("learner", lambda ctx, items: Checker(ctx, items, told, slow_reader), items=items.reader())
+    return p

@@ -1,0 +1,166 @@
+"""Replicas that make no progress: named, asked to raise, killed, restarted; stopped ones are only named."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+
+from shoal import api
+from shoal.envs import EnvOptions, make
+from shoal.program import Program
+from shoal.runtime.local import LocalRuntime
+
+pytestmark = pytest.mark.timeout(60)
+FILE = str(Path(__file__).resolve())
+
+
+class Sleepy(gym.Env[Any, Any]):
+    """The third step of environment 1 never ends, in its first life (``marker`` tells)."""
+
+    observation_space, action_space = gs.Box(-1, 1, (2,), np.float32), gs.Discrete(2)
+    made = 0
+
+    def __init__(self, marker: str = "", locked: bool = False):
+        self.index, Sleepy.made = Sleepy.made, Sleepy.made + 1
+        self.marker, self.locked, self.t = Path(marker), locked, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        if self.index == 1 and self.t == 3 and not self.marker.exists():
+            self.marker.touch()
+            sum(itertools.repeat(0)) if self.locked else time.sleep(1000)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Player:
+    """Steps a batch of two environments; no ports."""
+
+    def __init__(self, ctx: api.Context, env: str, kwargs: dict[str, Any]) -> None:
+        self.ctx = ctx
+        self.env = make(env, 2, ctx.seed, EnvOptions(kwargs=kwargs))
+        self.env.reset(ctx.seed)
+
+    def step(self) -> None:
+        with self.ctx.metrics.phase("env"):
+            self.env.step(np.ones(2, np.int64))
+        self.ctx.metrics.count("env_steps", 2)
+        time.sleep(0.001)
+
+
+def players(on_failure: Any, marker: Path, locked: bool) -> Program:
+    p = Program("players")
+    kwargs = {"marker": str(marker), "locked": locked}
+    p.role("actor", lambda ctx: Player(ctx, f"{FILE}:Sleepy", kwargs), on_failure=on_failure)
+    return p
+
+
+def test_a_hanging_environment_is_named_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    program = players("restart", tmp_path / "hung", locked=False)
+    with caplog.at_level(logging.WARNING):
+        report = LocalRuntime(hang_timeout=3.0).launch(program, seed=3, stop=api.Stop(steps=500, seconds=40))
+    assert (report.reason, report.restarts) == ("steps", 1)
+    told = "\n".join(caplog.messages)
+    assert re.search(r"actor\[0\] has made no progress for \d+ s, in the phase 'env'", told), told
+    assert "Sleepy' raised TimeoutError in step (index 1, action 1, seed " in told
+    assert "time.sleep(1000)" in told, "the traceback says where it hung"
+
+
+def test_one_that_keeps_the_interpreter_lock_is_killed(tmp_path: Path) -> None:
+    program = players("stop", tmp_path / "hung", locked=True)
+    with pytest.raises(api.RoleFailed, match=r"no progress for .* s, in the phase 'env' and was killed") as failure:
+        LocalRuntime(hang_timeout=3.0).launch(program, seed=3, stop=api.Stop(seconds=40))
+    assert 'test_hangs.py", line' in failure.value.cause and "wrappers.py" in failure.value.cause, "its stack is told"
+
+
+def test_a_stopped_role_is_named_and_may_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "hung").touch()
+    pid = tmp_path / "pid"
+
+    def player(ctx: api.Context) -> Player:
+        pid.write_text(str(os.getpid()))
+        return Player(ctx, f"{FILE}:Sleepy", {"marker": str(tmp_path / "hung")})
+
+    program = Program("players")
+    program.role("actor", player, on_failure="restart")
+
+    def stop_and_continue() -> None:
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.05)
+        time.sleep(2.0)
+        number = int(pid.read_text())
+        os.kill(number, signal.SIGSTOP)
+        time.sleep(6.0)  # twice the limit
+        os.kill(number, signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_continue)
+    thread.start()
+    with caplog.at_level(logging.WARNING):
+        report = LocalRuntime(hang_timeout=3.0).launch(program, seed=3, stop=api.Stop(seconds=12))
+    thread.join()
+    assert report.restarts == 0
+    told = "\n".join(caplog.messages)
+    assert "it was stopped by a signal (SIGCONT lets it go on)" in told
+    assert "actor[0] goes on after" in told
+
+
+class Silent:
+    """Waits for what nobody sends."""
+
+    def __init__(self, ctx: api.Context, out: Any, inp: Any) -> None:
+        self.out, self.inp = out, inp
+
+    def step(self) -> None:
+        self.out.put(dict(self.inp.get().items))
+
+
+def test_a_deadlock_is_named() -> None:
+    p = Program("ring")
+    spec = {"x": api.Field((1,))}
+    a, b = (p.channel(api.Channel(name, "queue", spec)) for name in "ab")
+    p.role("left", Silent, out=a.writer(), inp=b.reader())
+    p.role("right", Silent, out=b.writer(), inp=a.reader())
+    with pytest.raises(api.Deadlock, match=r"left\[0\]: b\n  right\[0\]: a"):
+        LocalRuntime(hang_timeout=1.0).launch(p, seed=0, stop=api.Stop(seconds=40))
+
+
+def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow:
+        def __init__(self, ctx: api.Context, out: Any) -> None:
+            self.ctx, self.out = ctx, out
+
+        def step(self) -> None:
+            time.sleep(0.4)  # below the limit, while the reader waits longer than it
+            self.out.put({"x": np.zeros(1, np.float32)})
+
+    class Patient:
+        def __init__(self, ctx: api.Context, inp: Any) -> None:
+            self.ctx, self.inp = ctx, inp
+
+        def step(self) -> None:
+            for _ in range(4):
+                self.inp.get()
+            self.ctx.metrics.count("updates")
+
+    p = Program("slow")
+    c = p.channel(api.Channel("c", "queue", {"x": api.Field((1,))}))
+    p.role("slow", Slow, out=c.writer())
+    p.role("patient", Patient, inp=c.reader())
+    with caplog.at_level(logging.WARNING):
+        report = LocalRuntime(hang_timeout=1.2).launch(p, seed=0, stop=api.Stop(updates=2, seconds=40))
+    assert report.reason == "updates" and not caplog.messages
