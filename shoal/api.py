@@ -1,6 +1,6 @@
-"""Every noun of Shoal: the protocols, the plain data they exchange, and the errors.
+"""Every noun of Shoal: the protocols and the plain data they exchange.
 
-Imports nothing of the project. Arrays are time-major: ``T`` steps, ``E`` environments of one
+Imports nothing of the project but its errors. Arrays are time-major: ``T`` steps, ``E`` environments of one
 actor, ``B`` the batch of a learner. Writers take NumPy arrays, readers return torch tensors.
 """
 
@@ -15,44 +15,18 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from shoal.errors import (
+    Deadlock as Deadlock,
+    EnvironmentFailed as EnvironmentFailed,
+    RoleFailed as RoleFailed,
+    ShoalError as ShoalError,
+    Stopped as Stopped,
+    UsageError as UsageError,
+    WiringError as WiringError,
+)
+
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
-
-
-# --------------------------------------------------------------------------------------- errors
-class ShoalError(Exception):
-    """Root of every error that Shoal raises on purpose; its text is one sentence for the user."""
-
-
-class UsageError(ShoalError):
-    """A name or value given by the user is not valid (the command exits with code 2)."""
-
-
-class WiringError(ShoalError):
-    """A program that cannot run: found by ``Program.validate`` before anything starts."""
-
-
-class Deadlock(ShoalError):
-    """No role of a serial program can step; the text lists each role's unready ports."""
-
-
-class Stopped(ShoalError):
-    """Raised out of a blocking port when the run ends. Roles need not catch it."""
-
-
-class EnvironmentFailed(ShoalError):
-    """An environment raised, or returned what it must not; the text names environment and action."""
-
-
-class RoleFailed(ShoalError):
-    """A replica died and its role may not restart: role, index, generation, exit code, traceback."""
-
-    def __init__(self, role: str, index: int, generation: int, exitcode: int | None, cause: str):
-        self.role, self.index, self.generation = role, index, generation
-        self.exitcode, self.cause = exitcode, cause
-        super().__init__(
-            f"{role}[{index}] (generation {generation}) failed with exit code {exitcode}:\n{cause.rstrip()}"
-        )
 
 
 # ------------------------------------------------------------------------------------ plain data
@@ -224,9 +198,26 @@ class Learner(Protocol):
 
 
 class Role(Protocol):
-    """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port."""
+    """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port.
+
+    Optional: ``start()`` before the first step of a run (not when it is resumed), ``close()`` at the end, and the
+    methods of ``Stateful``.
+    """
 
     def step(self) -> None: ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What goes on exactly where it stopped: a role, an agent, an algorithm with more state than its networks.
+
+    A state is nested dicts, lists and tuples of numbers, strings, None, arrays and tensors, and may share memory with
+    its owner: it is written before the next step. A role is asked between two steps, or while the first port of a step
+    blocks: until then the step must have changed nothing.
+    """
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Writer(Protocol):
@@ -287,7 +278,11 @@ class Metrics(Protocol):
 
 @dataclass
 class Context:
-    """What a replica knows of itself. ``seed`` = f(run seed, role, index, generation)."""
+    """What a replica knows of itself. ``seed`` = f(run seed, role, index, generation).
+
+    counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
+    on when it is restarted or the run resumed; exact: the runtime is deterministic and saves environments too.
+    """
 
     role: str
     index: int
@@ -297,6 +292,8 @@ class Context:
     metrics: Metrics
     total_steps: int | None = None  # environment steps of the whole run, where the run has such an end
     run_dir: Path | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    exact: bool = False
 
 
 # -------------------------------------------------------------------------------------- wiring

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -112,6 +112,13 @@ class ActorCriticAgent:
         if "log_prob" in self.extras:
             extras["log_prob"] = dist.log_prob(policy, action).numpy()
         return Act(action.numpy(), state, extras)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"nets": self.nets.state_dict(), "rng": self.rng.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.nets.load_state_dict(state["nets"])
+        self.rng.set_state(state["rng"])
 
 
 def observations(items: Tensors) -> Tensors:

@@ -74,12 +74,18 @@ class PPOLearner:
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
             "env_steps": self.env_steps,
+            "skipped": self.gradient_step.skipped,
+            "rng": self.rng.get_state(),
+            "carried": None if self.nets.rewards is None else self.nets.rewards.carried,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nets.load_state_dict(state["nets"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.env_steps = state["step"], state["env_steps"]
+        self.step, self.env_steps, self.gradient_step.skipped = state["step"], state["env_steps"], state["skipped"]
+        self.rng.set_state(state["rng"])
+        if self.nets.rewards is not None:
+            self.nets.rewards.carried = state["carried"]
 
     @torch.no_grad()
     def _prepare(self, items: Tensors) -> Tensors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,18 +86,27 @@ class QLearning:
     def actor_params(self) -> Tensors:
         return dict(self.nets.state_dict())
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"target": self.target.state_dict(), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target.load_state_dict(state["target"])
+        self.updates = state["updates"]
+
 
 class QAgent:
-    """Epsilon-greedy. ``epsilon`` maps the number of steps this agent has taken (all its environments
-    together) to one exploration rate or one per environment. With ``with_values`` it also returns
-    ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no further pass."""
+    """Epsilon-greedy. ``epsilon`` maps the number of actions this agent has chosen (for all its environments
+    together; ``taken`` of them in earlier lives) to one exploration rate or one per environment. With ``with_values``
+    it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no further
+    pass."""
 
     def __init__(
-        self, nets: QNetwork, epsilon: Callable[[int], float | np.ndarray], seed: int, with_values: bool = False
-    ) -> None:
+        self, nets: QNetwork, epsilon: Callable[[int], float | np.ndarray], seed: int, with_values: bool = False,
+        taken: int = 0,
+    ) -> None:  # fmt: skip
         self.nets, self.epsilon, self.with_values = nets.requires_grad_(False), epsilon, with_values
         self.rng = np.random.default_rng(seed)
-        self.steps = 0
+        self.steps = taken
 
     def initial_state(self, envs: int) -> Tensors:
         return {}
@@ -117,3 +127,11 @@ class QAgent:
         if self.with_values:
             extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.nets.load_state_dict(state["nets"])
+        self.rng.bit_generator.state = state["rng"]
+        self.steps = state["steps"]

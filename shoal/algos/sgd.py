@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shoal.api import Algorithm, Batch, ShoalError, Tensors, Update
+from shoal.api import Algorithm, Batch, ShoalError, Stateful, Tensors, Update
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 
@@ -84,12 +84,22 @@ class SGDLearner:
         return self.algorithm.actor_params()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"nets": self.algorithm.nets.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step}
+        out = {
+            "nets": self.algorithm.nets.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+            "skipped": self.gradient_step.skipped,
+        }
+        if isinstance(self.algorithm, Stateful):
+            out["algorithm"] = self.algorithm.state_dict()
+        return out
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.algorithm.nets.load_state_dict(state["nets"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step = state["step"]
+        self.step, self.gradient_step.skipped = state["step"], state["skipped"]
+        if isinstance(self.algorithm, Stateful):
+            self.algorithm.load_state_dict(state["algorithm"])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from shoal.api import Arrays, Batch, ShoalError, Spec, Tensors, WiringError
-from shoal.data import copies
-from shoal.data import rows as _rows
+from shoal.data import copies, rows as _rows
 from shoal.data.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
 from shoal.data.samplers import Greedy, Proportional, Rank, Sampler, Uniform, live_rows
 from shoal.data.spec import Column, TableSpec

@@ -59,7 +59,7 @@ class RewardScaler(nn.Module):
         super().__init__()
         self.gamma, self.clip = gamma, clip
         self.stats = RunningNorm(())
-        self.carried: Tensor | None = None  # [B], of the columns fed last; not saved
+        self.carried: Tensor | None = None  # [B], of the columns fed last; no part of the policy
 
     @torch.no_grad()
     def forward(self, reward: Tensor, cut: Tensor, mask: Tensor | None = None) -> Tensor:

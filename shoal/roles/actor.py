@@ -8,10 +8,12 @@ carries only the newest frame of a stack, for replay tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Writer
+from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Stateful, Writer
+from shoal.roles.replayed import ReplayedBatch
 
 
 def unroll_spec(
@@ -60,7 +62,8 @@ class Actor:
     def __init__(
         self, ctx: Context, env: EnvBatch, agent: Agent, out: Writer, params: ParamsReader, spec: Spec
     ) -> None:
-        self.ctx, self.env, self.agent, self.out, self.params = ctx, env, agent, out, params
+        self.ctx, self.agent, self.out, self.params = ctx, agent, out, params
+        self.env: EnvBatch = ReplayedBatch(env) if ctx.exact else env
         self.steps = spec["reward"].shape[0]
         self.stream = "version" not in spec
         self.newest_only = self.stream and env.spec.stack > 1
@@ -68,7 +71,7 @@ class Actor:
         self.same_step = env.spec.autoreset == "same_step"
         self.stored = [k for k in spec if k not in _FILLED and k not in self.leaves and "/" not in k]
         self.version = -1
-        self.obs: Arrays = env.reset(ctx.seed)
+        self.obs: Arrays = self.env.reset(ctx.seed)
         self.first = np.ones(env.num_envs, bool)
         self.state = agent.initial_state(env.num_envs)
 
@@ -86,9 +89,25 @@ class Actor:
                     act = self.agent.act(self.obs, self.first, self.state)
                     unroll["value"][self.steps] = act.extras["value"]
         self.ctx.metrics.count("env_steps", valid)
+        self.ctx.metrics.count("actions", self.steps * self.env.num_envs)
 
     def close(self) -> None:
         self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The agent's and, where the runtime is exact, the environments'; elsewhere new episodes begin."""
+        out: dict[str, Any] = {"agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else {}}
+        if isinstance(self.env, ReplayedBatch):
+            out |= {"env": self.env.state_dict(), "version": self.version, "first": self.first, "state": self.state}
+        return out
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if isinstance(self.agent, Stateful):
+            self.agent.load_state_dict(state["agent"])
+        if isinstance(self.env, ReplayedBatch):
+            self.env.load_state_dict(state["env"])
+            self.obs, self.version = self.env.obs, state["version"]
+            self.first, self.state = state["first"], state["state"]
 
     def _update_params(self) -> None:
         if (new := self.params.latest(newer_than=self.version)) is not None:

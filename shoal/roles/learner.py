@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shoal.api import Context, Learner, ParamsWriter, Reader
 
 
@@ -13,7 +15,10 @@ class LearnerRole:
     ) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
         self.publish_every = publish_every
-        self.version = params.publish(learner.params())
+        self.version = 0
+
+    def start(self) -> None:
+        self.version = self.params.publish(self.learner.params())
 
     def step(self) -> None:
         batch = self.batches.get()
@@ -34,3 +39,10 @@ class LearnerRole:
             metrics.record(name, float(value))
         if batch.size:
             metrics.record("replay_size", batch.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learner": self.learner.state_dict(), "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.version = state["version"]

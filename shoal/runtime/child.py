@@ -189,6 +189,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
+        getattr(role, "start", lambda: None)()
         while not session.stopping():
             role.step()
             words[at] += 1

@@ -210,6 +210,8 @@ class SerialRuntime:
                 backs[channel.name] = SerialParams(channel)
         replicas = self._build(program, backs, seed, stop, run_dir)
 
+        for _, role, _, _ in replicas:
+            getattr(role, "start", lambda: None)()
         reason, sweeps, last = "", 0, time.monotonic()
         try:
             while not reason:

@@ -107,13 +107,13 @@ def network(cfg: Config, device: str = "cpu") -> QNetwork:
     )
 
 
-def agent(cfg: Config, seed: int = 0, replicas: int = 1) -> QAgent:
-    """Epsilon falls linearly over ``epsilon_steps`` of all ``replicas`` together."""
+def agent(cfg: Config, seed: int = 0, replicas: int = 1, taken: int = 0) -> QAgent:
+    """Epsilon falls linearly over ``epsilon_steps`` of all ``replicas`` together; this one took ``taken`` before."""
 
     def epsilon(steps: int) -> float:
         return linear(cfg.epsilon_start, cfg.epsilon_end, steps * replicas / cfg.epsilon_steps)
 
-    return QAgent(network(cfg), epsilon, seed)
+    return QAgent(network(cfg), epsilon, seed, taken=taken)
 
 
 def optimiser(cfg: Any, nets: torch.nn.Module) -> torch.optim.Optimizer:
@@ -125,7 +125,8 @@ def optimiser(cfg: Any, nets: torch.nn.Module) -> torch.optim.Optimizer:
 
 def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsReader) -> Actor:
     env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options())
-    return Actor(ctx, env, agent(cfg, ctx.seed, ctx.replicas), transitions, params, stream_spec(cfg))
+    policy = agent(cfg, ctx.seed, ctx.replicas, ctx.counts.get("actions", 0))
+    return Actor(ctx, env, policy, transitions, params, stream_spec(cfg))
 
 
 def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:

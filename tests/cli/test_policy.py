@@ -48,8 +48,7 @@ def test_an_offset_action_is_the_one_of_the_largest_value() -> None:
 
 def test_what_it_sees_is_what_the_training_sees() -> None:
     """The same observation through the policy and through the training's batch of environments."""
-    from shoal.envs import EnvOptions
-    from shoal.envs import make as make_batch
+    from shoal.envs import EnvOptions, make as make_batch
 
     batch = make_batch(f"{ODD}:offset", 1, 0, EnvOptions())
     trained_on = batch.reset(5)

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 import pytest
 from counting import Counting, check_batch, unroll_spec
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from shoal.api import Field, Ratio, ShoalError, WiringError

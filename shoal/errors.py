@@ -1,0 +1,38 @@
+"""Every error that Shoal raises on purpose; ``shoal.api`` offers them too."""
+
+from __future__ import annotations
+
+
+class ShoalError(Exception):
+    """Root of every error that Shoal raises on purpose; its text is one sentence for the user."""
+
+
+class UsageError(ShoalError):
+    """A name or value given by the user is not valid (the command exits with code 2)."""
+
+
+class WiringError(ShoalError):
+    """A program that cannot run: found by ``Program.validate`` before anything starts."""
+
+
+class Deadlock(ShoalError):
+    """No role of a serial program can step; the text lists each role's unready ports."""
+
+
+class Stopped(ShoalError):
+    """Raised out of a blocking port when the run ends. Roles need not catch it."""
+
+
+class EnvironmentFailed(ShoalError):
+    """An environment raised, or returned what it must not; the text names environment and action."""
+
+
+class RoleFailed(ShoalError):
+    """A replica died and its role may not restart: role, index, generation, exit code, traceback."""
+
+    def __init__(self, role: str, index: int, generation: int, exitcode: int | None, cause: str):
+        self.role, self.index, self.generation = role, index, generation
+        self.exitcode, self.cause = exitcode, cause
+        super().__init__(
+            f"{role}[{index}] (generation {generation}) failed with exit code {exitcode}:\n{cause.rstrip()}"
+        )

@@ -1,0 +1,53 @@
+"""Environments whose state is the way to it: the seed and every action since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvStep
+
+
+class ReplayedBatch:
+    """An ``EnvBatch`` with a state. Few environments can be saved, but all deterministic ones can be played again:
+    ``load_state_dict`` resets, repeats every action and compares the last observations.
+
+    The state grows by one action per step, and loading it takes as long as the environments took to get there.
+    """
+
+    def __init__(self, inner: EnvBatch) -> None:
+        self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
+        self.obs: Arrays = {}  # the last ones
+        self._seed = 0
+        self._actions: list[np.ndarray] = []
+
+    def reset(self, seed: int) -> Arrays:
+        self._seed, self._actions = seed, []
+        self.obs = self.inner.reset(seed)
+        return self.obs
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        self._actions.append(np.array(action))
+        step = self.inner.step(action)
+        self.obs = step.obs
+        return step
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        actions = np.stack(self._actions) if self._actions else None
+        return {"seed": self._seed, "actions": actions, "obs": dict(self.obs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """EnvironmentFailed if the environments do not arrive where they were."""
+        self.reset(state["seed"])
+        for action in () if state["actions"] is None else state["actions"]:
+            self.step(action)
+        for name, array in state["obs"].items():
+            if not np.array_equal(self.obs[name], array, equal_nan=array.dtype.kind == "f"):
+                raise EnvironmentFailed(
+                    f"environment {self.spec.id!r} is not deterministic: with the same seed and the same "
+                    f"{len(self._actions)} actions it shows another {name!r}, so the run cannot be resumed exactly"
+                )

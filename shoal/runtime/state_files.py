@@ -1,0 +1,189 @@
+"""A state (nested dicts of tensors, arrays and plain values) as two files, ``NAME.json`` and ``NAME.safetensors``.
+
+What has a shape goes into the safetensors file, everything else into the JSON. Neither can hold code. Writing streams
+the arrays from where they lie and hashes on the way: it allocates nothing of their size, uses no thread, and so can be
+done in a forked process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from shoal.api import ShoalError
+
+CHUNK = 1 << 24  # bytes written and hashed at a time
+MARK = "$"  # a dict with this one key stands for what JSON lacks
+_CODES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
+
+
+@dataclass
+class Packed:
+    """A state ready to be written; ``arrays``: name -> (dtype, shape, its bytes, flat)."""
+
+    tree: Any
+    arrays: dict[str, tuple[str, tuple[int, ...], np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(data.nbytes for _, _, data in self.arrays.values())
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file as the manifest lists it."""
+
+    size: int
+    sha256: str
+
+
+# ---------------------------------------------------------------------------------------- packing
+def pack(state: Any) -> Packed:
+    """``state`` with its arrays set apart. CPU tensors and contiguous arrays are not copied."""
+    out = Packed(None)
+    out.tree = _encode(state, "", out)
+    return out
+
+
+def _encode(value: Any, path: str, out: Packed) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
+    if isinstance(value, torch.Tensor):
+        return _encode_array("tensor", path, *_tensor_bytes(value), out)
+    if isinstance(value, np.generic):
+        return _encode(value.item(), path, out)
+    if isinstance(value, np.ndarray):
+        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return _encode_array("array", path, value.dtype.name, value.shape, flat, out)
+    if isinstance(value, (list, tuple)):
+        items = [_encode(v, f"{path}/{i}", out) for i, v in enumerate(value)]
+        return items if isinstance(value, list) else {MARK: "tuple", "items": items}
+    if isinstance(value, Mapping):
+        if all(isinstance(k, str) for k in value) and MARK not in value:
+            return {k: _encode(v, f"{path}/{k}", out) for k, v in value.items()}
+        pairs = [[_encode(k, path, out), _encode(v, f"{path}/{k}", out)] for k, v in value.items()]
+        return {MARK: "dict", "items": pairs}
+    raise ShoalError(f"a state holds numbers, strings, arrays and tensors; '{path}' is a {type(value).__name__}")
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
+
+
+def _encode_array(kind: str, path: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, out: Packed) -> Any:
+    if dtype not in _CODES:
+        raise ShoalError(f"a state cannot hold arrays of {dtype}: '{path}'")
+    name = path.removeprefix("/") or "state"
+    while name in out.arrays:
+        name += "+"
+    out.arrays[name] = (dtype, tuple(shape), data)
+    return {MARK: kind, "name": name}
+
+
+def _decode(value: Any, arrays: Arrays) -> Any:
+    if isinstance(value, list):
+        return [_decode(v, arrays) for v in value]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get(MARK)
+    if kind is None:
+        return {k: _decode(v, arrays) for k, v in value.items()}
+    if kind == "float":
+        return float(value["value"])
+    if kind == "tuple":
+        return tuple(_decode(v, arrays) for v in value["items"])
+    if kind == "dict":
+        return {_decode(k, arrays): _decode(v, arrays) for k, v in value["items"]}
+    return arrays.get(value["name"], kind == "tensor")
+
+
+# ------------------------------------------------------------------------------------------ files
+def write(packed: Packed, folder: Path, name: str) -> dict[str, Written]:
+    """Write ``name.json`` and ``name.safetensors`` into ``folder`` and onto the disk; their sizes and hashes."""
+    out = {}
+    if packed.arrays:
+        out[f"{name}.safetensors"] = _write_file(folder / f"{name}.safetensors", _safetensors(packed))
+    text = json.dumps(packed.tree, allow_nan=False).encode()
+    out[f"{name}.json"] = _write_file(folder / f"{name}.json", iter((text,)))
+    return out
+
+
+def _safetensors(packed: Packed) -> Iterator[Any]:
+    """The bytes of the file: length of the header, header, arrays. Large items first, so that all are aligned."""
+    order = sorted(packed.arrays.items(), key=lambda item: -np.dtype(_bits(item[1][0])).itemsize)
+    header, at = {}, 0
+    for name, (dtype, shape, data) in order:
+        header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [at, at + data.nbytes]}
+        at += data.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, (_, _, data) in order:
+        for start in range(0, data.nbytes, CHUNK):
+            yield data[start : start + CHUNK].data
+
+
+def _bits(dtype: str) -> str:
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
+def _write_file(path: Path, chunks: Iterator[Any]) -> Written:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb") as file:
+        for chunk in chunks:
+            digest.update(chunk)
+            file.write(chunk)
+            size += len(chunk)
+        sync(file)
+    return Written(size, digest.hexdigest())
+
+
+def sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def hash_file(path: Path) -> Written:
+    """Size and hash of a file that lies there."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+        return Written(file.tell(), digest.hexdigest())
+
+
+def read(folder: Path, name: str) -> Any:
+    """The state that was written; its arrays and tensors are the caller's own."""
+    tree = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return _decode(tree, Arrays(folder / f"{name}.safetensors"))
+
+
+class Arrays:
+    """The arrays of a safetensors file; none is needed where a state has no arrays."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        self._path = path
+        kinds = ("np", "pt") if path.is_file() else ()
+        self._files: list[Any] = [safe_open(path, kind) for kind in kinds]
+
+    def get(self, name: str, tensor: bool) -> Any:
+        if not self._files:
+            raise ShoalError(f"'{self._path}' is missing")
+        return self._files[tensor].get_tensor(name)
