@@ -1,13 +1,23 @@
-"""Prints what the local runtime's channels cost between two processes: rings, parameters, polling."""
+"""What the local runtime's channels cost between two processes: rings, parameters, polling, waiting.
+
+    python benchmarks/transport.py
+
+Beside them, what a user would write instead: ``multiprocessing.Queue`` (it pickles), ``torch.multiprocessing`` (it
+sends handles of shared tensors), and calls from one Ray actor to another.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
+import threading
 import time
 from typing import Any
 
 import numpy as np
 import torch
+from common import Side, parser, publish, run_side
+from common import table as markdown
 
 from shoal import api
 from shoal.runtime import layout, processes
@@ -18,7 +28,7 @@ from shoal.runtime.ring import Consumer, Producer
 from shoal.runtime.session import Session
 from shoal.runtime.store import StoreReader, StoreWriter
 
-REPEATS = 3
+SIZES = {"28 KB": 28 * 1024, "1 MB": 2**20}
 
 
 def _nothing(ctx: api.Context, **ports: Any) -> api.Role:
@@ -39,12 +49,12 @@ class Wired:
         """Nothing to check."""
 
 
-def write(arena: Arena, plan: layout.Plan, nbytes: int, items: int, in_place: bool) -> None:
-    """The other process: puts ``items`` items."""
+def write(arena: Arena, plan: layout.Plan, nbytes: int, in_place: bool) -> None:
+    """The other process: puts items until it is killed."""
     torch.set_num_threads(1)
     producer = Producer(Session(arena, Recorder()), plan.rings["c"], 0)
     data = {"x": np.ones(nbytes // 4, np.float32)}
-    for _ in range(items):
+    while True:
         if in_place:
             with producer.slot() as slot:
                 slot["x"][0] = 1.0
@@ -52,28 +62,82 @@ def write(arena: Arena, plan: layout.Plan, nbytes: int, items: int, in_place: bo
             producer.put(data)
 
 
-def ring(nbytes: int, items: int, count: int = 1, capacity: int = 16, in_place: bool = False) -> tuple[float, float]:
-    """Items per second, and CPU microseconds of the reader per item."""
+def ring(
+    nbytes: int, seconds: float, count: int = 1, capacity: int = 16, in_place: bool = False
+) -> tuple[float, float]:
+    """Items per second from one process to another, and CPU microseconds of the reader per item."""
     channel = api.Channel("c", "queue", {"x": api.Field((nbytes // 4,), "float32", 0)}, capacity)
     plan = layout.plan(Wired(channel, 1))
-    rates, busy = [], []
-    for _ in range(REPEATS):
-        arena = Arena(plan.total)
-        reader = QueueReader(Consumer(Session(arena, Recorder()), plan.rings["c"]), count)
-        args = (arena, plan, nbytes, items + capacity, in_place)
-        process = processes.context().Process(target=write, args=args)
-        process.start()
-        gets = items // count
-        for _ in range(capacity // count):
+    arena = Arena(plan.total)
+    reader = QueueReader(Consumer(Session(arena, Recorder()), plan.rings["c"]), count)
+    process = processes.context().Process(target=write, args=(arena, plan, nbytes, in_place))
+    process.start()
+    try:
+        for _ in range(2 * capacity // count):
             reader.get()
-        start, cpu = time.perf_counter(), time.process_time()
-        for _ in range(gets):
-            reader.get()
-        rates.append(gets * count / (time.perf_counter() - start))
-        busy.append((time.process_time() - cpu) / (gets * count) * 1e6)
+        gets, start, cpu = 0, time.perf_counter(), time.process_time()
+        while (span := time.perf_counter() - start) < seconds:
+            for _ in range(16):
+                reader.get()
+            gets += 16
+        return gets * count / span, (time.process_time() - cpu) / (gets * count) * 1e6
+    finally:
         process.kill()
         process.join()
-    return statistics.median(rates), statistics.median(busy)
+
+
+def feed(queue: Any, nbytes: int, tensors: bool) -> None:
+    """The other process of a queue of the standard library's, or of torch's."""
+    array = np.ones(nbytes // 4, np.float32)
+    while True:
+        queue.put(torch.from_numpy(array.copy()) if tensors else array)
+
+
+def baseline(nbytes: int, seconds: float, tensors: bool) -> float:
+    """Items per second through ``multiprocessing.Queue``, or ``torch.multiprocessing``'s."""
+    context: Any = (torch.multiprocessing if tensors else multiprocessing).get_context("spawn")
+    queue = context.Queue(16)
+    process = context.Process(target=feed, args=(queue, nbytes, tensors), daemon=True)
+    process.start()
+    try:
+        for _ in range(32):
+            queue.get()
+        done, start = 0, time.perf_counter()
+        while (span := time.perf_counter() - start) < seconds:
+            float(queue.get()[0])
+            done += 1
+        return done / span
+    finally:
+        process.kill()
+        process.join()
+
+
+def waiting(seconds: float) -> tuple[float, float]:
+    """CPU share of a reader that waits for an item, and of a writer that waits for room."""
+    channel = api.Channel("c", "queue", {"x": api.Field((16,), "float32", 0)}, 1)
+    plan = layout.plan(Wired(channel, 1))
+    item: dict[str, Any] = {"x": np.zeros(16, np.float32)}
+    shares = []
+    for end in ("reader", "writer"):
+        arena = Arena(plan.total)
+        producer = Producer(Session(arena, Recorder()), plan.rings["c"], 0)
+        reader = QueueReader(Consumer(Session(arena, Recorder()), plan.rings["c"]))
+        if end == "writer":
+            producer.put(item)
+        blocked = threading.Thread(
+            target=reader.get if end == "reader" else producer.put, args=() if end == "reader" else (item,)
+        )
+        blocked.start()
+        cpu = time.process_time()
+        time.sleep(seconds)
+        shares.append((time.process_time() - cpu) / seconds)
+        if end == "reader":
+            producer.put(item)
+        else:
+            reader.get()
+            reader.get()
+        blocked.join()
+    return shares[0], shares[1]
 
 
 def params(count: int) -> tuple[float, float]:
@@ -135,27 +199,61 @@ def poll(writers: int) -> tuple[float, float]:
     return looks * 1e6, total / (100 * writers) * 1e6
 
 
+CASES = {  # name -> bytes of an item, items joined by one get, capacity, written in place
+    "64 B": (64, 1, 16, False),
+    "28 KB": (28 * 1024, 1, 16, False),
+    "28 KB, capacity 4": (28 * 1024, 1, 4, False),
+    "28 KB, slot()": (28 * 1024, 1, 16, True),
+    "28 KB, joined by 8": (28 * 1024, 8, 16, False),
+    "1 MB": (2**20, 1, 4, False),
+    "1 MB, slot()": (2**20, 1, 4, True),
+}
+
+
 def main() -> None:
+    args = parser(__doc__, seconds=1.0).parse_args()
+    if args.list:
+        print("\n".join(CASES))
+        return
+    seconds, repeats = (0.05, 1) if args.smoke else (args.seconds, args.repeats)
     torch.set_num_threads(1)
     processes.prepare()
-    for name, nbytes, items, count, capacity, in_place in (
-        ("64 B", 64, 100000, 1, 16, False),
-        ("28 KB, capacity 4", 28 * 1024, 30000, 1, 4, False),
-        ("28 KB", 28 * 1024, 50000, 1, 16, False),
-        ("28 KB, slot()", 28 * 1024, 50000, 1, 16, True),
-        ("28 KB, joined by 8", 28 * 1024, 40000, 8, 16, False),
-        ("1 MB", 2**20, 3000, 1, 4, False),
-        ("1 MB, slot()", 2**20, 20000, 1, 4, True),
-    ):
-        rate, busy = ring(nbytes, items, count, capacity, in_place)
-        speed = f"{rate / 1e3:6.0f} K items/s {rate * nbytes / 1e9:7.2f} GB/s"
-        print(f"ring, {name:20s} {speed}, reader {busy:.2f} us CPU each")
-    publish, read = params(1_700_000)
-    print(f"1.7M parameters: publish {publish:.2f} ms, read {read:.2f} ms")
+    rings: dict[str, list[tuple[float, float]]] = {}
+    others: dict[str, list[float]] = {}
+    ray = Side("rllib", "peers/bench_ray.py", ("--seconds", str(seconds)))
+    for _ in range(repeats):
+        for name, (nbytes, count, capacity, in_place) in CASES.items():
+            if any(word in name for word in args.only or [""]):
+                rings.setdefault(name, []).append(ring(nbytes, seconds, count, capacity, in_place))
+        for name, nbytes in SIZES.items():
+            others.setdefault(f"{name}, multiprocessing.Queue", []).append(baseline(nbytes, seconds, False))
+            others.setdefault(f"{name}, torch.multiprocessing.Queue", []).append(baseline(nbytes, seconds, True))
+        for name, rate in (run_side(ray) or {}).items():
+            if name in SIZES:
+                others.setdefault(f"{name}, Ray actor to actor", []).append(rate)
+    rows: list[list[Any]] = []
+    for name, found in rings.items():
+        rate, busy = (statistics.median(column) for column in zip(*found, strict=True))
+        rows.append([name, rate / 1e3, rate * CASES[name][0] / 1e9, busy, ""])
+    for name, rates in others.items():
+        rate, size = statistics.median(rates), name.partition(",")[0]
+        ours = statistics.median(r for r, _ in rings[size]) if size in rings else float("nan")
+        rows.append([name, rate / 1e3, rate * SIZES[size] / 1e9, "", ours / rate])
+    published, read = params(1_700_000)
     put, both = alone()
-    print(f"one process: put of 28 KB {put:.2f} us, put and get {both:.2f} us")
     looks, get = poll(256)
-    print(f"256 writers: one look {looks:.2f} us, get {get:.2f} us")
+    reader, writer = waiting(0.2 if args.smoke else 2.0)
+    facts: list[list[Any]] = [
+        ["publish 1.7 M parameters in 14 tensors, ms", published], ["read them, ms", read],
+        ["put of 28 KB in one process, us", put], ["put and get of it, us", both],
+        ["256 writers: one look at all rings, us", looks], ["256 writers: get of a tiny item, us", get],
+        ["CPU share of a reader that waits", reader], ["CPU share of a writer that waits", writer],
+    ]  # fmt: skip
+    tables = {
+        "between two processes": markdown(["items", "K items/s", "GB/s", "reader's CPU, us each", "Shoal is x"], rows),
+        "the rest": markdown(["what", "figure"], facts),
+    }
+    publish("transport", __doc__ or "", tables, {"rings": rings, "others": others, "rest": facts}, args.smoke)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ class Config(CommonConfig):
     """Global gradient norm."""
     reduction: Literal["mean", "sum"] = "mean"
     """Of the loss over batch and time (the paper sums)."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """Of the MLP."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent core after the torso."""
     core_size: int = 256
@@ -129,8 +131,8 @@ class VTraceLoss:
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     return ActorCritic(
-        env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation="relu", core=cfg.core,
-        core_size=cfg.core_size, normalise_obs=cfg.normalise_obs, precision=cfg.precision, device=device,
+        env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
+        core=cfg.core, core_size=cfg.core_size, normalise_obs=cfg.normalise_obs, precision=cfg.precision, device=device,
     )  # fmt: skip
 
 

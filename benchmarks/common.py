@@ -1,0 +1,196 @@
+"""What the benchmarks share: finding the peers, running both sides in turn, medians and ratios, what is written down.
+
+A *side* is one command that prints its figures as one JSON line, the last that it prints. Peers have virtual
+environments of their own, made by ``benchmarks/peers/setup.sh``, under ``$SHOAL_PEERS`` (default
+``~/.cache/shoal-peers``); one that is missing is skipped with a message. Shoal runs in this interpreter's environment,
+in a process of its own as well, so that both sides start from nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+SHOAL = "shoal"
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One contender of a case: ``peer`` names its environment (``shoal``: this one), ``script`` and ``args`` the
+    command; ``env``: environment variables on top; ``note``: its configuration in words."""
+
+    peer: str
+    script: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    name: str = ""  # in tables; default: the peer's
+
+    @property
+    def label(self) -> str:
+        return self.name or self.peer
+
+
+def parser(text: str | None, seconds: float, repeats: int = 3) -> argparse.ArgumentParser:
+    """The options every benchmark has."""
+    out = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases (and sides) whose name contains one")
+    out.add_argument("--list", action="store_true", help="list the cases and their configurations, run nothing")
+    out.add_argument("--seconds", type=float, default=seconds, help="of each measurement")
+    out.add_argument("--repeats", type=int, default=repeats, help="rounds; every side runs once in each")
+    out.add_argument("--smoke", action="store_true", help="a few seconds: does it work? writes no results")
+    return out
+
+
+# ------------------------------------------------------------------------------------------------- the sides
+def peers_root() -> Path:
+    return Path(os.environ.get("SHOAL_PEERS", "~/.cache/shoal-peers")).expanduser()
+
+
+def interpreter(peer: str) -> Path | None:
+    """The Python of a peer's environment; None, said once, if there is none."""
+    if peer == SHOAL:
+        return Path(sys.executable)
+    path = peers_root() / peer / "bin" / "python"
+    if path.exists():
+        return path
+    if peer not in _missing:
+        _missing.add(peer)
+        print(f"{peer}: skipped, no {path} (benchmarks/peers/setup.sh {peer} makes it)", flush=True)
+    return None
+
+
+_missing: set[str] = set()
+
+
+def run_side(side: Side, extra: Sequence[str] = (), timeout: float = 900) -> Figures | None:
+    """Run a side once. None if its peer is missing; {"error": ...} if it failed."""
+    python = interpreter(side.peer)
+    if python is None:
+        return None
+    command = [
+        str(python),
+        str(HERE / side.script),
+        *side.args[: _split(side.args)],
+        *extra,
+        *side.args[_split(side.args) :],
+    ]
+    environ = {**os.environ, **side.env}
+    if side.peer == SHOAL:
+        environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    else:
+        environ.pop("PYTHONPATH", None)
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result within {timeout:.0f} s"}
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
+    return {"error": f"exit code {done.returncode}: {' / '.join(tail)}"}
+
+
+def _split(args: Sequence[str]) -> int:
+    """Where a side's own options end: some scripts pass what follows ``--`` on to their library."""
+    return list(args).index("--") if "--" in args else len(args)
+
+
+def alternate(
+    sides: Sequence[Side], repeats: int, extra: Sequence[str] = (), timeout: float = 900
+) -> dict[str, list[Figures]]:
+    """Every side once per round, in turn, so that a change of the machine's speed meets all of them."""
+    out: dict[str, list[Figures]] = {side.label: [] for side in sides}
+    for number in range(repeats):
+        for side in sides:
+            figures = run_side(side, extra, timeout)
+            if figures is not None:
+                out[side.label].append(figures)
+                print(f"  round {number + 1}, {side.label}: {brief(figures)}", flush=True)
+    return {label: found for label, found in out.items() if found}
+
+
+def brief(figures: Figures) -> str:
+    shown = {k: v for k, v in figures.items() if isinstance(v, (int, float, str)) and k not in ("peer", "version")}
+    return ", ".join(f"{k} {v:,.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
+
+
+def middle(found: Sequence[Figures], key: str) -> float:
+    """Median of ``key`` over the rounds that have it; nan if none has."""
+    values = [float(f[key]) for f in found if isinstance(f.get(key), (int, float))]
+    return median(values) if values else float("nan")
+
+
+# ------------------------------------------------------------------------------------------------ the results
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    import numpy
+    import psutil
+    import torch
+
+    model = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    capability = torch.backends.cpu.get_cpu_capability()
+    amx = bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "isa": capability + (" + AMX" if amx else ""),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "load_at_start": os.getloadavg()[0],
+    }
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A markdown table; numbers are rounded to what is meant by them."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    if value != value:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def publish(name: str, about: str, tables: Mapping[str, str], data: Any, smoke: bool) -> None:
+    """Print the tables, and keep them and the raw figures in ``benchmarks/results/NAME`` unless it was a smoke run."""
+    facts = machine()
+    text = f"# {name}\n\n{about.strip()}\n\n" + ", ".join(f"{k} {v}" for k, v in facts.items() if v is not None) + "\n"
+    text += "".join(f"\n## {title}\n\n{body}\n" for title, body in tables.items())
+    print("\n" + text, flush=True)
+    if smoke:
+        return
+    folder = RESULTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({"machine": facts, "figures": data}, indent=1) + "\n")
+    (folder / "results.md").write_text(text)
+    print(f"wrote {folder}", flush=True)

@@ -1,0 +1,145 @@
+"""Shoal's side of the benchmarks: one run, measured; prints one JSON line.
+
+    python benchmarks/ours.py impala --env CartPole-v1 --seconds 20 --fields '{"envs": 256, "unroll": 32}'
+    python benchmarks/ours.py recurrent-ppo --env CartPole-v1 --until 475 --cap 120 --seed 0
+
+Throughput counts environment steps between the first and the last learner update that was seen inside the window, with
+the learner on. ``wall_s`` of a solved task counts from the first environment step, ``total_s`` from the start of
+this process.
+"""
+
+from __future__ import annotations
+
+import time
+
+BEGIN = time.perf_counter()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import signal  # noqa: E402
+from typing import Any  # noqa: E402
+
+
+class Watch:
+    """An observer of the run: what was seen when, the roles' time shares, and the memory once. With ``seconds`` it
+    ends the run (as Ctrl-C would) when it has seen updates over so many seconds after ``warmup``."""
+
+    def __init__(self, warmup: float, seconds: float | None) -> None:
+        self.warmup, self.seconds = warmup, seconds
+        self.seen: list[tuple[float, int, int]] = []  # seconds since BEGIN, environment steps, updates
+        self.window: list[tuple[float, int, int]] = []  # those after the warm-up at which an update was new
+        self.shares: dict[str, dict[str, float]] = {}
+        self.pss_mb = 0.0
+
+    def update(self, snapshot: Any) -> None:
+        now = time.perf_counter() - BEGIN
+        self.seen.append((now, snapshot.steps, snapshot.updates))
+        if not snapshot.updates or now < (self.first(2) or 0.0) + self.warmup:
+            return
+        if not self.window or snapshot.updates > self.window[-1][2]:
+            self.window.append(self.seen[-1])
+        for role, shares in snapshot.shares.items():
+            sums = self.shares.setdefault(role, {"": 0.0})
+            sums[""] += 1.0
+            for name, share in shares.items():
+                sums[name] = sums.get(name, 0.0) + share
+        span = self.window[-1][0] - self.window[0][0]
+        if not self.pss_mb and (self.seconds is None or span >= self.seconds / 2):
+            self.pss_mb = pss()
+        if self.seconds is not None and span >= self.seconds:
+            signal.raise_signal(signal.SIGINT)
+
+    def first(self, column: int) -> float | None:
+        """Seconds until the first step (1) or update (2)."""
+        return next((row[0] for row in self.seen if row[column]), None)
+
+    def mean_shares(self) -> dict[str, dict[str, float]]:
+        """Role -> phase -> share of its time, those of half a per cent and more."""
+        return {
+            role: {
+                name: round(total / sums[""], 3) for name, total in sums.items() if name and total >= 0.005 * sums[""]
+            }
+            for role, sums in self.shares.items()
+        }
+
+
+def pss() -> float:
+    """Proportional set size of this process and everything it started, in MB."""
+    import psutil
+
+    me, total = psutil.Process(), 0
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:
+            continue  # it ended meanwhile
+    return total / 2**20
+
+
+def configuration(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The system's module and the run's configuration, as the command line would resolve them."""
+    from shoal import systems
+    from shoal.config import resolve
+
+    module = systems.load(args.system)
+    fields = {"env": args.env, **args.fields}
+    return module, resolve(module, args.preset, None, fields, source="argument", name=args.system).cfg
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    from shoal import api
+    from shoal.runtime import processes
+    from shoal.runtime.local import LocalRuntime
+
+    processes.prepare()
+    module, cfg = configuration(args)
+    solving = args.until is not None
+    watch = Watch(args.warmup, None if solving else args.seconds)
+    stop = api.Stop(
+        steps=cfg.steps if solving else None,
+        seconds=args.cap if solving else args.warmup + 3 * args.seconds + 60.0,
+        episode_return=args.until,
+    )
+    report = LocalRuntime().launch(
+        module.program(cfg), seed=args.seed, stop=stop, observers=[watch], interval=0.05 if solving else 0.2
+    )
+    out: dict[str, Any] = {
+        "peer": "shoal", "system": args.system, "env": args.env, "fields": args.fields,
+        "precision": module.network(cfg).precision, "first_update_s": watch.first(2), "pss_mb": round(watch.pss_mb),
+        "return": report.episode_return, "restarts": report.restarts,
+    }  # fmt: skip
+    if solving:
+        wall = watch.seen[-1][0] - (watch.first(1) or 0.0)
+        solved = report.reason == "episode_return"
+        return {**out, "solved": solved, "wall_s": wall, "total_s": watch.seen[-1][0], "env_steps": report.steps}
+    if len(watch.window) < 2:
+        return {**out, "error": f"fewer than two updates were seen in {report.seconds:.0f} s"}
+    (t0, steps0, updates0), (t1, steps1, updates1) = watch.window[0], watch.window[-1]
+    return {
+        **out, "env_steps_per_s": (steps1 - steps0) / (t1 - t0), "updates_per_s": (updates1 - updates0) / (t1 - t0),
+        "window_s": t1 - t0, "shares": watch.mean_shares(),
+    }  # fmt: skip
+
+
+def options(text: str | None) -> argparse.ArgumentParser:
+    """What names a configuration of Shoal."""
+    out = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("system")
+    out.add_argument("--env", default="CartPole-v1")
+    out.add_argument("--preset", default="auto")
+    out.add_argument("--fields", type=json.loads, default={}, help="of the configuration, as JSON")
+    out.add_argument("--seconds", type=float, default=20.0)
+    return out
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warmup", type=float, default=5.0, help="seconds after the first update")
+    parser.add_argument("--until", type=float, help="solve: stop at this mean return of the last 100 episodes")
+    parser.add_argument("--cap", type=float, default=120.0, help="solve: give up after this many seconds")
+    print(json.dumps(measure(parser.parse_args())), flush=True)
+
+
+if __name__ == "__main__":
+    main()

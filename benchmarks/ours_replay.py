@@ -1,0 +1,172 @@
+"""Shoal's side of benchmarks/replay.py: the replay table in one thread, or behind rings; prints one JSON line.
+
+``local``: unrolls of one-step transitions in, batches of 512 out. ``processes``: two writer processes and the reader
+that owns the table, all as fast as they can. Atari items carry one new frame and come out as two stacks of four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from shoal import api
+from shoal.api import Field
+from shoal.data import TableSpec
+from shoal.data.limiter import RateLimiter
+from shoal.runtime import layout, processes
+from shoal.runtime.memory import Arena
+from shoal.runtime.metrics import Recorder
+from shoal.runtime.ports import ReplayReader
+from shoal.runtime.ring import Consumer, Producer
+from shoal.runtime.session import Session
+
+BATCH, WRITERS = 512, 2
+SHAPES: dict[str, tuple[tuple[int, ...], str, int, int]] = {  # observation, dtype, stack, steps of 16 environments
+    "cartpole": ((4,), "float32", 1, 64),
+    "atari": ((1, 84, 84), "uint8", 4, 16),
+}
+ENVS = 16
+
+
+def unroll_spec(item: str) -> dict[str, Field]:
+    obs, dtype, _, steps = SHAPES[item]
+    lead = (steps, ENVS)
+    flags = {name: Field(lead, "bool") for name in ("terminated", "truncated", "valid", "first")}
+    return {"obs": Field((*lead, *obs), dtype), "action": Field(lead, "int64"), "reward": Field(lead), **flags}
+
+
+def make_unroll(item: str) -> dict[str, np.ndarray]:
+    """Unrolls that continue one another, without an episode's end."""
+    rng = np.random.default_rng(0)
+    out = {name: np.zeros(f.shape, f.dtype) for name, f in unroll_spec(item).items()}
+    out["obs"][:] = rng.integers(0, 255, out["obs"].shape)
+    out["reward"][:] = rng.normal(size=out["reward"].shape)
+    out["valid"][:] = True
+    return out
+
+
+def table_spec(item: str, sampler: Any, capacity: int) -> TableSpec:
+    return TableSpec(capacity, n_step=1, stack=SHAPES[item][2], sampler=sampler, alpha=0.6)
+
+
+def rate(work: Callable[[], int], seconds: float) -> float:
+    """Units per second, the median of three windows."""
+    work()
+    found = []
+    for _ in range(3):
+        done, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds:
+            done += work()
+        found.append(done / (time.perf_counter() - begin))
+    return median(found)
+
+
+def local(args: argparse.Namespace) -> dict[str, Any]:
+    spec = table_spec(args.item, args.sampler, args.capacity)
+    table, unroll = spec.build(unroll_spec(args.item), 1, 0), make_unroll(args.item)
+    steps = unroll["reward"].size
+    while table.size < min(args.held, args.capacity * 9 // 10):
+        table.add(unroll)
+
+    def add() -> int:
+        table.add(unroll)
+        return steps
+
+    def sample() -> int:
+        table.sample(BATCH)
+        return BATCH
+
+    found = {"held": table.size, "samples_per_s": rate(sample, args.seconds), "inserts_per_s": rate(add, args.seconds)}
+    if args.sampler != "uniform":
+        keys = [table.sample(BATCH).keys.numpy().copy() for _ in range(64)]
+        priorities = np.random.default_rng(0).random((64, BATCH)).astype(np.float32)
+        at = iter(range(10**9))
+
+        def update() -> int:
+            i = next(at) % 64
+            table.reprioritise(keys[i], priorities[i])
+            return BATCH
+
+        found["updates_per_s"] = rate(update, args.seconds)
+    valid, why = table.check_valid()
+    assert valid, why
+    return found
+
+
+class Wired:
+    """A program of one replay channel."""
+
+    def __init__(self, channel: api.Channel) -> None:
+        self.name, self.channels = "benchmark", {channel.name: channel}
+        make: Any = None  # nothing is built: both ends are made by hand
+        self.roles = [
+            api.RoleSpec("writer", make, {"out": channel.writer()}, WRITERS),
+            api.RoleSpec("reader", make, {"inp": channel.reader(BATCH)}),
+        ]
+
+    def validate(self) -> None:
+        """Nothing to check."""
+
+
+def write(arena: Arena, plan: layout.Plan, item: str, number: int) -> None:
+    """A writer process: puts the same unroll until it is killed."""
+    torch.set_num_threads(1)
+    producer, unroll = Producer(Session(arena, Recorder()), plan.rings["c"], number), make_unroll(item)
+    while True:
+        producer.put(unroll)
+
+
+def between_processes(args: argparse.Namespace) -> dict[str, Any]:
+    processes.prepare()
+    spec, unroll = table_spec(args.item, args.sampler, args.capacity), unroll_spec(args.item)
+    ratio = api.Ratio(min_size=BATCH)
+    plan = layout.plan(Wired(api.Channel("c", "replay", unroll, 2, ratio, spec)))
+    arena = Arena(plan.total)
+    table = spec.build(unroll, WRITERS, 0)
+    steps = unroll["reward"].shape[0] * ENVS
+    session = Session(arena, Recorder())
+    reader = ReplayReader(Consumer(session, plan.rings["c"]), table, RateLimiter(ratio, steps), BATCH, session.metrics)
+    writers = [processes.context().Process(target=write, args=(arena, plan, args.item, i)) for i in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(3):
+            reader.get()
+        begin, inserted, sampled = time.perf_counter(), table.inserted, table.sampled
+        while (span := time.perf_counter() - begin) < 3 * args.seconds:
+            reader.get()
+        rates = {"inserts_per_s": (table.inserted - inserted) / span, "samples_per_s": (table.sampled - sampled) / span}
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.join()
+    return {"held": table.size, **rates}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("item", choices=list(SHAPES))
+    parser.add_argument("mode", choices=["local", "processes"])
+    parser.add_argument("--sampler", default="proportional", choices=["uniform", "proportional", "rank", "greedy"])
+    parser.add_argument("--capacity", type=int, default=1_000_000)
+    parser.add_argument("--held", type=int, default=200_000, help="transitions in the table when it is sampled")
+    parser.add_argument("--seconds", type=float, default=1.5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    found = local(args) if args.mode == "local" else between_processes(args)
+    nbytes = table_spec(args.item, args.sampler, args.capacity).nbytes(unroll_spec(args.item))
+    rss = psutil.Process().memory_info().rss
+    facts = {"peer": "shoal", "capacity": args.capacity, "table_gb": nbytes / 1e9, "rss_mb": round(rss / 2**20)}
+    print(json.dumps({**facts, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
