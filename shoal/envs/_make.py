@@ -94,7 +94,7 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Any:
     if found.vector is not None:
         return found.vector(num)
     assert found.single is not None
-    return _sync(found.id, found.single, num)
+    return _sync(found.id, found.single, num, options.check)
 
 
 def _codecs(found: registry.Found, observation: Any, action: Any) -> tuple[ObservationCodec, ActionCodec]:
@@ -102,9 +102,9 @@ def _codecs(found: registry.Found, observation: Any, action: Any) -> tuple[Obser
     return ObservationCodec(observation, found.id, symbolic), ActionCodec(action, found.id)
 
 
-def _sync(id: str, single: Any, num: int) -> Any:
+def _sync(id: str, single: Any, num: int, check: bool) -> Any:
     def named(index: int) -> Any:
-        return wrappers.Named(single(), id, index)
+        return wrappers.Named(single(), id, index, check)
 
     return SyncVectorEnv(
         [partial(named, index) for index in range(num)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -53,6 +54,10 @@ class VectorBatch:
         self.info: dict[str, Any] = {}
         self._observation, self._action, self._mode = observation, action, mode
         self._seeds, self._check, self._seed = seeds, check, 0
+        self._wanted = [
+            (name, (self.num_envs, *leaf.shape), np.dtype(leaf.dtype), leaf.dtype == "float32")
+            for name, leaf in observation.observations.items()
+        ]
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._return = np.zeros(self.num_envs, np.float64)
         self._length = np.zeros(self.num_envs, np.int64)
@@ -156,33 +161,39 @@ class VectorBatch:
         if action is None:
             return f"seed {self._seed}"
         if row is not None:
-            return f"index {row}, action {np.asarray(action[row]).tolist()}, seed {self._seed}"
+            return f"index {row}, action {np.asarray(action[row]).tolist()}, {self._seed_of(row)}"
         text = np.array2string(np.asarray(action), threshold=16, separator=", ")
         return f"{self.num_envs} environments, actions {text}, seed {self._seed}"
 
+    def _seed_of(self, row: int) -> str:
+        """The seed of one sub-environment, where each has its own."""
+        if self._seeds == "int":
+            return f"seed {self._seed} of the batch"
+        return f"seed {sub_seeds(self._seed, self.num_envs)[row]}"
+
     def _validate(self, obs: Arrays, reward: np.ndarray, action: np.ndarray | None) -> None:
-        for name, want in self._observation.observations.items():
+        for name, shape, dtype, floats in self._wanted:
             array = obs[name]
-            if array.shape[1:] != want.shape or array.dtype != want.dtype:
+            if array.shape != shape or array.dtype != dtype:
                 raise EnvironmentFailed(
-                    f"environment {self.spec.id!r} returned {name!r} of shape {list(array.shape[1:])} and dtype "
-                    f"{array.dtype} instead of {list(want.shape)} and {want.dtype} ({self._told(action)})"
+                    f"environment {self.spec.id!r} returned {name!r} of shape {list(array.shape)} and dtype "
+                    f"{array.dtype} instead of {list(shape)} and {dtype} ({self._told(action)})"
                 )
-            if want.dtype == "float32" and not np.isfinite(array.sum()):
+            if floats and not math.isfinite(np.vdot(array, array)):  # the fastest look at every number
                 self._not_finite(name, array, action)
         if reward.shape != (self.num_envs,):
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned rewards of shape {list(reward.shape)} instead of "
                 f"{[self.num_envs]} ({self._told(action)})"
             )
-        if not np.isfinite(reward.sum()):
+        if not math.isfinite(np.vdot(reward, reward)):
             self._not_finite("reward", reward, action)
 
     def _not_finite(self, name: str, array: np.ndarray, action: np.ndarray | None) -> None:
         bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
-        if bad.any():  # else only the sum overflowed
+        if bad.any():  # else only the sum of squares overflowed
             row = int(bad.argmax())
-            where = self._told(action, row) if action is not None else f"index {row}, at reset, seed {self._seed}"
+            where = self._told(action, row) if action is not None else f"index {row}, at reset, {self._seed_of(row)}"
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})"
             )

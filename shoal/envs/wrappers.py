@@ -32,22 +32,32 @@ class DropText(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Named(gym.Wrapper[Any, Any, Any, Any]):
-    """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step."""
+    """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step.
 
-    def __init__(self, env: gym.Env[Any, Any], id: str, index: int):
+    check: also for an observation that is not of its space (a float64 for a float32 is well).
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], id: str, index: int, check: bool = True):
         super().__init__(env)
-        self._id, self._index, self._last_seed = id, index, None
+        self._id, self._index, self._last_seed, self._check = id, index, None, check
+        self._space = env.observation_space
+        self._usual = env.observation_space.shape, env.observation_space.dtype
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._last_seed = seed
         try:
-            return self.env.reset(seed=seed, options=options)[0], {}
+            obs = self.env.reset(seed=seed, options=options)[0]
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in reset (index {self._index}, "
                 f"seed {self._last_seed}): {error}"
             ) from error
+        if self._check and (wrong := misfit(self._space, obs)):
+            raise EnvironmentFailed(
+                f"environment {self._id!r} returned {wrong} from reset (index {self._index}, seed {self._last_seed})"
+            )
+        return obs, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
@@ -57,7 +67,32 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
                 f"environment {self._id!r} raised {type(error).__name__} in step (index {self._index}, "
                 f"action {np.asarray(action).tolist()}, seed {self._last_seed}): {error}"
             ) from error
+        usual = type(obs) is np.ndarray and (obs.shape, obs.dtype) == self._usual
+        if not usual and self._check and (wrong := misfit(self._space, obs)):
+            raise EnvironmentFailed(
+                f"environment {self._id!r} returned {wrong} (index {self._index}, "
+                f"action {np.asarray(action).tolist()}, seed {self._last_seed})"
+            )
         return obs, reward, terminated, truncated, {}
+
+
+def misfit(space: gs.Space[Any], obs: Any, name: str = "obs") -> str:
+    """What is wrong with the shape or dtype of an observation, or "" if it can be one of ``space``."""
+    if isinstance(space, gs.Dict):
+        missing = [key for key in space.spaces if key not in obs]
+        if missing:
+            return f"{name!r} without {missing[0]!r}"
+        return next((w for key, sub in space.spaces.items() if (w := misfit(sub, obs[key], f"{name}/{key}"))), "")
+    if isinstance(space, gs.Tuple):
+        if len(obs) != len(space.spaces):
+            return f"{name!r} of {len(obs)} parts instead of {len(space.spaces)}"
+        return next((w for i, sub in enumerate(space.spaces) if (w := misfit(sub, obs[i], f"{name}/{i}"))), "")
+    array = obs if isinstance(obs, np.ndarray) else np.asarray(obs)
+    if array.shape != space.shape:
+        return f"{name!r} of shape {list(array.shape)} instead of {list(space.shape or ())}"
+    if array.dtype != space.dtype and not np.can_cast(array.dtype, space.dtype or array.dtype, "same_kind"):
+        return f"{name!r} of dtype {array.dtype} instead of {space.dtype}"
+    return ""
 
 
 class CartPoleNoVelocity(CartPoleVectorEnv):
