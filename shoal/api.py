@@ -17,6 +17,7 @@ import torch
 
 from shoal.errors import (
     Deadlock as Deadlock,
+    Diverged as Diverged,
     EnvironmentFailed as EnvironmentFailed,
     RoleFailed as RoleFailed,
     ShoalError as ShoalError,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ShoalError(Exception):
     """Root of every error that Shoal raises on purpose; its text is one sentence for the user."""
@@ -25,6 +27,16 @@ class Stopped(ShoalError):
 
 class EnvironmentFailed(ShoalError):
     """An environment raised, or returned what it must not; the text names environment and action."""
+
+
+class Diverged(ShoalError):
+    """The loss or its gradient was not finite in many updates in a row. The runtime saves ``tensors`` (batch and
+    parameters: name -> tensor) and ``facts`` for whoever looks for the cause."""
+
+    def __init__(self, text: str, facts: dict[str, Any] | None = None):
+        self.facts: dict[str, Any] = facts or {}
+        self.tensors: dict[str, Any] = {}
+        super().__init__(text)
 
 
 class RoleFailed(ShoalError):

@@ -46,7 +46,8 @@ class PPOLearner:
     def __init__(self, nets: ActorCritic, optimiser: torch.optim.Optimizer, settings: PPOSettings, seed: int) -> None:
         self.nets, self.optimiser, self.cfg = nets, optimiser, settings
         self.rng = torch.Generator().manual_seed(seed)
-        self.gradient_step = GradientStep(optimiser, settings.max_grad_norm)
+        steps = settings.epochs * settings.minibatches
+        self.gradient_step = GradientStep(optimiser, settings.max_grad_norm, steps)
         self.device = torch.device(nets.device)
         self.step = 0
         self.env_steps = 0
@@ -117,7 +118,7 @@ class PPOLearner:
         else:
             parts = data["value"].shape[1]
         sums: dict[str, Tensor] = {}
-        count = 0
+        count = skipped = 0
         first_ratio_error: Tensor | None = None
         for _ in range(self.cfg.epochs):
             order = torch.randperm(parts, generator=self.rng).to(self.device)
@@ -126,8 +127,11 @@ class PPOLearner:
             chunks = order.split(size)
             for chunk in chunks:
                 loss, metrics = self._loss(self._minibatch(data, chunk), clip)
-                metrics["grad_norm"] = torch.tensor(self.gradient_step(loss))
-                metrics["skipped_updates"] = torch.tensor(float(self.gradient_step.skipped > 0))
+                norm = self.gradient_step(loss)
+                if norm is None:
+                    skipped += 1
+                    continue
+                metrics["grad_norm"] = torch.tensor(norm)
                 kl += metrics["kl"] / len(chunks)
                 if first_ratio_error is None:
                     first_ratio_error = metrics["ratio_error"]
@@ -136,9 +140,10 @@ class PPOLearner:
                 count += 1
             if self.cfg.target_kl is not None and kl > self.cfg.target_kl:
                 break
-        assert first_ratio_error is not None
         means: dict[str, float | Tensor] = {k: v / count for k, v in sums.items()}
-        return {**means, "ratio_error": first_ratio_error, "minibatches": float(count)}
+        if first_ratio_error is not None:
+            means["ratio_error"] = first_ratio_error
+        return {**means, "minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
 
     def _minibatch(self, data: Tensors, chunk: Tensor) -> Tensors:
         """Rows ``chunk`` of flattened steps [N, ...], or columns ``chunk`` of trajectories [T, B, ...]."""

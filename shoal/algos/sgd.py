@@ -8,33 +8,37 @@ from typing import Any
 
 import torch
 
-from shoal.api import Algorithm, Batch, ShoalError, Stateful, Tensors, Update
+from shoal.api import Algorithm, Batch, Diverged, Stateful, Tensors, Update
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 
 
 class GradientStep:
-    """Backward pass, global-norm clip and optimiser step. A step whose gradient is not finite is skipped and
-    counted; after ten in a row it raises ShoalError."""
+    """Backward pass, global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped;
+    after ten updates in a row, of ``steps`` each, it raises Diverged."""
 
-    def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None) -> None:
+    def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
         self.optimiser, self.max_norm = optimiser, math.inf if max_norm is None else max_norm
+        self.patience = MAX_SKIPPED * steps
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
 
-    def __call__(self, loss: torch.Tensor) -> float:
-        """Minimise ``loss``; returns the gradient's norm before clipping."""
+    def __call__(self, loss: torch.Tensor) -> float | None:
+        """Minimise ``loss``; returns the gradient's norm before clipping, None for a step that was skipped."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_norm))
-        if math.isfinite(norm):
+        value = loss.item()
+        if math.isfinite(norm) and math.isfinite(value):
             self.optimiser.step()
             self.skipped = 0
             return norm
         self.skipped += 1
-        if self.skipped >= MAX_SKIPPED:
-            raise ShoalError(f"the gradient was not finite in {MAX_SKIPPED} updates in a row")
-        return norm
+        if self.skipped >= self.patience:
+            wrong = "gradient" if math.isfinite(value) else "loss"
+            facts = {"loss": value, "grad_norm": norm, "skipped_in_a_row": self.skipped}
+            raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} updates in a row", facts)
+        return None
 
 
 class SGDLearner:
@@ -57,7 +61,7 @@ class SGDLearner:
     ) -> None:
         self.algorithm, self.optimiser = algorithm, optimiser
         self.schedule, self.device, self.parts = schedule, torch.device(device), parts
-        self.gradient_step = GradientStep(optimiser, max_grad_norm)
+        self.gradient_step = GradientStep(optimiser, max_grad_norm, parts)
         self.step = 0
 
     def update(self, batch: Batch) -> Update:
@@ -65,8 +69,11 @@ class SGDLearner:
         if self.parts == 1:
             return self._step(batch)
         updates = [self._step(part) for part in split(batch, self.parts)]
-        names = updates[0].metrics
-        return Update({k: sum(float(u.metrics[k]) for u in updates) / len(updates) for k in names})
+        told: dict[str, list[float]] = {}
+        for update in updates:
+            for name, value in update.metrics.items():
+                told.setdefault(name, []).append(float(value))
+        return Update({name: sum(values) / len(values) for name, values in told.items()})
 
     def _step(self, batch: Batch) -> Update:
         if self.schedule is not None:
@@ -76,9 +83,10 @@ class SGDLearner:
         self.step += 1
         self.algorithm.after_step(self.step)
         rate = self.optimiser.param_groups[0]["lr"]
-        metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, **update.metrics}
-        metrics["skipped_updates"] = float(self.gradient_step.skipped > 0)
-        return Update(metrics, update.priorities)
+        if norm is None:
+            return Update({"learning_rate": rate, "skipped_updates": 1.0})
+        metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
+        return Update({**metrics, **update.metrics}, update.priorities)
 
     def params(self) -> Tensors:
         return self.algorithm.actor_params()

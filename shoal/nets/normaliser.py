@@ -32,11 +32,14 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Take in x [..., *shape]; ``mask`` (bool [...]), where given, says which rows count."""
+        """Take in x [..., *shape]; ``mask`` (bool [...]), where given, says which rows count. Data that are not
+        finite change nothing: the learner skips them too."""
         rows = x.reshape(-1, *self.shape) if mask is None else x[mask]
         rows = rows.double()
         if len(rows):
-            self.merge(rows.mean(0), rows.var(0, correction=0), len(rows))
+            mean, var = rows.mean(0), rows.var(0, correction=0)
+            finite = torch.isfinite(mean).all() & torch.isfinite(var).all()  # a tensor: no wait for the GPU
+            self.merge(torch.where(finite, mean, self.mean), torch.where(finite, var, self.var), finite * len(rows))
 
     @torch.no_grad()
     def merge(self, mean: Tensor, var: Tensor, count: Tensor | float) -> None:
@@ -73,7 +76,7 @@ class RewardScaler(nn.Module):
             running = running * self.gamma + reward[t]
             returns[t] = running
             running = running.masked_fill(cut[t], 0.0)
-        self.carried = running
+        self.carried = running.nan_to_num(0.0, 0.0, 0.0)
         self.stats.update(returns, mask)
         return self.scale(reward)
 

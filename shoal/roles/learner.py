@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import Context, Learner, ParamsWriter, Reader
+from shoal.api import Context, Diverged, Learner, ParamsWriter, Reader
 
 
 class LearnerRole:
@@ -24,7 +24,13 @@ class LearnerRole:
         batch = self.batches.get()
         metrics = self.ctx.metrics
         with metrics.phase("learn"):
-            update = self.learner.update(batch)
+            try:
+                update = self.learner.update(batch)
+            except Diverged as error:
+                error.facts |= {"role": self.ctx.role, "update": self.learner.step}
+                error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
+                error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
+                raise
         if update.priorities is not None and batch.keys is not None:
             with metrics.phase("replay"):
                 self.batches.reprioritise(batch.keys, update.priorities)

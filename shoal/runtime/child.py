@@ -21,7 +21,7 @@ import cloudpickle
 import torch
 
 from shoal import api
-from shoal.runtime import ports, seeds
+from shoal.runtime import dumps, ports, seeds
 from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import Recorder
@@ -156,9 +156,9 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
         _run(plan, spec, job, Session(arena, recorder, reporter.tick), reporter)
-    except BaseException:  # noqa: BLE001 - told to the parent, which names it
+    except BaseException as error:  # noqa: BLE001 - told to the parent, which names it
         reporter.last()
-        outbox.send(("failed", traceback.format_exc()))
+        outbox.send(("failed", traceback.format_exc() + dumps.save(error, job.run_dir)))
         outbox.finish(2.0)
         sys.stderr.flush()
         os._exit(1)

@@ -21,6 +21,7 @@ from shoal.api import (
     Channel,
     Context,
     Deadlock,
+    Diverged,
     Port,
     Report,
     Role,
@@ -31,6 +32,7 @@ from shoal.api import (
 )
 from shoal.data.limiter import RateLimiter
 from shoal.program import Program
+from shoal.runtime import dumps
 from shoal.runtime.metrics import Aggregator, Observer, Recorder
 from shoal.runtime.seeds import replica_seed
 
@@ -234,6 +236,8 @@ class SerialRuntime:
             reason = "stopped"
         except KeyboardInterrupt:
             reason = "interrupted"
+        except Diverged as error:
+            raise Diverged(f"{error}. {dumps.save(error, run_dir)}".rstrip()) from error
         finally:
             for name, role, _, recorder in replicas:
                 aggregator.add(name, recorder.drain())
