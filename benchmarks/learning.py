@@ -25,6 +25,7 @@ from statistics import mean
 from typing import Any
 
 import shoal
+from shoal.runtime.metric_files import read_curve
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 
@@ -78,7 +79,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
         assert report is not None
         evaluation = trained.policy().evaluate(30 if recipe.env.startswith("ALE/") else 100, seed=10_000 + seed)
         shutil.copy(path / "config.json", folder / f"seed-{seed}.config.json")
-        thin(path / "metrics.csv", folder / f"seed-{seed}.csv")
+        thin(path, folder / f"seed-{seed}.csv")
     result = {
         "recipe": name, "seed": seed, "score": mean(evaluation) if recipe.greedy else report.episode_return,
         "required": recipe.required, "training_return": report.episode_return, "greedy_return": mean(evaluation),
@@ -91,16 +92,15 @@ def run(name: str, seed: int) -> dict[str, Any]:
     return result
 
 
-def thin(source: Path, target: Path, rows: int = 400) -> None:
+def thin(run: Path, target: Path, rows: int = 400) -> None:
     """Keep the learning curve's columns, and at most about ``rows`` rows."""
-    with source.open() as f:
-        table = list(csv.DictReader(f))
-    keep = [r for i, r in enumerate(table) if i % max(1, len(table) // rows) == 0 or i == len(table) - 1]
-    columns = [c for c in ("steps", "seconds", "episodes", "episode_return", "updates") if c in table[0]]
+    curve = read_curve(run)
+    keep = [r for i, r in enumerate(curve) if i % max(1, len(curve) // rows) == 0 or i == len(curve) - 1]
+    columns = ["steps", "seconds", "episodes", "episode_return", "updates"]
     with target.open("w", newline="") as f:
-        writer = csv.DictWriter(f, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(keep)
+        writer = csv.writer(f)
+        writer.writerow(columns)
+        writer.writerows([f"{r[c]:.8g}" if c in r else "" for c in columns] for r in keep)
 
 
 def summary() -> None:

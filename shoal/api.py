@@ -6,7 +6,7 @@ actor, ``B`` the batch of a learner. Writers take NumPy arrays, readers return t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,6 +248,9 @@ class ParamsReader(Protocol):
         """The latest (version, parameters), a private copy; None if not newer. Before the first version, or
         on a lockstep port while there is nothing newer than the last one read, it blocks."""
 
+    def newest(self) -> int:
+        """Number of the latest version; 0 before the first."""
+
 
 class Replay(Protocol):
     """The table behind a replay channel. ``add`` takes one unroll ``[T, E]`` of stream ``writer``."""
@@ -269,12 +272,17 @@ class ReplaySpec(Protocol):
 
 
 class Metrics(Protocol):
-    """What a role tells about itself. ``phase`` times a part of the step (nesting is not allowed)."""
+    """What a role tells about itself. A new name becomes a column of the metric files: of ``record`` the mean since
+    the row before, of ``tally`` its ``NAME_p50``, ``NAME_p95`` and ``NAME_max``. Time is booked to one phase at a time:
+    ``phase`` takes its part out of the phase around it; ``enter`` (until the next; returns the one before) is cheaper.
+    """
 
     def count(self, name: str, n: int = 1) -> None: ...
     def record(self, name: str, value: float) -> None: ...
+    def tally(self, name: str, values: Iterable[int]) -> None: ...
     def episode(self, ret: float, length: int) -> None: ...
     def phase(self, name: str) -> AbstractContextManager[None]: ...
+    def enter(self, phase: str) -> str: ...
 
 
 @dataclass

@@ -6,40 +6,21 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from shoal.api import EnvSpec, Stop
+from shoal.bottleneck import bottleneck
 from shoal.draw import human_bytes
-from shoal.runtime.metrics import WINDOW, Snapshot
+from shoal.program import Program
+from shoal.runtime.aggregator import WINDOW, Snapshot
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
-MEMORY_EVERY = 2.0  # seconds between two readings of the memory
 KNOWN = {  # records that have a name and a place of their own
-    "policy_lag": "policy lag", "replay_size": "replay", "samples_per_insert": "samples per insert",
-    "epsilon": "epsilon", "loss": "loss", "entropy": "entropy", "learning_rate": "learning rate",
-    "grad_norm": "gradient norm", "kl": "KL",
+    "replay_size": "replay", "epsilon": "epsilon", "loss": "loss", "entropy": "entropy",
+    "learning_rate": "learning rate", "grad_norm": "gradient norm", "kl": "KL",
 }  # fmt: skip
-
-
-def bottleneck(shares: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float] | None:
-    """(role, its largest phase, that phase's share) of the role that waits least for others.
-
-    A role's ``wait:`` phases are time in which others held it up, so the role with the least of them sets
-    the pace. Without any (the serial runtime, where no one waits) it is the role with most work.
-    """
-    work = {role: {p: s for p, s in phases.items() if not p.startswith("wait")} for role, phases in shares.items()}
-    work = {role: phases for role, phases in work.items() if phases}
-    if not work:
-        return None
-    waits = {role: sum(s for p, s in shares[role].items() if p.startswith("wait")) for role in work}
-    if any(waits.values()):
-        role = min(work, key=lambda r: (waits[r], -sum(work[r].values())))
-    else:
-        role = max(work, key=lambda r: sum(work[r].values()))
-    phase = max(work[role], key=lambda p: work[role][p])
-    return role, phase, work[role][phase]
+OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
 
 
 def time_left(stop: Stop, snapshot: Snapshot) -> float | None:
@@ -71,21 +52,6 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def memory() -> int:
-    """Bytes used by this process and its children; shared pages are counted once where the system can."""
-    import psutil
-
-    total = 0
-    me = psutil.Process()
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            info = process.memory_full_info()
-            total += getattr(info, "pss", 0) or info.rss
-        except psutil.Error:
-            continue
-    return total
-
-
 class Progress:
     """Shows a run on ``file`` (standard output): call ``close`` at its end."""
 
@@ -97,15 +63,17 @@ class Progress:
         resolved: Any = None,
         path: Path | None = None,
         file: IO[str] | None = None,
-        buffers: Mapping[str, int] | None = None,
+        program: Program | None = None,
     ):
         self.system, self.env, self.stop, self.resolved, self.path = system, env, stop, resolved, path
         self.file = file or sys.stdout
-        self.buffers = buffers or {}
+        self.buffers = program.memory() if program is not None else {}
+        channels = program.channels.values() if program is not None else ()
+        self.ratio = next((c.ratio.samples_per_insert for c in channels if c.kind == "replay"), None)
         self.live: Any = None
         self._last_line = -math.inf
-        self._memory, self._memory_at = 0, -math.inf
         self._rates: tuple[float, float] | None = None
+        self._shares: dict[str, dict[str, float]] = {}
         self._last: Snapshot | None = None
         self._printed: Snapshot | None = None
         if self.file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
@@ -123,9 +91,11 @@ class Progress:
     def update(self, snapshot: Snapshot) -> None:
         old = self._rates or (snapshot.step_rate, snapshot.update_rate)
         self._rates = (0.7 * old[0] + 0.3 * snapshot.step_rate, 0.7 * old[1] + 0.3 * snapshot.update_rate)
+        for role, phases in snapshot.shares.items():  # a role in the middle of a long step keeps its last ones
+            before = self._shares.get(role, phases)
+            names = dict.fromkeys([*before, *phases])
+            self._shares[role] = {p: 0.7 * before.get(p, 0.0) + 0.3 * phases.get(p, 0.0) for p in names}
         self._last = snapshot
-        if time.monotonic() - self._memory_at >= MEMORY_EVERY:
-            self._memory, self._memory_at = memory(), time.monotonic()
         if self.live is not None:
             self.live.update(self._panel(snapshot), refresh=True)
         elif time.monotonic() - self._last_line >= PLAIN_EVERY:
@@ -173,15 +143,22 @@ class Progress:
             ("updates", f"{s.updates:,} ({updates_rate:,.1f}/s)"),
             ("return", shown),
         ]
-        out += [(label, number(s.records[key])) for key, label in KNOWN.items() if key in s.records]
-        out += [(name, number(v)) for name, v in s.records.items() if name not in KNOWN]
+        r = s.records
+        if "policy_lag_max" in r:
+            lag = (r["policy_lag_p50"], r["policy_lag_p95"], r["policy_lag_max"])
+            out.append(("policy lag", "{:.0f} p50, {:.0f} p95, {:.0f} max (updates)".format(*lag)))
+        if "samples_per_insert" in r:
+            target = f" (target {number(self.ratio)})" if self.ratio is not None else ""
+            out.append(("samples per insert", number(r["samples_per_insert"]) + target))
+        out += [(label, number(r[key])) for key, label in KNOWN.items() if key in r]
+        out += [(name, number(v)) for name, v in r.items() if name not in OWN_PLACE]
         if s.fill:
             out.append(("fill", ", ".join(f"{name} {share:.0%}" for name, share in s.fill.items())))
-        if (slow := bottleneck(s.shares)) is not None:
-            out.append(("bottleneck", f"{slow[0]} ({slow[1]} {slow[2]:.0%} of its time)"))
+        if (slow := bottleneck(self._shares)) is not None:
+            out.append(("bottleneck", str(slow)))
         if s.restarts:
             out.append(("restarts", str(s.restarts)))
-        out.append(("memory", human_bytes(self._memory)))
+        out.append(("memory", human_bytes(s.memory)))
         out.append(("time", f"{clock(s.seconds)}, {clock(time_left(self.stop, s))} left"))
         return out
 
@@ -201,7 +178,7 @@ class Progress:
             figures.add_row(f"[dim]{key}[/dim]", value)
         parts: list[Any] = [head, self._bar(snapshot), figures]
         if snapshot.shares:
-            parts += ["", self._time_table(snapshot)]
+            parts += ["", self._time_table()]
         return Panel(Group(*parts), title="shoal", title_align="left")
 
     def _bar(self, snapshot: Snapshot) -> Any:
@@ -213,15 +190,14 @@ class Progress:
         bar = ProgressBar(total=total, completed=snapshot.seconds if total is not None else 0)
         return Padding(bar, (1, 0))  # a bare bar does not end its line
 
-    @staticmethod
-    def _time_table(snapshot: Snapshot) -> Any:
+    def _time_table(self) -> Any:
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
-        slow = bottleneck(snapshot.shares)
-        for role, phases in snapshot.shares.items():
-            mark = "[yellow]" if slow is not None and slow[0] == role else "[dim]"
-            parts = sorted(phases.items(), key=lambda item: -item[1])
+        slow = bottleneck(self._shares)
+        for role, phases in self._shares.items():
+            mark = "[yellow]" if slow is not None and slow.role == role else "[dim]"
+            parts = sorted(((p, share) for p, share in phases.items() if share >= 0.005), key=lambda item: -item[1])
             table.add_row(f"{mark}{_escape(role)}[/]", ", ".join(f"{_escape(p)} {share:.0%}" for p, share in parts))
         return table
 

@@ -11,7 +11,6 @@ from shoal.api import Report, Runtime, Stop, UsageError
 from shoal.config import Resolved, build, coerce_all, resolve
 from shoal.flags import unknown
 from shoal.policy import Policy
-from shoal.runtime.metrics import Observer
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
 
 RUNTIMES = ("local", "serial")
@@ -122,14 +121,14 @@ def start(
             },
             {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)},
         )
-        observers: list[Observer] = [directory]
         if not quiet:
             from shoal.progress import Progress
 
-            progress = Progress(program.name, spec, stop, resolved, directory.path, buffers=program.memory())
-            observers.append(progress)
+            progress = Progress(program.name, spec, stop, resolved, directory.path, program=program)
         launch: Any = launcher.launch
-        report = launch(program, seed=seed, stop=stop, run_dir=directory.path, observers=observers)
+        report = launch(
+            program, seed=seed, stop=stop, run_dir=directory.path, observers=[directory], display=progress
+        )  # fmt: skip
         directory.finish(report)
     finally:
         directory.close()

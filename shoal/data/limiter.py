@@ -29,6 +29,11 @@ class RateLimiter:
             return True
         return ratio.samples_per_insert * (inserted - ratio.min_size) - (sampled + n) >= -ratio.slack
 
+    def samples_per_insert(self, inserted: int, sampled: int) -> float | None:
+        """What the ratio has been so far; None before more than ``min_size`` items."""
+        beyond = inserted - self.ratio.min_size
+        return sampled / beyond if beyond > 0 else None
+
 
 def check(ratio: Ratio, batch: int, items_per_insert: int, capacity: int | None = None) -> None:
     """WiringError if a run with this ratio could come to a stand: both sides waiting for each other.

@@ -76,6 +76,8 @@ class Actor:
         self.state = agent.initial_state(env.num_envs)
 
     def step(self) -> None:
+        metrics = self.ctx.metrics
+        metrics.enter("unroll")
         with self.out.slot() as unroll:
             self._update_params()
             if not self.stream:
@@ -86,10 +88,14 @@ class Actor:
             if not self.stream:
                 self._store_observation(unroll, self.steps)
                 if "value" in self.stored:
+                    metrics.enter("inference")
                     act = self.agent.act(self.obs, self.first, self.state)
+                    metrics.enter("unroll")
                     unroll["value"][self.steps] = act.extras["value"]
-        self.ctx.metrics.count("env_steps", valid)
-        self.ctx.metrics.count("actions", self.steps * self.env.num_envs)
+            else:  # of a trajectory, the learner tells the lag when it uses it
+                metrics.tally("policy_lag", (self.params.newest() - self.version,))
+        metrics.count("env_steps", valid)
+        metrics.count("actions", self.steps * self.env.num_envs)
 
     def close(self) -> None:
         self.env.close()
@@ -110,19 +116,22 @@ class Actor:
             self.first, self.state = state["first"], state["state"]
 
     def _update_params(self) -> None:
+        self.ctx.metrics.enter("params")
         if (new := self.params.latest(newer_than=self.version)) is not None:
             self.version, params = new
             self.agent.load(params, self.version)
+        self.ctx.metrics.enter("unroll")
 
     def _step_envs(self, unroll: Arrays, t: int) -> int:
         """Store row ``t`` and step every environment; returns how many of the actions counted."""
         metrics = self.ctx.metrics
         self._store_observation(unroll, t)
-        with metrics.phase("inference"):
-            act = self.agent.act(self.obs, self.first, self.state)
+        metrics.enter("inference")
+        act = self.agent.act(self.obs, self.first, self.state)
         unroll["action"][t] = act.action
-        with metrics.phase("env"):
-            step = self.env.step(act.action)
+        metrics.enter("env")
+        step = self.env.step(act.action)
+        metrics.enter("unroll")
         for name in self.stored:
             unroll[name][t] = act.extras[name]
         unroll["reward"][t] = step.reward

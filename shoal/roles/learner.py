@@ -8,43 +8,39 @@ from shoal.api import Context, Diverged, Learner, ParamsWriter, Reader
 
 
 class LearnerRole:
-    """One step = one get, one ``Learner.update``, and every ``publish_every`` updates one publish."""
+    """One step = one get, one ``Learner.update`` and one publish."""
 
-    def __init__(
-        self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter, publish_every: int = 1
-    ) -> None:
+    def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
-        self.publish_every = publish_every
         self.version = 0
 
     def start(self) -> None:
         self.version = self.params.publish(self.learner.params())
 
     def step(self) -> None:
-        batch = self.batches.get()
         metrics = self.ctx.metrics
-        with metrics.phase("learn"):
-            try:
-                update = self.learner.update(batch)
-            except Diverged as error:
-                error.facts |= {"role": self.ctx.role, "update": self.learner.step}
-                error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
-                error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
-                raise
-        if update.priorities is not None and batch.keys is not None:
-            with metrics.phase("replay"):
-                self.batches.reprioritise(batch.keys, update.priorities)
-        if self.learner.step % self.publish_every == 0:
-            with metrics.phase("publish"):
-                if "version" in batch.items:
-                    lag = self.version - batch.items["version"]
-                    metrics.record("policy_lag", float(lag.float().mean()))
-                self.version = self.params.publish(self.learner.params())
-        metrics.count("updates")
-        for name, value in update.metrics.items():
-            metrics.record(name, float(value))
+        metrics.enter("batch")
+        batch = self.batches.get()
+        if "version" in batch.items:
+            metrics.tally("policy_lag", (self.version - batch.items["version"]).tolist())
         if batch.size:
             metrics.record("replay_size", batch.size)
+        metrics.enter("learn")
+        try:
+            update = self.learner.update(batch)
+        except Diverged as error:
+            error.facts |= {"role": self.ctx.role, "update": self.learner.step}
+            error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
+            error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
+            raise
+        for name, value in update.metrics.items():
+            metrics.record(name, float(value))
+        if update.priorities is not None and batch.keys is not None:
+            metrics.enter("priorities")
+            self.batches.reprioritise(batch.keys, update.priorities)
+        metrics.enter("publish")
+        self.version = self.params.publish(self.learner.params())
+        metrics.count("updates")
 
     def state_dict(self) -> dict[str, Any]:
         return {"learner": self.learner.state_dict(), "version": self.version}

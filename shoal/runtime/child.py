@@ -24,7 +24,7 @@ from shoal import api
 from shoal.runtime import dumps, ports, seeds
 from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
+from shoal.runtime.metrics import OTHER, Recorder
 from shoal.runtime.pulse import DUMP, RAISE, Pulse
 from shoal.runtime.session import Session
 from shoal.runtime.telemetry import Outbox
@@ -184,14 +184,16 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
     words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
     words[at] = 0
     progress = _Progress(session, plan, at, job.limits)
-    session.metrics.enter = Pulse(session.arena, plan, spec.name, job.index).enter
+    session.metrics.show = Pulse(session.arena, plan, spec.name, job.index).show
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
         getattr(role, "start", lambda: None)()
+        session.metrics.enter(OTHER)
         while not session.stopping():
             role.step()
+            session.metrics.enter(OTHER)
             words[at] += 1
             progress.tick()
             reporter.tick()

@@ -18,9 +18,9 @@ import cloudpickle
 
 from shoal import api
 from shoal.runtime import child, futex, layout, memory, processes, ring, store
+from shoal.runtime.aggregator import Aggregator, Observer
 from shoal.runtime.layout import LINE, STOP, Plan, ProgramLike
 from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Aggregator, Observer
 from shoal.runtime.pulse import Watch
 from shoal.runtime.replica import Replica
 
@@ -60,9 +60,14 @@ class LocalRuntime:
         stop: api.Stop,
         run_dir: Path | None = None,
         observers: Sequence[Observer] = (),
+        display: Observer | None = None,
         interval: float = 0.5,
     ) -> api.Report:
-        """Run ``program`` until ``stop``. Interrupt once for an orderly end, twice to kill at once."""
+        """Run ``program`` until ``stop``. Interrupt once for an orderly end, twice to kill at once.
+
+        ``observers`` and ``display`` are told every ``interval`` seconds.
+        """
+        observers = [*observers, *([display] if display is not None else [])]
         program.validate()
         plan = layout.plan(program)
         memory.check_fits(plan)
@@ -102,7 +107,8 @@ class _Run:
         try:
             reason = self._supervise()
             self._shut_down()
-            self._observe()
+            if self._aggregator.changed:
+                self._observe()
             return self._report(reason)
         finally:
             self._shut_down()
@@ -226,7 +232,7 @@ class _Run:
         if not self._observers:
             return
         fill = {name: ring.fill(self._arena, r) for name, r in self._plan.rings.items()}
-        snapshot = self._aggregator.snapshot(fill)
+        snapshot = self._aggregator.snapshot(fill, memory.used())
         for observer in self._observers:
             observer.update(snapshot)
 

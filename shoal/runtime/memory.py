@@ -7,9 +7,11 @@ frees it with the last of them; the size of /dev/shm does not matter.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import tempfile
+import time
 from multiprocessing import reduction
 from typing import Any
 
@@ -97,6 +99,36 @@ def available() -> int:
         if most is not None and now is not None:
             free = min(free, most - now + _reclaimable(used))
     return max(free, 0)
+
+
+class _Used:
+    """Memory of this process and its children, read at most every ``EVERY`` seconds: the kernel walks every page."""
+
+    EVERY = 5.0
+
+    def __init__(self) -> None:
+        self._at, self._bytes = -math.inf, 0
+
+    def __call__(self) -> int:
+        if time.monotonic() - self._at >= self.EVERY:
+            self._bytes, self._at = tree_bytes(), time.monotonic()
+        return self._bytes
+
+
+def tree_bytes() -> int:
+    """Bytes used by this process and its children; shared pages are counted once where the system can (PSS)."""
+    total = 0
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            info = process.memory_full_info()
+        except psutil.Error:
+            continue
+        total += getattr(info, "pss", 0) or info.rss
+    return total
+
+
+used = _Used()
 
 
 def _size(n: int) -> str:

@@ -151,8 +151,12 @@ class ReplayReader:
         self._drain()
         if not self._can_sample():
             self._consumer.wait(self._progress)
+        table = self._table
         with self.metrics.phase("sample"):
-            return self._table.sample(self._count)
+            batch = table.sample(self._count)
+        if (ratio := self._limiter.samples_per_insert(table.inserted, table.sampled)) is not None:
+            self.metrics.record("samples_per_insert", ratio)
+        return batch
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self._table.reprioritise(keys.detach().cpu().numpy(), priorities.detach().cpu().numpy())

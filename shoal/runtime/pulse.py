@@ -36,18 +36,15 @@ class Pulse:
         self._words, self._beat = arena.words, start // 8
         self._text = arena.words.cast("B")[start + 8 : start + ALIGN]
         self._padded: dict[str, bytes] = {}
-        self.phase = ""
-        self.enter("")
+        self.show("start")
 
-    def enter(self, phase: str) -> str:
-        """The replica is now in ``phase``; returns the one it was in."""
+    def show(self, phase: str) -> None:
+        """The replica is now in ``phase``."""
         padded = self._padded.get(phase)
         if padded is None:
             padded = self._padded[phase] = phase.encode()[:_NAME].ljust(_NAME, b"\0")
         self._text[:] = padded
         self._words[self._beat] += 1
-        before, self.phase = self.phase, phase
-        return before
 
 
 @dataclass
@@ -127,7 +124,7 @@ class Watch:
 
     def _describe(self, replica: Replica, seen: _Seen, stopped: bool) -> str:
         phase = self._phase(replica)
-        doing = f"in the phase '{phase}'" if phase else "between two phases" if seen.progress else "while it starts"
+        doing = f"in the phase '{phase}'" if phase and phase != "start" else "while it starts"
         why = ": it was stopped by a signal (SIGCONT lets it go on)" if stopped else ""
         return f"{replica.label} has made no progress for {seen.silent:.0f} s, {doing}{why}"
 

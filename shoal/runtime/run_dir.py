@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import json
-import math
 import os
 import platform
 import re
@@ -14,16 +13,13 @@ import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from shoal.api import Report, ShoalError, Tensors, UsageError
-from shoal.runtime.metrics import Snapshot
+from shoal.runtime.aggregator import Snapshot
+from shoal.runtime.metric_files import MetricFiles, finite
 
 FORMAT = 1
-COLUMNS = (
-    "steps", "seconds", "updates", "episodes", "episode_return", "episode_length", "steps_per_second",
-    "updates_per_second", "restarts",
-)  # fmt: skip
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
 
@@ -52,14 +48,8 @@ class RunDirectory:
             self.path.chmod(0o700)
         except OSError as error:
             raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
-        self.columns = list(COLUMNS)
-        self._csv = self._open("metrics.csv")
-        self._jsonl = self._open("metrics.jsonl")
-        self._episodes = self._open("episodes.csv")
-        csv.writer(self._csv).writerow(self.columns)
-        csv.writer(self._episodes).writerow(["steps", "seconds", "return", "length"])
+        self._files = MetricFiles(self.path)
         self._failed = False
-        self._flush()
 
     def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
         """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings."""
@@ -70,7 +60,7 @@ class RunDirectory:
 
     def update(self, snapshot: Snapshot) -> None:
         try:
-            self._update(snapshot)
+            self._files.update(snapshot)
         except OSError as error:
             if not self._failed:
                 print(f"shoal: cannot write metrics to '{self.path}': {error.strerror}", file=sys.stderr)
@@ -92,77 +82,13 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        for file in (self._csv, self._jsonl, self._episodes):
-            file.close()
-
-    def _update(self, snapshot: Snapshot) -> None:
-        row = to_row(snapshot)
-        new = [name for name in row if name not in self.columns]
-        if new:
-            self._add_columns(new)
-        csv.writer(self._csv).writerow([_cell(row.get(name)) for name in self.columns])
-        self._jsonl.write(json.dumps({k: finite(v) for k, v in row.items()}) + "\n")
-        for ret, length in snapshot.new_episodes:
-            csv.writer(self._episodes).writerow([snapshot.steps, round(snapshot.seconds, 3), _cell(ret), length])
-        self._flush()
-
-    def _add_columns(self, names: list[str]) -> None:
-        """Rewrite ``metrics.csv`` with more columns; earlier rows leave them empty."""
-        self._csv.close()
-        with open(self.path / "metrics.csv", newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))[1:]
-        temporary = self.path / ".metrics.csv.tmp"
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self.columns + names)
-            writer.writerows(row + [""] * len(names) for row in rows)
-        os.replace(temporary, self.path / "metrics.csv")
-        self.columns += names
-        self._csv = self._open("metrics.csv", "a")
-
-    def _open(self, name: str, mode: str = "w") -> IO[str]:
-        return open(self.path / name, mode, newline="", encoding="utf-8")
-
-    def _flush(self) -> None:
-        for file in (self._csv, self._jsonl, self._episodes):
-            file.flush()
+        with contextlib.suppress(OSError):  # a full disk, told of before
+            self._files.close()
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.tmp"
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self.path / name)
-
-
-def to_row(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as one flat row; what is not known yet (no episode has ended) is left out."""
-    row: dict[str, Any] = {
-        "steps": snapshot.steps,
-        "seconds": round(snapshot.seconds, 3),
-        "updates": snapshot.updates,
-        "episodes": snapshot.episodes,
-        "steps_per_second": round(snapshot.step_rate, 3),
-        "updates_per_second": round(snapshot.update_rate, 3),
-        "restarts": snapshot.restarts,
-    }
-    if snapshot.episodes:
-        row |= {"episode_return": snapshot.episode_return, "episode_length": snapshot.episode_length}
-    row |= snapshot.records
-    row |= {f"fill/{name}": round(share, 4) for name, share in snapshot.fill.items()}
-    row |= {
-        f"time/{role}/{phase}": round(share, 4)
-        for role, phases in snapshot.shares.items()
-        for phase, share in phases.items()
-    }
-    return row
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null instead."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _cell(value: Any) -> Any:
-    return "" if value is None else f"{value:.8g}" if isinstance(value, float) else value
 
 
 # ------------------------------------------------------------------------------------ parameters

@@ -32,11 +32,13 @@ from shoal.api import (
 )
 from shoal.data.limiter import RateLimiter
 from shoal.program import Program
-from shoal.runtime import dumps
-from shoal.runtime.metrics import Aggregator, Observer, Recorder
+from shoal.runtime import dumps, memory
+from shoal.runtime.aggregator import Aggregator, Observer
+from shoal.runtime.metrics import OTHER, Recorder
 from shoal.runtime.seeds import replica_seed
 
-DRAIN_EVERY = 16  # sweeps between two reports of each role; a count, so that runs repeat exactly
+ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
+TURN = "wait:turn"  # the phase of a role while others step
 
 
 class SerialQueue:
@@ -54,8 +56,8 @@ class SerialQueue:
 class SerialWriter:
     """Write end of a queue or replay channel for one writer."""
 
-    def __init__(self, target: SerialQueue | SerialReplay, index: int, generation: int = 0):
-        self.target, self.index, self.generation = target, index, generation
+    def __init__(self, target: SerialQueue | SerialReplay, index: int, metrics: Recorder):
+        self.target, self.index, self.metrics = target, index, metrics
 
     def ready(self) -> bool:
         if isinstance(self.target, SerialReplay):
@@ -76,7 +78,8 @@ class SerialWriter:
         arrays = {name: np.empty(f.shape, f.dtype) for name, f in spec.items()}
         yield arrays
         if isinstance(self.target, SerialReplay):
-            self.target.table.add(arrays, self.index, self.generation)
+            with self.metrics.phase("insert"):
+                self.target.table.add(arrays, self.index, 0)
         else:
             self.target.queues[self.index].append((version, arrays))
 
@@ -127,22 +130,24 @@ class SerialReplay:
     def can_insert(self) -> bool:
         return self.limiter.can_insert(self.table.inserted, self.table.sampled)
 
-    def fill(self) -> float:
-        return self.table.size / getattr(self.channel.table, "capacity", max(1, self.table.size))
-
 
 class ReplayReader:
     """Read end of a replay channel."""
 
-    def __init__(self, replay: SerialReplay, port: Port):
-        self.replay, self.port = replay, port
+    def __init__(self, replay: SerialReplay, port: Port, metrics: Recorder):
+        self.replay, self.port, self.metrics = replay, port, metrics
 
     def ready(self) -> bool:
         table = self.replay.table
         return self.replay.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
 
     def get(self) -> Batch:
-        return self.replay.table.sample(self.port.count)
+        replay = self.replay
+        with self.metrics.phase("sample"):
+            batch = replay.table.sample(self.port.count)
+        if (ratio := replay.limiter.samples_per_insert(replay.table.inserted, replay.table.sampled)) is not None:
+            self.metrics.record("samples_per_insert", ratio)
+        return batch
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self.replay.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
@@ -184,6 +189,9 @@ class SerialParamsReader:
         self.seen = version
         return None if version <= newer_than else (version, params)
 
+    def newest(self) -> int:
+        return self.store.version
+
 
 class SerialRuntime:
     """Launches a program in this process."""
@@ -196,11 +204,16 @@ class SerialRuntime:
         stop: Stop,
         run_dir: Path | None = None,
         observers: Sequence[Observer] = (),
+        display: Observer | None = None,
         interval: float = 0.5,
     ) -> Report:
-        """Run ``program`` until ``stop``; raises Deadlock if no role can step."""
+        """Run ``program`` until ``stop``; raises Deadlock if no role can step.
+
+        ``observers`` are told at fixed counts of steps, so that what they write repeats exactly; ``display``
+        every ``interval`` seconds.
+        """
         program.validate()
-        aggregator = Aggregator()
+        aggregator, live = Aggregator(), Aggregator()
         backs: dict[str, Any] = {}
         for channel in program.channels.values():
             if channel.kind == "queue":
@@ -210,28 +223,43 @@ class SerialRuntime:
                 backs[channel.name] = SerialReplay(channel, program.writers(channel), table_seed)
             else:
                 backs[channel.name] = SerialParams(channel)
-        replicas = self._build(program, backs, seed, stop, run_dir)
+        recorders = {role.name: Recorder() for role in program.roles}  # one per role: its replicas take turns
+        replicas = self._build(program, backs, recorders, seed, stop, run_dir)
+        for recorder in recorders.values():
+            recorder.enter(TURN)
 
         for _, role, _, _ in replicas:
             getattr(role, "start", lambda: None)()
-        reason, sweeps, last = "", 0, time.monotonic()
+
+        def drain() -> None:
+            for name, recorder in recorders.items():
+                telemetry = recorder.drain()
+                aggregator.add(name, telemetry)
+                live.add(name, telemetry)
+
+        def fill() -> dict[str, float]:
+            return {n: b.fill() for n, b in backs.items() if hasattr(b, "fill")}
+
+        reason, last = "", time.monotonic()
         try:
             while not reason:
                 fired = False
-                for _, role, ports, _ in replicas:
+                for _, role, ports, recorder in replicas:
                     if all(p.ready() for p in ports.values()):
+                        recorder.enter(OTHER)
                         role.step()
+                        recorder.enter(TURN)
                         fired = True
                 if not fired:
                     raise Deadlock(_describe(program.name, replicas))
-                sweeps += 1
-                if sweeps % DRAIN_EVERY == 0 or stop.updates is not None or stop.steps is not None:
-                    for name, _, _, recorder in replicas:
-                        aggregator.add(name, recorder.drain())
-                    reason = aggregator.ended(stop)
-                if time.monotonic() - last >= interval:
+                rows = aggregator.steps // ROW_EVERY
+                drain()
+                reason = aggregator.ended(stop)
+                if aggregator.steps // ROW_EVERY > rows:
+                    _tell(observers, aggregator, fill())
+                if display is not None and time.monotonic() - last >= interval:
                     last = time.monotonic()
-                    self._observe(observers, aggregator, backs)
+                    _tell([display], live, fill())
         except Stopped:
             reason = "stopped"
         except KeyboardInterrupt:
@@ -239,10 +267,13 @@ class SerialRuntime:
         except Diverged as error:
             raise Diverged(f"{error}. {dumps.save(error, run_dir)}".rstrip()) from error
         finally:
-            for name, role, _, recorder in replicas:
-                aggregator.add(name, recorder.drain())
+            drain()
+            for _, role, _, _ in replicas:
                 getattr(role, "close", lambda: None)()
-            self._observe(observers, aggregator, backs)
+            if aggregator.changed:
+                _tell(observers, aggregator, fill())
+            if display is not None:
+                _tell([display], live, fill())
         return Report(
             reason=reason,
             steps=aggregator.steps,
@@ -254,14 +285,20 @@ class SerialRuntime:
         )
 
     def _build(
-        self, program: Program, backs: dict[str, Any], seed: int, stop: Stop, run_dir: Path | None
+        self,
+        program: Program,
+        backs: dict[str, Any],
+        recorders: dict[str, Recorder],
+        seed: int,
+        stop: Stop,
+        run_dir: Path | None,
     ) -> list[tuple[str, Role, dict[str, Any], Recorder]]:
         """Construct every role, in declared order, and its ports."""
         replicas = []
         next_writer = dict.fromkeys(backs, 0)
         for spec in program.roles:
             for index in range(spec.replicas):
-                recorder = Recorder()
+                recorder = recorders[spec.name]
                 ctx = Context(
                     spec.name,
                     index,
@@ -278,20 +315,21 @@ class SerialRuntime:
                     if isinstance(back, SerialParams):
                         ports[key] = back if port.direction == "write" else SerialParamsReader(back, port)
                     elif port.direction == "write":
-                        ports[key] = SerialWriter(back, next_writer[port.channel.name])
+                        ports[key] = SerialWriter(back, next_writer[port.channel.name], recorder)
                         next_writer[port.channel.name] += 1
                     elif isinstance(back, SerialReplay):
-                        ports[key] = ReplayReader(back, port)
+                        ports[key] = ReplayReader(back, port, recorder)
                     else:
                         ports[key] = QueueReader(back, port)
                 replicas.append((spec.name, spec.make(ctx, **ports), ports, recorder))
         return replicas
 
-    def _observe(self, observers: Sequence[Observer], aggregator: Aggregator, backs: dict[str, Any]) -> None:
-        if observers:
-            snapshot = aggregator.snapshot({n: b.fill() for n, b in backs.items() if hasattr(b, "fill")})
-            for observer in observers:
-                observer.update(snapshot)
+
+def _tell(observers: Sequence[Observer], aggregator: Aggregator, fill: dict[str, float]) -> None:
+    if observers:
+        snapshot = aggregator.snapshot(fill, memory.used())
+        for observer in observers:
+            observer.update(snapshot)
 
 
 def check_item(channel: Channel, items: Arrays) -> None:

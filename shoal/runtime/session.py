@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from shoal import api
@@ -29,8 +28,5 @@ class Session:
             raise api.Stopped(f"the run ended during {phase}")
         if self.tick is not None:
             self.tick()
-        before = self.metrics.enter(phase)
-        start = time.perf_counter()
-        futex.wait(address, seen)
-        self.metrics.add_phase(phase, time.perf_counter() - start)
-        self.metrics.enter(before)
+        with self.metrics.phase(phase):
+            futex.wait(address, seen)

@@ -109,6 +109,10 @@ class StoreReader:
         self._read = self._copy()
         return self._read, self._tensors
 
+    def newest(self) -> int:
+        latest: int = self._words[self._at]
+        return latest
+
     def delivered(self) -> None:
         """An item made with the version last read is out."""
         self._words[self._delivered_at] = self._read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -17,37 +16,19 @@ import torch
 
 import shoal
 from shoal.api import EnvSpec, Report, Stop, UsageError
-from shoal.progress import Progress, bottleneck, clock, time_left
-from shoal.runtime.metrics import Snapshot
+from shoal.bottleneck import bottleneck
+from shoal.progress import Progress, clock, time_left
+from shoal.runtime.aggregator import Snapshot
+from shoal.runtime.metric_files import read_curve
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params
 
 
 def snapshot(**changes: Any) -> Snapshot:
     values: dict[str, Any] = dict(
-        seconds=10.0, steps=1000, updates=50, step_rate=100.0, update_rate=5.0, episode_return=math.nan,
+        row=1, seconds=10.0, steps=1000, updates=50, step_rate=100.0, update_rate=5.0, episode_return=math.nan,
         episode_length=math.nan, episodes=0, counts={}, records={}, shares={}, fill={}, restarts=0, new_episodes=[],
     )  # fmt: skip
     return Snapshot(**{**values, **changes})
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_metrics_gain_columns_and_hold_no_nan(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "r")
-    directory.update(snapshot())
-    directory.update(snapshot(steps=2000, episodes=2, episode_return=1.5, new_episodes=[(1.0, 9), (2.0, 8)]))
-    directory.update(snapshot(steps=3000, records={"loss": 0.25}, fill={"q": 0.5}, shares={"actor": {"env": 0.75}}))
-    directory.close()
-    table = rows(directory.path / "metrics.csv")
-    assert [r["steps"] for r in table] == ["1000", "2000", "3000"]
-    assert [r["episode_return"] for r in table] == ["", "1.5", ""] and [r["loss"] for r in table] == ["", "", "0.25"]
-    assert table[2]["fill/q"] == "0.5" and table[2]["time/actor/env"] == "0.75"
-    lines = (directory.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["steps"] for line in lines] == [1000, 2000, 3000] and "NaN" not in "".join(lines)
-    assert [(r["return"], r["length"]) for r in rows(directory.path / "episodes.csv")] == [("1", "9"), ("2", "8")]
 
 
 def test_parameters_survive_and_no_temporary_file_does(tmp_path: Path) -> None:
@@ -90,14 +71,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
 def test_train_leaves_a_complete_run(run: shoal.Run) -> None:
     names = {p.name for p in run.path.iterdir()}
     assert names == {
-        "config.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "episodes.csv",
+        "config.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "performance.csv",
+        "performance.jsonl", "episodes.csv",
         "params-params.safetensors", "params.json", "report.json",
     }  # fmt: skip
     facts = json.loads((run.path / "config.json").read_text())
     assert facts["origins"]["steps"] == "argument" and facts["origins"]["envs"] == "preset classic"
     assert facts["seed"] == 7 and facts["environment"]["backend"] and facts["versions"]["torch"]
     assert facts["hardware"]["cores"] >= 1
-    assert int(rows(run.path / "metrics.csv")[-1]["steps"]) >= 800
+    assert read_curve(run.path)[-1]["steps"] >= 800
 
 
 def test_an_opened_run_is_the_same(run: shoal.Run) -> None:
@@ -131,13 +113,24 @@ def test_evaluation_plays_as_many_episodes_as_asked(run: shoal.Run, episodes: in
     assert returns == run.policy().evaluate(episodes, seed=1)
 
 
-def test_the_role_that_waits_least_is_the_bottleneck() -> None:
-    shares = {"actor": {"env": 0.6, "inference": 0.35}, "learner": {"learn": 0.4, "wait:unrolls": 0.6}}
-    assert bottleneck(shares) == ("actor", "env", 0.6)
-    shares = {"actor": {"env": 0.3, "wait:unrolls": 0.6}, "learner": {"learn": 0.9, "wait:unrolls": 0.01}}
-    assert bottleneck(shares) == ("learner", "learn", 0.9)
-    assert bottleneck({"actor": {"env": 0.3}, "learner": {"learn": 0.5}}) == ("learner", "learn", 0.5)
-    assert bottleneck({}) is None
+@pytest.mark.parametrize(
+    "actor, learner, expected",
+    [
+        ({"env": 0.6, "inference": 0.35}, {"learn": 0.4, "wait:unrolls": 0.6}, ("actor", "actor")),
+        ({"env": 0.3, "inference": 0.65}, {"learn": 0.4, "wait:unrolls": 0.6}, ("inference", "actor")),
+        ({"env": 0.3, "wait:unrolls": 0.6}, {"learn": 0.9, "wait:unrolls": 0.01}, ("learner", "learner")),
+        ({"env": 0.3, "wait:unrolls": 0.6}, {"learn": 0.4, "sample": 0.3, "insert": 0.2}, ("replay", "learner")),
+        ({"env": 0.3, "wait:turn": 0.7}, {"learn": 0.7, "wait:turn": 0.3}, ("learner", "learner")),
+        ({"start": 0.9, "env": 0.1}, {"start": 0.1, "learn": 0.4, "wait:unrolls": 0.5}, ("actor", "actor")),
+        ({"start": 1.0}, {"wait:unrolls": 0.99, "batch": 0.01}, None),
+        ({"pray": 0.9}, {"learn": 0.4, "wait:unrolls": 0.6}, ("actor", "actor")),  # a phase of one's own
+    ],
+)
+def test_the_role_that_waits_least_is_the_bottleneck(
+    actor: dict[str, float], learner: dict[str, float], expected: tuple[str, str] | None
+) -> None:
+    found = bottleneck({"actor": actor, "learner": learner, "evaluator": {"evaluate": 1.0}})
+    assert (found and (found.kind, found.role)) == expected
 
 
 def test_time_left_is_that_of_the_nearest_limit() -> None:
@@ -160,16 +153,18 @@ def test_progress_says_what_matters(file: io.StringIO, monkeypatch: pytest.Monke
     env = EnvSpec("ALE/Pong-v5", {}, None, frames_per_step=4, backend="ale", why="fastest")  # type: ignore[arg-type]
     progress = Progress("impala", env, Stop(steps=3000), file=file)
     figures = dict(
-        episodes=120, episode_return=-20.5, records={"policy_lag": 1.5, "own": 3.0}, fill={"queue": 0.5},
-        shares={"actor": {"env": 0.7}, "learner": {"learn": 0.2, "wait:queue": 0.8}}, restarts=2,
+        episodes=120, episode_return=-20.5, fill={"queue": 0.5}, restarts=2, memory=50_000_000,
+        records={"policy_lag_p50": 1, "policy_lag_p95": 4, "policy_lag_max": 9, "own": 3.0},
+        shares={"actor": {"env": 0.7}, "learner": {"learn": 0.2, "wait:queue": 0.8}},
     )  # fmt: skip
     for _ in range(3):
         progress.update(snapshot(**figures))
     progress.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
     for part in (
-        "ale (fastest)", "1,000 of 3,000", "400 frames/s", "-20.5 (mean of 100, 120 episodes)", "policy lag", "1.5",
-        "own", "queue 50%", "actor (env 70% of its time)", "restarts", "0:10, 0:20 left", "MB",
+        "ale (fastest)", "1,000 of 3,000", "400 frames/s", "-20.5 (mean of 100, 120 episodes)", "policy lag",
+        "1 p50, 4 p95, 9 max (updates)", "own", "queue 50%", "actor-bound (actor: 70% of its time in env)", "restarts",
+        "0:10, 0:20 left", "MB",
     ):  # fmt: skip
         assert part in shown, part
     if not file.isatty():

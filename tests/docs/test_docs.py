@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from shoal import cli, cli_runs, draw
-from shoal.api import Stop
 from shoal.flags import options, split
-from shoal.runtime.metrics import Snapshot
-from shoal.runtime.run_dir import to_row
-from shoal.runtime.serial import SerialRuntime
 from shoal.systems import SYSTEMS, load
 
 ROOT = Path(__file__).parents[2]
@@ -109,65 +105,3 @@ def test_the_drawing_is_the_program(system: str) -> None:
     actors = 1 if system == "dqn" else 2
     program = module.program(module.Config(env="CartPole-v1", actors=actors, device="cpu"))
     assert shown == draw.mermaid(program)
-
-
-# --------------------------------------------------------------------------------------- metrics
-def documented() -> set[str]:
-    """Every name in the first column of docs/metrics.md."""
-    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
-    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-
-
-def emitted_in(tree: ast.AST) -> set[str]:
-    """Literal names given to ``metrics.count``, ``record`` and ``phase``, to ``Update`` and to dicts called metrics."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        keyed: list[ast.expr | None] = []
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            owner = ast.unparse(node.func.value)
-            if node.func.attr in ("count", "record", "phase") and owner.split(".")[-1] == "metrics":
-                keyed.append(node.args[0])
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Update" and node.args:
-            keyed += node.args[0].keys if isinstance(node.args[0], ast.Dict) else []
-        if (
-            isinstance(node, ast.Assign)
-            and ast.unparse(node.targets[0]) == "metrics"
-            and isinstance(node.value, ast.Dict)
-        ):
-            keyed += node.value.keys
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("metrics["):
-            assert isinstance(node.targets[0], ast.Subscript)
-            keyed.append(node.targets[0].slice)
-        found |= {key.value for key in keyed if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-    return found
-
-
-def test_every_name_in_the_code_is_documented() -> None:
-    found: set[str] = set()
-    for path in (ROOT / "shoal").rglob("*.py"):
-        found |= emitted_in(ast.parse(path.read_text(encoding="utf-8")))
-    assert {"env_steps", "loss", "rho", "kl", "q_mean", "inference", "skipped_updates"} <= found, "the reader is broken"
-    assert found <= documented(), found - documented()
-
-
-def test_every_name_a_run_emits_is_documented_and_the_other_way_round() -> None:
-    names = documented()
-    told: set[str] = set()
-
-    class Watch:
-        def update(self, snapshot: Snapshot) -> None:
-            told.update(snapshot.counts, snapshot.records)
-            told.update(phase for phases in snapshot.shares.values() for phase in phases)
-            told.update(name for name in to_row(snapshot) if "/" not in name)
-
-    small = dict(env="CartPole-v1", actors=1, device="cpu", hidden=(8,), unroll=8, envs=2)
-    replay = dict(batch=8, min_replay=20, replay=500)
-    fields: dict[str, dict[str, Any]] = {"dqn": dict(replay, prioritised=True), "apex-dqn": replay}
-    for system in SYSTEMS:
-        module = load(system)
-        program = module.program(module.Config(**small, **fields.get(system, {})))
-        SerialRuntime().launch(program, seed=0, stop=Stop(updates=3), observers=[Watch()])
-    assert told <= names, told - names
-    # told by the local runtime only, or rarely
-    elsewhere = {"wait:CHANNEL", "fill/CHANNEL", "time/ROLE/PHASE", "skipped_updates", "insert", "sample"}
-    assert names - told <= elsewhere

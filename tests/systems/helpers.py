@@ -9,7 +9,7 @@ import torch
 
 from shoal.api import Batch, Context, Report, Role, Stop
 from shoal.program import Program
-from shoal.runtime.metrics import Snapshot
+from shoal.runtime.aggregator import Snapshot
 from shoal.runtime.serial import SerialRuntime
 from shoal.systems import load
 

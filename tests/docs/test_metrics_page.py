@@ -1,0 +1,88 @@
+"""docs/metrics.md is the glossary, and the glossary names exactly what runs record."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal import glossary
+from shoal.runtime.metric_files import read_curve
+from shoal.systems import SYSTEMS
+
+ROOT = Path(__file__).parents[2]
+NAMES = {e.name for _, _, entries in glossary.SECTIONS for e in entries}
+PHASES = {e.name for e in glossary.PHASES}
+
+
+def test_the_page_is_generated() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert page == glossary.page(), "run: python -m shoal.glossary > docs/metrics.md"
+
+
+def recorded_in(tree: ast.AST) -> set[str]:
+    """Literal names given to ``metrics``' methods, to ``Update`` and to dicts called metrics."""
+    methods = {"count": "", "record": "", "tally": "_p50", "phase": "", "enter": ""}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        keyed: list[tuple[ast.expr | None, str]] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            owner = ast.unparse(node.func.value)
+            if node.func.attr in methods and owner.split(".")[-1] == "metrics":
+                keyed.append((node.args[0], methods[node.func.attr]))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Update" and node.args:
+            keyed += [(k, "") for k in node.args[0].keys] if isinstance(node.args[0], ast.Dict) else []
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "metrics":
+            keyed += [(k, "") for k in node.value.keys] if isinstance(node.value, ast.Dict) else []
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("metrics["):
+            assert isinstance(node.targets[0], ast.Subscript)
+            keyed.append((node.targets[0].slice, ""))
+        found |= {k.value + end for k, end in keyed if isinstance(k, ast.Constant) and isinstance(k.value, str)}
+    return found
+
+
+def test_every_name_in_the_code_is_documented() -> None:
+    found: set[str] = set()
+    for path in (ROOT / "shoal").rglob("*.py"):
+        found |= recorded_in(ast.parse(path.read_text(encoding="utf-8")))
+    some = {"env_steps", "loss", "rho", "kl", "q_mean", "inference", "skipped_updates", "policy_lag_p50", "insert"}
+    assert some <= found, "the reader is broken"
+    found -= {"env_steps", "actions"}  # counters: logged as ``steps``, not logged
+    assert found <= NAMES, found - NAMES
+
+
+def general(name: str) -> list[str]:
+    """The glossary's names for a column."""
+    part, _, rest = name.partition("/")
+    if part == "fill":
+        return ["fill/CHANNEL"]
+    if part == "time":
+        phase = rest.partition("/")[2]
+        return ["time/ROLE/PHASE", "wait:CHANNEL" if phase.startswith("wait:") and phase != "wait:turn" else phase]
+    return [name]
+
+
+@pytest.mark.timeout(600)
+def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
+    small = dict(env="CartPole-v1", preset="none", actors=1, device="cpu", hidden=(8,), unroll=8, envs=4)
+    replay = dict(batch=8, min_replay=100, replay=500, samples_per_insert=1.0)
+    fields: dict[str, dict[str, Any]] = {"dqn": dict(replay, prioritised=True), "apex-dqn": replay}
+    told: set[str] = {"return", "length"}  # of episodes.csv
+    for runtime in ("serial", "local"):
+        for system in SYSTEMS:
+            path = tmp_path / f"{system}-{runtime}"
+            shoal.train(system, runtime=runtime, run_dir=path, steps=1_500, **{**small, **fields.get(system, {})})
+            columns = {name for row in read_curve(path) for name in row}
+            for name in columns:
+                assert set(general(name)) <= NAMES, (system, runtime, name)
+                told.update(general(name))
+            roles = {name.split("/")[1] for name in columns if name.startswith("time/")}
+            last = [row for row in read_curve(path) if any(name.startswith("time/") for name in row)]
+            for role in roles:  # every row: the phases of a role add up to its wall time
+                for row in last:
+                    shares = [v for name, v in row.items() if name.startswith(f"time/{role}/")]
+                    assert not shares or abs(sum(shares) - 1.0) < 0.01, (system, runtime, role, shares)
+    assert NAMES - told == set()
