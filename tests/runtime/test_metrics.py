@@ -165,4 +165,4 @@ def test_two_serial_runs_write_the_same_metric_files(system: str, tmp_path: Path
     for name in ("metrics.csv", "metrics.jsonl", "episodes.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     steps = [int(r["steps"]) for r in rows(tmp_path / "a" / "metrics.csv")]
-    assert [s // 1000 for s in steps] == [1, 2, 2], steps  # at fixed counts, and at the end
+    assert [s // 1000 for s in steps[:2]] == [1, 2] and steps[-1] >= 2_200 and len({*steps}) == len(steps) <= 3, steps
