@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal import api
-from shoal.runtime.run_dir import finite
+from shoal.runtime.metric_files import finite
 
 
 def save(error: BaseException, run_dir: Path | None) -> str:
