@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -101,6 +102,7 @@ class _Run:
         self._replicas = [Replica(role, i, self._launch) for role in program.roles for i in range(role.replicas)]
         self._watch = Watch(self._arena, plan, options.hang_timeout)
         self._next_update = 0.0
+        self._told: set[str] = set()  # failures whose cause was printed
 
     def go(self) -> api.Report:
         handlers = self._install_handlers()
@@ -196,15 +198,18 @@ class _Run:
             allowed = allowed and replica.still_born < options.still_born
         else:
             replica.still_born = 0
+        known = _same(replica, cause) in self._told
+        self._told.add(_same(replica, cause))
         if not allowed:
+            if known:
+                cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
             if replica.role.on_failure == "restart":
                 cause += f"\n(gave up after {len(replica.failures)} failures)"
             raise api.RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
         delay = min(options.backoff * 2 ** (len(replica.failures) - 1), options.longest_backoff)
         replica.restart_at = now + delay
         self._aggregator.restarts += 1
-        text = cause.rstrip() if cause != replica.printed else "the same failure again"
-        replica.printed = cause
+        text = "the same failure again" if known else cause.rstrip()
         log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
 
     def _stepped(self, replica: Replica) -> bool:
@@ -295,6 +300,11 @@ class _Run:
         self._interrupts += 1
         with contextlib.suppress(OSError):  # the pipe is full: the supervisor will look anyway
             os.write(self._wake_write, b"!")
+
+
+def _same(replica: Replica, cause: str) -> str:
+    """What failures with one cause have in common: all but numbers (indices, seeds, addresses)."""
+    return replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
 
 
 def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:

@@ -21,7 +21,6 @@ class Replica:
         self.inbox: Inbox | None = None
         self.restart_at: float | None = None
         self.cause = ""  # traceback of the last failure
-        self.printed = ""
         self.failures: deque[float] = deque()
         self.still_born = 0  # lives in a row that ended before their first step
         self._launch = launch

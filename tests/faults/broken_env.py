@@ -50,3 +50,16 @@ class Broken(gym.Env[Any, Any]):
             if self.fault == "wrong dtype":
                 obs = obs.astype(np.complex64)
         return obs, reward, self.t >= 50, False, {}
+
+
+class Hopeless(Broken):
+    """Raises in its third step, in every life."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.fault = ""
+
+    def step(self, action: Any) -> Any:
+        if self.t == 2:
+            raise RuntimeError("there is no road")
+        return super().step(action)
