@@ -198,8 +198,7 @@ class _Run:
             allowed = allowed and replica.still_born < options.still_born
         else:
             replica.still_born = 0
-        known = _same(replica, cause) in self._told
-        self._told.add(_same(replica, cause))
+        known = self._is_known(replica, cause)
         if not allowed:
             if known:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
@@ -211,6 +210,13 @@ class _Run:
         self._aggregator.restarts += 1
         text = "the same failure again" if known else cause.rstrip()
         log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
+
+    def _is_known(self, replica: Replica, cause: str) -> bool:
+        """Whether this cause was told before, of whatever replica; numbers (indices, seeds) do not count."""
+        key = replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
+        known = key in self._told
+        self._told.add(key)
+        return known
 
     def _stepped(self, replica: Replica) -> bool:
         return bool(self._arena.words[self._status(replica)])
@@ -271,7 +277,7 @@ class _Run:
                 if replica.process is not None and not replica.process.is_alive():
                     self._listen(replica)
                     replica.reap()
-                    if replica.cause:
+                    if replica.cause and not self._is_known(replica, replica.cause):
                         log.warning("%s failed while it ended: %s", replica.label, replica.cause.rstrip())
         late = [r for r in self._replicas if r.process is not None]
         if late and self._interrupts < 2:
@@ -300,11 +306,6 @@ class _Run:
         self._interrupts += 1
         with contextlib.suppress(OSError):  # the pipe is full: the supervisor will look anyway
             os.write(self._wake_write, b"!")
-
-
-def _same(replica: Replica, cause: str) -> str:
-    """What failures with one cause have in common: all but numbers (indices, seeds, addresses)."""
-    return replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
 
 
 def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:
