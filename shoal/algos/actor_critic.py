@@ -10,7 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
-from shoal.nets import Encoder, PolicyHead, RecurrentCore, RewardScaler, RunningNorm, ValueHead, autocast, orthogonal
+from shoal.nets import (
+    Encoder,
+    LiveTensors,
+    PolicyHead,
+    RecurrentCore,
+    RewardScaler,
+    RunningNorm,
+    ValueHead,
+    autocast,
+    orthogonal,
+    policy_and_value,
+)
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
@@ -52,13 +63,13 @@ class ActorCritic(nn.Module):
         """obs [B, ...], first [B] -> policy parameters [B, P], value [B], next state."""
         obs = self._normalise(obs)
         y, state = self.core.step(self._encode(self.encoder, obs), first, state)
-        return self.policy(y), self._value(obs, y), state
+        return *self._heads(obs, y), state
 
     def unroll(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
         """obs [T, B, ...], first [T, B], state before t=0 -> policy parameters [T, B, P], value [T, B]."""
         obs = self._normalise(obs)
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
-        return self.policy(y), self._value(obs, y)
+        return self._heads(obs, y)
 
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:
@@ -75,8 +86,10 @@ class ActorCritic(nn.Module):
         with autocast(self.precision, self.device):
             return encoder(obs)
 
-    def _value(self, obs: Tensors, y: Tensor) -> Tensor:
-        return self.value(y if self.critic is None else self._encode(self.critic, obs))
+    def _heads(self, obs: Tensors, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.critic is None:
+            return policy_and_value(self.policy, self.value, y)
+        return self.policy(y), self.value(self._encode(self.critic, obs))
 
 
 def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
@@ -91,6 +104,7 @@ class ActorCriticAgent:
 
     def __init__(self, nets: ActorCritic, seed: int, extras: Sequence[str] = ()) -> None:
         self.nets = nets.requires_grad_(False)
+        self._live = LiveTensors(nets)
         self.extras = extras
         self.rng = torch.Generator().manual_seed(seed)
 
@@ -98,7 +112,7 @@ class ActorCriticAgent:
         return self.nets.initial_state(envs)
 
     def load(self, params: Tensors, version: int) -> None:
-        self.nets.load_state_dict(params)
+        self._live.load(params)
 
     @torch.inference_mode()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:

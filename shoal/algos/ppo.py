@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
 from shoal.algos.sgd import GradientStep, set_learning_rate, to_device
 from shoal.api import Batch, Tensors, Update
+from shoal.nets import LiveTensors
 from shoal.ops import gae, linear
 
 
@@ -40,11 +41,15 @@ class PPOSettings:
     total_steps: int
 
 
+METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")
+
+
 class PPOLearner:
     """``epochs`` passes over one batch of trajectories in ``minibatches`` parts. Counts as one update."""
 
     def __init__(self, nets: ActorCritic, optimiser: torch.optim.Optimizer, settings: PPOSettings, seed: int) -> None:
         self.nets, self.optimiser, self.cfg = nets, optimiser, settings
+        self._live = LiveTensors(nets)
         self.rng = torch.Generator().manual_seed(seed)
         steps = settings.epochs * settings.minibatches
         self.gradient_step = GradientStep(optimiser, settings.max_grad_norm, steps)
@@ -67,7 +72,7 @@ class PPOLearner:
         return Update({**metrics, "learning_rate": rate})
 
     def params(self) -> Tensors:
-        return dict(self.nets.state_dict())
+        return self._live.tensors
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -108,7 +113,7 @@ class PPOLearner:
             "target": advantage + value,
         }
 
-    def _epochs(self, data: Tensors, clip: float) -> dict[str, float | Tensor]:
+    def _epochs(self, data: Tensors, clip: float) -> dict[str, float]:
         if self.nets.core.kind == "none":
             keep = data.pop("valid").flatten().nonzero().squeeze(1)
             data = {k: v.flatten(0, 1) for k, v in data.items()}  # [T * B, ...]
@@ -117,9 +122,9 @@ class PPOLearner:
             parts = len(data["value"])
         else:
             parts = data["value"].shape[1]
-        sums: dict[str, Tensor] = {}
-        count = skipped = 0
-        first_ratio_error: Tensor | None = None
+        found: list[Tensor] = []
+        norms: list[float] = []
+        skipped = 0
         for _ in range(self.cfg.epochs):
             order = torch.randperm(parts, generator=self.rng).to(self.device)
             kl = torch.zeros((), device=self.device)
@@ -131,24 +136,23 @@ class PPOLearner:
                 if norm is None:
                     skipped += 1
                     continue
-                metrics["grad_norm"] = torch.tensor(norm)
+                norms.append(norm)
+                found.append(torch.stack([metrics[name] for name in METRICS]))
                 kl += metrics["kl"] / len(chunks)
-                if first_ratio_error is None:
-                    first_ratio_error = metrics["ratio_error"]
-                for name, value in metrics.items():
-                    sums[name] = sums.get(name, 0.0) + value
-                count += 1
             if self.cfg.target_kl is not None and kl > self.cfg.target_kl:
                 break
-        means: dict[str, float | Tensor] = {k: v / count for k, v in sums.items()}
-        if first_ratio_error is not None:
-            means["ratio_error"] = first_ratio_error
-        return {**means, "minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
+        count = len(found)
+        out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
+        if found:
+            out |= dict(zip(METRICS, torch.stack(found).mean(0).tolist(), strict=True))
+            out["ratio_error"] = float(found[0][METRICS.index("ratio_error")])  # of the first: later ones should differ
+            out["grad_norm"] = sum(norms) / count
+        return out
 
     def _minibatch(self, data: Tensors, chunk: Tensor) -> Tensors:
         """Rows ``chunk`` of flattened steps [N, ...], or columns ``chunk`` of trajectories [T, B, ...]."""
         if self.nets.core.kind == "none":
-            return {k: v[chunk] for k, v in data.items()}
+            return {k: v.index_select(0, chunk) for k, v in data.items()}
         return {k: v[chunk] if k.startswith("state/") else v[:, chunk] for k, v in data.items()}
 
     def _loss(self, part: Tensors, clip: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -168,7 +172,8 @@ class PPOLearner:
         centre = mean(advantage)
         std = (mean((advantage - centre).square())).sqrt()
         advantage = (advantage - centre) / (std + 1e-8)
-        log_ratio = dist.log_prob(policy, part["action"]) - part["log_prob"]
+        log_prob, entropies = dist.evaluate(policy, part["action"])
+        log_ratio = log_prob - part["log_prob"]
         ratio = log_ratio.exp()
         policy_loss = -mean(torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage))
         error = (value - part["target"]).square()
@@ -176,7 +181,7 @@ class PPOLearner:
             clipped = part["value"] + (value - part["value"]).clamp(-clip, clip)
             error = torch.maximum(error, (clipped - part["target"]).square())
         value_loss = 0.5 * mean(error)
-        entropy = mean(dist.entropy(policy))
+        entropy = mean(entropies)
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         with torch.no_grad():
             off = (ratio - 1).abs() if mask is None else (ratio - 1).abs() * mask

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
-from shoal.nets import DuelingQHead, Encoder, QHead, autocast
+from shoal.nets import DuelingQHead, Encoder, LiveTensors, QHead, autocast
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import double_q_target, huber, importance_weights, q_target
 
@@ -36,6 +36,8 @@ class QNetwork(nn.Module):
         self.device = device
 
     def forward(self, obs: Tensors) -> Tensor:
+        if self.precision == "fp32":
+            return self.head(self.encoder(obs))
         with autocast(self.precision, self.device):
             return self.head(self.encoder(obs))
 
@@ -52,7 +54,7 @@ class QLearning:
         self, nets: QNetwork, *, double: bool, target_period: int, beta: Callable[[int], float] | None = None,
         clip: float | None = 1.0, reduction: str = "mean",
     ) -> None:  # fmt: skip
-        self.nets = nets
+        self.nets, self._live = nets, LiveTensors(nets)
         self.target = copy.deepcopy(nets).requires_grad_(False)
         self.double, self.target_period, self.beta = double, target_period, beta
         self.clip, self.reduction = clip, reduction
@@ -84,7 +86,7 @@ class QLearning:
             self.target.load_state_dict(self.nets.state_dict())
 
     def actor_params(self) -> Tensors:
-        return dict(self.nets.state_dict())
+        return self._live.tensors
 
     def state_dict(self) -> dict[str, Any]:
         return {"target": self.target.state_dict(), "updates": self.updates}
@@ -105,6 +107,7 @@ class QAgent:
         taken: int = 0,
     ) -> None:  # fmt: skip
         self.nets, self.epsilon, self.with_values = nets.requires_grad_(False), epsilon, with_values
+        self._live = LiveTensors(nets)
         self.rng = np.random.default_rng(seed)
         self.steps = taken
 
@@ -112,7 +115,7 @@ class QAgent:
         return {}
 
     def load(self, params: Tensors, version: int) -> None:
-        self.nets.load_state_dict(params)
+        self._live.load(params)
 
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:

@@ -2,8 +2,9 @@
 
 from shoal.nets.distributions import ActionDistribution
 from shoal.nets.encoder import Encoder
-from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead
+from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
+from shoal.nets.live import LiveTensors
 from shoal.nets.normaliser import RewardScaler, RunningNorm
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
@@ -15,6 +16,7 @@ __all__ = [
     "DuelingQHead",
     "Encoder",
     "ImpalaResNet",
+    "LiveTensors",
     "NatureCNN",
     "PolicyHead",
     "QHead",
@@ -24,4 +26,5 @@ __all__ = [
     "ValueHead",
     "autocast",
     "orthogonal",
+    "policy_and_value",
 ]

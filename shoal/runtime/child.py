@@ -21,7 +21,7 @@ import cloudpickle
 import torch
 
 from shoal import api
-from shoal.runtime import dumps, ports, seeds
+from shoal.runtime import dumps, ports, processes, seeds
 from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import OTHER, Recorder
@@ -141,6 +141,7 @@ def _settle(job: Job, threads: int, stacks: int) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     torch.set_num_threads(threads)
+    processes.keep_freed_memory()
 
 
 def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) -> None:

@@ -16,6 +16,7 @@ from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, 
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
 from shoal.envs import make
+from shoal.nets import LiveTensors
 from shoal.ops import RMSProp, vtrace
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
@@ -93,13 +94,13 @@ class VTraceLoss:
     """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
 
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
-        self.cfg, self.nets = cfg, nets
+        self.cfg, self.nets, self._live = cfg, nets, LiveTensors(nets)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items, dist = self.cfg, batch.items, self.nets.dist
         policy, value = self.nets.unroll(observations(items), items["first"], start_state(items))  # [T+1, B]
         policy, action = policy[:-1], items["action"]
-        log_prob = dist.log_prob(policy, action)
+        log_prob, entropies = dist.evaluate(policy, action)
         discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
         log_rhos = log_prob.detach() - dist.log_prob(items["policy"], action)
         targets = vtrace(
@@ -110,14 +111,14 @@ class VTraceLoss:
         scale = 1.0 / mask.sum() if cfg.reduction == "mean" else 1.0
         policy_loss = -(targets.pg_advantages * log_prob * mask).sum() * scale
         value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
-        entropy = (dist.entropy(policy) * mask).sum() * scale
+        entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         if cfg.normalise_obs:
             self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
         metrics = {
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
-            "entropy": (dist.entropy(policy.detach()[-1])).mean(),
+            "entropy": entropies.detach()[-1].mean(),
             "rho": log_rhos.clamp(max=10.0).exp().mean(),
         }
         return loss, Update(metrics)
@@ -126,7 +127,7 @@ class VTraceLoss:
         pass
 
     def actor_params(self) -> Tensors:
-        return dict(self.nets.state_dict())
+        return self._live.tensors
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
