@@ -23,6 +23,7 @@ import torch
 from shoal import api
 from shoal.runtime import dumps, ports, processes, seeds
 from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
+from shoal.runtime.logs import RoleLog
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import OTHER, Recorder
 from shoal.runtime.pulse import DUMP, RAISE, Pulse
@@ -50,6 +51,7 @@ class _Reporter:
 
     def __init__(self, recorder: Recorder, outbox: Outbox) -> None:
         self._recorder, self._outbox = recorder, outbox
+        self.log: RoleLog | None = None
         self._period = _FIRST_FLUSH
         self._due = time.monotonic() + self._period
 
@@ -59,6 +61,8 @@ class _Reporter:
             return
         if self._outbox.idle():
             self._outbox.send(("telemetry", self._recorder.drain()))
+        if self.log is not None:
+            self.log.trim()
         self._period = min(2 * self._period, FLUSH)
         self._due = now + self._period
 
@@ -156,10 +160,15 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         plan: Plan
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
+        if job.run_dir is not None:
+            reporter.log = _log(spec, job)
         _run(plan, spec, job, Session(arena, recorder, reporter.tick), reporter)
     except BaseException as error:  # noqa: BLE001 - told to the parent, which names it
         reporter.last()
         outbox.send(("failed", traceback.format_exc() + dumps.save(error, job.run_dir)))
+        if reporter.log is not None:
+            reporter.log.note(f"failed: {traceback.format_exc().rstrip()}")
+            reporter.log.trim()
         outbox.finish(2.0)
         sys.stderr.flush()
         os._exit(1)
@@ -168,6 +177,17 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # no interpreter shutdown: nothing here needs it, and native threads may hang in it
+
+
+def _log(spec: api.RoleSpec, job: Job) -> RoleLog | None:
+    assert job.run_dir is not None
+    try:
+        log = RoleLog(job.run_dir, spec.name, job.index)
+    except OSError:  # a full disk costs the log, not the training
+        return None
+    seed = seeds.replica_seed(job.seed, spec.name, job.index, job.generation)
+    log.note(f"{spec.name}[{job.index}] starts: generation {job.generation}, seed {seed}, pid {os.getpid()}")
+    return log
 
 
 def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _Reporter) -> None:

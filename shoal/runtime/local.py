@@ -106,9 +106,11 @@ class _Run:
 
     def go(self) -> api.Report:
         handlers = self._install_handlers()
+        log.info("%d processes start", len(self._replicas))
         try:
             reason = self._supervise()
             self._shut_down()
+            log.info("ended: %s, after %d steps and %.1f s", reason, self._aggregator.steps, self._aggregator.seconds)
             if self._aggregator.changed:
                 self._observe()
             return self._report(reason)
@@ -204,6 +206,8 @@ class _Run:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
             if replica.role.on_failure == "restart":
                 cause += f"\n(gave up after {len(replica.failures)} failures)"
+            told = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
+            log.error("%s (generation %d) failed: %s", replica.label, replica.generation, told)
             raise api.RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
         delay = min(options.backoff * 2 ** (len(replica.failures) - 1), options.longest_backoff)
         replica.restart_at = now + delay

@@ -17,6 +17,7 @@ from typing import Any
 
 from shoal.api import Report, ShoalError, Tensors, UsageError
 from shoal.runtime.aggregator import Snapshot
+from shoal.runtime.logs import RunLog
 from shoal.runtime.metric_files import MetricFiles, finite
 
 FORMAT = 1
@@ -49,6 +50,7 @@ class RunDirectory:
         except OSError as error:
             raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
         self._files = MetricFiles(self.path)
+        self._log = RunLog(self.path)
         self._failed = False
 
     def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
@@ -82,6 +84,7 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
+        self._log.close()
         with contextlib.suppress(OSError):  # a full disk, told of before
             self._files.close()
 

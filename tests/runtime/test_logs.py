@@ -1,0 +1,92 @@
+"""One log per role, and the run's: what processes print, tracebacks, restarts; bounded, and out of the display."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal import api
+from shoal.program import Program
+from shoal.runtime.local import LocalRuntime
+from shoal.runtime.run_dir import RunDirectory
+
+
+class Talker:
+    """Prints, by Python and behind its back; its first life ends in an exception."""
+
+    def __init__(self, ctx: api.Context) -> None:
+        self.ctx = ctx
+        print("hello from Python", flush=True)
+        os.write(1, b"hello from C\n")
+        os.write(2, b"a library complains\n")
+
+    def step(self) -> None:
+        self.ctx.metrics.count("env_steps")
+        if self.ctx.generation == 0:
+            raise ValueError("the first life is over")
+
+
+def talk(tmp_path: Path, on_failure: Any) -> Path:
+    program = Program("talk")
+    program.role("talker", Talker, replicas=2, on_failure=on_failure)
+    directory = RunDirectory(tmp_path / "r")
+    try:
+        LocalRuntime().launch(program, seed=5, stop=api.Stop(steps=50), run_dir=directory.path)
+    finally:
+        directory.close()
+    return directory.path / "logs"
+
+
+def test_what_a_role_prints_is_in_its_log_and_nowhere_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logs = talk(tmp_path, "restart")
+    assert sorted(p.name for p in logs.iterdir()) == ["run.log", "talker-0.log", "talker-1.log"]
+    text = (logs / "talker-1.log").read_text()
+    for part in ("talker[1] starts: generation 0, seed", "hello from Python", "hello from C", "a library complains"):
+        assert part in text
+    assert "Traceback (most recent call last)" in text and "ValueError: the first life is over" in text
+    assert "generation 1" in text
+    run = (logs / "run.log").read_text()
+    assert "talker[1] failed, restarting" in run and "in step" in run and "the first life is over" in run
+    assert "ended: steps" in run
+    shown = capfd.readouterr()
+    assert "hello" not in shown.out + shown.err and "complains" not in shown.err
+    assert "talker[1] failed, restarting" in shown.err and "in full: logs/run.log" in shown.err
+    assert "Traceback (most recent call last):\n" not in shown.err
+
+
+def test_a_failure_is_in_the_logs_in_full(tmp_path: Path) -> None:
+    with pytest.raises(api.RoleFailed):
+        talk(tmp_path, "stop")
+    run = (tmp_path / "r" / "logs" / "run.log").read_text()
+    assert "ERROR" in run and 'raise ValueError("the first life is over")' in run
+
+
+def test_a_log_stays_small(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from shoal.runtime import logs
+logs.LIMIT = 10_000
+log = logs.RoleLog(Path(sys.argv[1]), "actor", 0)
+for n in range(5_000):
+    os.write(1, b"line %d\\n" % n)
+    log.trim()
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    text = (tmp_path / "logs" / "actor-0.log").read_text()
+    assert len(text) <= 10_100 and text.endswith("line 4999\n") and "is left out" in text
+
+
+def test_a_system_leaves_a_log_per_role(tmp_path: Path) -> None:
+    run = shoal.train(
+        "impala", env="CartPole-v1", preset="none", actors=2, envs=2, hidden=(8,), steps=200, run_dir=tmp_path / "r"
+    )
+    names = {p.name for p in (run.path / "logs").iterdir()}
+    assert names == {"run.log", "actor-0.log", "actor-1.log", "learner-0.log"}
+    assert (run.path / "logs").stat().st_mode & 0o077 == 0
