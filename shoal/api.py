@@ -202,7 +202,7 @@ class Role(Protocol):
     """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port.
 
     Optional: ``start()`` before the first step of a run (not when it is resumed), ``close()`` at the end, and the
-    methods of ``Stateful``.
+    methods of ``Stateful``. A role with ``due() -> bool`` is not stepped while that is False.
     """
 
     def step(self) -> None: ...
@@ -303,6 +303,7 @@ class Context:
     run_dir: Path | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
+    steps: Callable[[], int] = lambda: 0  # environment steps of the whole run so far
 
 
 # -------------------------------------------------------------------------------------- wiring
@@ -361,9 +362,10 @@ class RoleSpec:
     make: Callable[..., Role]
     ports: dict[str, Port]
     replicas: int = 1
-    on_failure: Literal["stop", "restart"] = "stop"
+    on_failure: Literal["stop", "restart", "ignore"] = "stop"  # ignore: restart, at last go on without it
     threads: int = 1
     device: str = "cpu"
+    background: bool = False  # runs at low priority and takes a small share of the processors (process runtime)
 
 
 @dataclass(frozen=True)

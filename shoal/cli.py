@@ -23,12 +23,14 @@ shoal: distributed deep reinforcement learning in PyTorch
       --until-return R          stop when the mean return of 100 episodes reaches R
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
       --seed N                  default 0
+      --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
+                                and keep the best; --eval-episodes N (default 10), --eval-sampled
       --quiet                   show nothing
   shoal systems                 the systems there are
   shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
   shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
-                                --seed N
+                                --seed N, --envs N, --best (instead of the last parameters), --video FILE.mp4
   shoal --version
 
 SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
@@ -78,6 +80,7 @@ def _fail(sentence: str, code: int) -> int:
 
 # -------------------------------------------------------------------------------------- commands
 def train(args: list[str]) -> int:
+    from shoal.evaluation import Evaluation
     from shoal.flags import choice
     from shoal.run import RUNTIMES, start
 
@@ -94,10 +97,14 @@ def train(args: list[str]) -> int:
             "hang-timeout": float,
             "seed": int,
             "quiet": bool,
+            "eval-every": int,
+            "eval-episodes": int,
+            "eval-sampled": bool,
         },
     )
     choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
     quiet = bool(opts.get("quiet"))
+    evaluation = Evaluation(opts.get("eval-every", 0), opts.get("eval-episodes", 10), bool(opts.get("eval-sampled")))
     run = start(
         name,
         system,
@@ -108,6 +115,7 @@ def train(args: list[str]) -> int:
         seconds=opts.get("seconds"),
         until_return=opts.get("until-return"),
         hang_timeout=opts.get("hang-timeout", 60.0),
+        evaluation=evaluation,
         quiet=quiet,
     )
     report = run.report

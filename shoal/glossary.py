@@ -53,6 +53,7 @@ LEARNING = (
           "rounding, or masks, states or statistics are wrong"),
     Entry("minibatches", "gradient steps", "learner (recurrent-ppo)", "in this update; fewer after an early stop by "
           "`target_kl`"),
+    Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
 )  # fmt: skip
 PERFORMANCE = (
     Entry("seconds", "s", "runtime", "of training; a resumed run goes on from where it was saved"),
@@ -78,6 +79,8 @@ PHASES = (
     Entry("insert", "", "replay", "adding unrolls to the table (serial: in the actor's time)"),
     Entry("sample", "", "replay", "drawing and gathering a batch"),
     Entry("priorities", "", "replay", "writing priorities back"),
+    Entry("evaluate", "", "evaluator", "playing an evaluation"),
+    Entry("wait:rest", "", "evaluator", "nothing to do, or its share of the processors is used up (local)"),
     Entry("wait:CHANNEL", "", "any", "blocked on a channel: full, empty, held back by the ratio, or nothing newer "
           "(local)"),
     Entry("wait:turn", "", "any", "while other roles step (serial)"),

@@ -23,7 +23,7 @@ class Policy:
         self._remembers = remembers(cfg)
         self.spec: EnvSpec = env_spec(cfg, self._remembers)
         self._codec = Codec(cfg.env, evaluation_options(cfg))
-        self.agent: Agent = self._agent(seed)
+        self.agent: Agent = self.fresh_agent(seed)
         self.reset()
 
     def reset(self) -> None:
@@ -49,11 +49,12 @@ class Policy:
             raise UsageError(f"expected at least 1 environment, found {envs}")
         env = evaluation_envs(self.cfg, min(envs, episodes), seed)
         try:
-            return Episodes(env, self._agent(seed), episodes, seed, greedy).play()
+            return Episodes(env, self.fresh_agent(seed), episodes, seed, greedy).play()
         finally:
             env.close()
 
-    def _agent(self, seed: int) -> Agent:
+    def fresh_agent(self, seed: int) -> Agent:
+        """Another agent with these parameters and a generator of its own."""
         agent = self.system.agent(self.cfg, seed)
         agent.load(self.params, self.version)
         return agent  # type: ignore[no-any-return]

@@ -29,15 +29,16 @@ class Program:
         make: Any,
         *,
         replicas: int = 1,
-        on_failure: Literal["stop", "restart"] = "stop",
+        on_failure: Literal["stop", "restart", "ignore"] = "stop",
         threads: int = 1,
         device: str = "cpu",
+        background: bool = False,
         **ports: Port,
     ) -> None:
         """Add ``replicas`` of a role; ``make(ctx, **ports)`` builds each inside its process."""
         if any(r.name == name for r in self.roles):
             raise WiringError(f"{self.name}: two roles are called '{name}'")
-        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device))
+        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device, background))
 
     def include(self, other: Program, prefix: str) -> None:
         """Add every channel and role of ``other``, each name prefixed by ``prefix/``."""

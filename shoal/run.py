@@ -9,8 +9,10 @@ from typing import Any
 
 from shoal.api import Report, Runtime, Stop, UsageError
 from shoal.config import Resolved, build, coerce_all, resolve
+from shoal.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.flags import unknown
 from shoal.policy import Policy
+from shoal.runtime.evaluations import BEST
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
 
 RUNTIMES = ("local", "serial")
@@ -41,13 +43,19 @@ class Run:
             report = Report(**told)
         return cls(path, facts["system"], facts["config"], report)
 
-    def policy(self, seed: int = 0) -> Policy:
-        """The policy with the run's last parameters."""
+    def policy(self, seed: int = 0, which: str = "last") -> Policy:
+        """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations."""
         from shoal import systems
+
+        if which not in ("last", "best"):
+            raise unknown("value", which, ("last", "best"), "which")
+        path = self.path if which == "last" else self.path / BEST
+        if which == "best" and not (path / "params.json").is_file():
+            raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
 
         system = systems.load(self.system)
         cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
-        version, params = load_params(self.path)
+        version, params = load_params(path)
         return Policy(system, cfg, params, version, seed)
 
 
@@ -62,6 +70,7 @@ def train(
     seconds: float | None = None,
     until_return: float | None = None,
     hang_timeout: float = 60.0,
+    evaluation: Evaluation | None = None,
     quiet: bool = True,
     **overrides: Any,
 ) -> Run:
@@ -70,6 +79,7 @@ def train(
 
     run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
     hang_timeout: seconds without progress after which a process is replaced or the run ends; 0: never.
+    evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
     """
     from shoal import systems
 
@@ -77,7 +87,7 @@ def train(
     resolved = resolve(module, preset, config, overrides, source="argument", name=system)
     return start(
         system, module, resolved, runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds,
-        until_return=until_return, hang_timeout=hang_timeout, quiet=quiet,
+        until_return=until_return, hang_timeout=hang_timeout, evaluation=evaluation, quiet=quiet,
     )  # fmt: skip
 
 
@@ -92,6 +102,7 @@ def start(
     seconds: float | None = None,
     until_return: float | None = None,
     hang_timeout: float = 60.0,
+    evaluation: Evaluation | None = None,
     quiet: bool = True,
 ) -> Run:
     """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
@@ -100,11 +111,15 @@ def start(
 
     launcher = make_runtime(runtime, hang_timeout)
     cfg = resolved.cfg
+    path = (Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed)).absolute()
     program = system.program(cfg)
+    evaluation = evaluation or Evaluation()
+    if evaluation.every:
+        add_evaluator(program, system, cfg, evaluation, path, whole=runtime == "serial")
     program.validate()
     spec = env_spec(cfg)
     stop = Stop(steps=cfg.steps, seconds=seconds, episode_return=until_return)
-    directory = RunDirectory(Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed))
+    directory = RunDirectory(path)
     values = {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
     progress = None
     try:
@@ -117,6 +132,7 @@ def start(
                 "seed": seed,
                 "runtime": runtime,
                 "stop": dataclasses.asdict(stop),
+                "evaluation": dataclasses.asdict(evaluation),
                 "environment": {"id": spec.id, "backend": spec.backend, "why": spec.why},
             },
             {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)},
@@ -130,6 +146,8 @@ def start(
             program, seed=seed, stop=stop, run_dir=directory.path, observers=[directory], display=progress
         )  # fmt: skip
         directory.finish(report)
+        if evaluation.every and report.reason != "interrupted":
+            final_evaluation(system, cfg, evaluation, path, report, seed)
     finally:
         directory.close()
         if progress is not None:

@@ -30,6 +30,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "bottleneck": set(),
     "glossary": set(),
     "progress": {"runtime", "draw", "program", "bottleneck"},  # of the front door
+    "evaluation": ANYTHING,  # of the front door
+    "stats": set(),
+    "video": {"policy", "envs", "roles"},
     "run": ANYTHING,  # the front door
     "__init__": ANYTHING,
     "cli": ANYTHING,

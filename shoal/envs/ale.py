@@ -32,11 +32,12 @@ OPTION_OF = {  # ALE's names for what EnvOptions says
     "life_loss_info": "life_loss",
     "max_num_frames_per_episode": "max_episode_frames",
 }
+SCREEN = (210, 160)  # pixels
 FIRE = 1  # index of FIRE in every action set that has it as its second action
 
 
-def make_vector(game: str, num: int, options: EnvOptions) -> Any:
-    """The raw vector environment; one thread, as actors are processes."""
+def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) -> Any:
+    """The raw vector environment; one thread, as actors are processes. ``colour``: one frame of the whole screen."""
     from ale_py.vector_env import AtariVectorEnv
 
     taken = set(options.kwargs) & set(OPTION_OF)
@@ -60,6 +61,8 @@ def make_vector(game: str, num: int, options: EnvOptions) -> Any:
         "reward_clipping": False,
         **options.kwargs,
     }
+    if colour:
+        settings |= {"grayscale": False, "img_height": SCREEN[0], "img_width": SCREEN[1], "stack_num": 1}
     try:
         return AtariVectorEnv(game, num_envs=num, **settings)
     except (TypeError, ValueError) as error:

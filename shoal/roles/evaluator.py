@@ -1,10 +1,13 @@
-"""Plays whole episodes with an agent."""
+"""The evaluator: plays whole episodes with the newest parameters, beside the training and without touching it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Protocol
+
 import numpy as np
 
-from shoal.api import Agent, EnvBatch, EnvironmentFailed
+from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, ParamsReader, Tensors
 
 
 class Episodes:
@@ -51,3 +54,93 @@ class Episodes:
     def flat(self) -> list[float]:
         """The returns of all environments in one list."""
         return [r for returns in self.returns for r in returns]
+
+
+class Results(Protocol):
+    """Where evaluations go. ``add`` keeps the parameters if none scored higher."""
+
+    def add(self, steps: int, version: int, returns: list[float], params: Tensors) -> None: ...
+
+
+class Evaluator:
+    """One step = one vector step of an evaluation, or, with ``whole``, all of it (the serial runtime, where it then
+    falls on one moment of the training). ``due`` says when: every ``every`` environment steps of the run.
+
+    Each evaluation plays other episodes: its seed follows from this replica's seed and the step it fell on.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        env: EnvBatch,
+        agent: Agent,
+        results: Results,
+        params: ParamsReader,
+        *,
+        every: int,
+        episodes: int,
+        greedy: bool = True,
+        whole: bool = False,
+    ) -> None:
+        self.ctx, self.env, self.agent, self.results, self.params = ctx, env, agent, results, params
+        self.every, self.episodes, self.greedy, self.whole = every, episodes, greedy, whole
+        self._next = self._after(ctx.steps())
+        self._now: Episodes | None = None
+
+    def due(self) -> bool:
+        """Is there something to do?"""
+        return self._now is not None or self.ctx.steps() >= self._next
+
+    def step(self) -> None:
+        if self._now is None:
+            self._begin()
+        assert self._now is not None
+        with self.ctx.metrics.phase("evaluate"):
+            self._now.step()
+            while self.whole and not self._now.done:
+                self._now.step()
+        if self._now.done:
+            returns, self._now = self._now.flat(), None
+            self.results.add(self._steps, self._version, returns, self._params)
+            self.ctx.metrics.record("evaluation_return", float(np.mean(returns)))
+            self._next = max(self._after(self._steps), self._after(self.ctx.steps()) - self.every)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> dict[str, int]:
+        """When the next evaluation is due; one that has begun starts again."""
+        return {"next": self._next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._next = state["next"]
+
+    def _begin(self) -> None:
+        self._steps = self.ctx.steps()
+        latest = self.params.latest()
+        assert latest is not None
+        self._version, self._params = latest
+        self.agent.load(self._params, self._version)
+        seed = evaluation_seed(self.ctx.seed, self._steps)
+        self._now = Episodes(self.env, self.agent, self.episodes, seed, self.greedy)
+
+    def _after(self, steps: int) -> int:
+        """The first multiple of ``every`` above ``steps``."""
+        return (steps // self.every + 1) * self.every
+
+
+def evaluation_seed(seed: int, steps: int) -> int:
+    """A seed below 2**31 for the evaluation at ``steps``."""
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint32)[0]) >> 1
+
+
+def make_evaluator(
+    make_env: Callable[[int], EnvBatch],
+    make_agent: Callable[[int], Agent],
+    results: Results,
+    options: dict[str, Any],
+    ctx: Context,
+    params: ParamsReader,
+) -> Evaluator:
+    """``make_env`` and ``make_agent`` take the replica's seed; ``options`` are the evaluator's keywords."""
+    return Evaluator(ctx, make_env(ctx.seed), make_agent(ctx.seed), results, params, **options)

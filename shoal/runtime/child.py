@@ -26,6 +26,7 @@ from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.logs import RoleLog
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import OTHER, Recorder
+from shoal.runtime.pace import Pace, lower_priority
 from shoal.runtime.pulse import DUMP, RAISE, Pulse
 from shoal.runtime.session import Session
 from shoal.runtime.telemetry import Outbox
@@ -78,17 +79,21 @@ class _Progress:
         self._words, self._totals = session.arena.words, session.metrics.totals
         self._stop = STOP // 8
         lines = [start // 8 + i * LINE for start, n in plan.replicas() for i in range(n)]
-        self._columns: list[tuple[str, int, int, list[int], int]] = []  # name, ours, before us, everyone's, limit
+        self._columns: list[tuple[str, int, int, list[int], int | None]] = []
+        # name, ours, before us, everyone's, limit
         for column, (name, limit) in enumerate(zip(LIMITED, limits, strict=True), 1):
-            if limit is not None:
-                mine = at + column
-                self._columns.append((name, mine, int(self._words[mine]), [n + column for n in lines], limit))
+            mine = at + column
+            self._columns.append((name, mine, int(self._words[mine]), [n + column for n in lines], limit))
 
     def tick(self) -> None:
         for name, mine, before, lines, limit in self._columns:
             self._words[mine] = before + self._totals.get(name, 0)
-            if sum(self._words[i] for i in lines) >= limit:
+            if limit is not None and sum(self._words[i] for i in lines) >= limit:
                 self._words[self._stop] = 1
+
+    def steps(self) -> int:
+        """Environment steps of all replicas over all their lives."""
+        return sum(int(self._words[i]) for i in self._columns[LIMITED.index("env_steps")][3])
 
 
 def _die() -> None:
@@ -202,17 +207,23 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
         total_steps=job.limits[0],
         run_dir=job.run_dir,
     )
+    if spec.background:
+        lower_priority()
     words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
     words[at] = 0
     progress = _Progress(session, plan, at, job.limits)
     session.metrics.show = Pulse(session.arena, plan, spec.name, job.index).show
+    context.steps = progress.steps
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
         getattr(role, "start", lambda: None)()
         session.metrics.enter(OTHER)
+        pace = Pace(session, role, spec.background)
         while not session.stopping():
+            if not pace.ready():
+                continue
             role.step()
             session.metrics.enter(OTHER)
             words[at] += 1

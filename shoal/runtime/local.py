@@ -201,6 +201,9 @@ class _Run:
         else:
             replica.still_born = 0
         known = self._is_known(replica, cause)
+        if not allowed and replica.role.on_failure == "ignore":
+            log.warning("%s failed too often, the run goes on without it: %s", replica.label, cause.rstrip())
+            return
         if not allowed:
             if known:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"

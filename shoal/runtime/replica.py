@@ -64,7 +64,7 @@ class Replica:
         self.failures.append(now)
         while now - self.failures[0] > window:
             self.failures.popleft()
-        return self.role.on_failure == "restart" and len(self.failures) <= limit
+        return self.role.on_failure != "stop" and len(self.failures) <= limit
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:

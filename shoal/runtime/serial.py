@@ -245,7 +245,7 @@ class SerialRuntime:
             while not reason:
                 fired = False
                 for _, role, ports, recorder in replicas:
-                    if all(p.ready() for p in ports.values()):
+                    if all(p.ready() for p in ports.values()) and getattr(role, "due", _always)():
                         recorder.enter(OTHER)
                         role.step()
                         recorder.enter(TURN)
@@ -294,8 +294,12 @@ class SerialRuntime:
         run_dir: Path | None,
     ) -> list[tuple[str, Role, dict[str, Any], Recorder]]:
         """Construct every role, in declared order, and its ports."""
-        replicas = []
+        replicas: list[tuple[str, Role, dict[str, Any], Recorder]] = []
         next_writer = dict.fromkeys(backs, 0)
+
+        def steps() -> int:
+            return sum(recorder.totals.get("env_steps", 0) for recorder in recorders.values())
+
         for spec in program.roles:
             for index in range(spec.replicas):
                 recorder = recorders[spec.name]
@@ -308,6 +312,7 @@ class SerialRuntime:
                     recorder,
                     total_steps=stop.steps,
                     run_dir=run_dir,
+                    steps=steps,
                 )
                 ports: dict[str, Any] = {}
                 for key, port in spec.ports.items():
@@ -330,6 +335,10 @@ def _tell(observers: Sequence[Observer], aggregator: Aggregator, fill: dict[str,
         snapshot = aggregator.snapshot(fill, memory.used())
         for observer in observers:
             observer.update(snapshot)
+
+
+def _always() -> bool:
+    return True
 
 
 def check_item(channel: Channel, items: Arrays) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from shoal import api
@@ -30,3 +31,10 @@ class Session:
             self.tick()
         with self.metrics.phase(phase):
             futex.wait(address, seen)
+
+    def rest(self, seconds: float) -> None:
+        """Sleep, between two steps of a role that has nothing to do or has had its share."""
+        if self.tick is not None:
+            self.tick()
+        with self.metrics.phase("wait:rest"):
+            time.sleep(seconds)

@@ -26,8 +26,9 @@ class Wired:
         self.channels[channel.name] = channel
         return channel
 
-    def role(self, name: str, make: Any, *, replicas: int = 1, on_failure: Any = "stop", **ports: api.Port) -> None:
-        self.roles.append(api.RoleSpec(name, make, ports, replicas, on_failure))
+    def role(self, name: str, make: Any, *, replicas: int = 1, on_failure: Any = "stop", background: bool = False,
+             **ports: api.Port) -> None:  # fmt: skip
+        self.roles.append(api.RoleSpec(name, make, ports, replicas, on_failure, background=background))
 
 
 SPEC = {"number": api.Field((1,), "int64", 0), "data": api.Field((4, 2), "float32", 1)}

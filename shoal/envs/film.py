@@ -1,0 +1,80 @@
+"""One environment that can be looked at: a batch of one, and the picture of its present state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shoal.api import Arrays, EnvBatch, EnvStep, UsageError
+
+from . import ale, registry
+from ._make import make
+from .batch import VectorBatch, sub_seeds
+from .options import EnvOptions
+
+Picture = Callable[[], np.ndarray]  # uint8 [H, W, 3]
+ATARI_RATE = 60  # emulator frames a second
+
+
+def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, float]:
+    """(a batch of one environment, what it looks like now, pictures a second).
+
+    Gymnasium's environments and the user's own are made with ``render_mode="rgb_array"``. For Atari a second
+    emulator plays the same game, with the same seed and actions, in colour and at full size.
+    """
+    found = registry.find(env, options)
+    if found.backend == "ale":
+        batch = make(env, 1, seed, options)
+        screen = _Screen(batch, found.game, options)
+        return screen, screen.picture, ATARI_RATE / options.frame_skip
+    if found.backend == "envpool":  # has no pictures; its spaces are Gymnasium's
+        options = replace(options, backend="gymnasium")
+    filmed = replace(options, kwargs={**options.kwargs, "render_mode": "rgb_array"})
+    try:
+        batch = make(env, 1, seed, filmed)
+    except (UsageError, TypeError) as error:
+        raise UsageError(f"environment '{env}' cannot be filmed: it takes no render_mode='rgb_array'") from error
+    raw = _innermost(batch).env
+
+    def picture() -> np.ndarray:
+        frame = raw.render()
+        frame = frame[0] if isinstance(frame, (tuple, list)) else frame
+        if frame is None or np.ndim(frame) != 3:
+            raise UsageError(f"environment '{env}' cannot be filmed: render() gives no picture")
+        return np.asarray(frame, np.uint8)
+
+    return batch, picture, float(raw.metadata.get("render_fps") or 30)
+
+
+class _Screen:
+    """An Atari batch of one, and its twin in colour."""
+
+    def __init__(self, inner: EnvBatch, game: str, options: EnvOptions):
+        self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
+        self._twin: Any = ale.make_vector(game, 1, options, colour=True)
+        self._frame = np.zeros((*ale.SCREEN, 3), np.uint8)
+
+    def reset(self, seed: int) -> Arrays:
+        obs = self.inner.reset(seed)
+        self._frame = self._twin.reset(seed=np.array(sub_seeds(seed, 1), np.int32))[0]
+        return obs
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        self._frame = self._twin.step(action)[0]
+        return self.inner.step(action)
+
+    def picture(self) -> np.ndarray:
+        return np.asarray(self._frame).reshape(*ale.SCREEN, 3)
+
+    def close(self) -> None:
+        self.inner.close()
+        self._twin.close()
+
+
+def _innermost(batch: Any) -> VectorBatch:
+    while not isinstance(batch, VectorBatch):
+        batch = batch.inner
+    return batch

@@ -1,0 +1,119 @@
+"""A run that evaluates itself: the file, the best parameters, determinism, and an evaluator that dies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import shoal
+from shoal.api import UsageError
+from shoal.evaluation import Evaluation
+from shoal.runtime.evaluations import Evaluations
+from shoal.runtime.run_dir import load_params
+
+SMALL: dict[str, dict[str, Any]] = {
+    "impala": dict(hidden=(16,), unroll=8, envs=4, core="lstm", core_size=8, last_action_reward=True),
+    "recurrent-ppo": dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=1, normalise_obs=True),
+    "dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
+    "apex-dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
+}
+
+
+def train(system: str, path: Path, **settings: Any) -> shoal.Run:
+    torch.set_num_threads(1)
+    settings = {"runtime": "serial", "env": "CartPole-v1", "preset": "none", "steps": 600, "actors": 1, **settings}
+    return shoal.train(system, run_dir=path, **{**SMALL[system], **settings})
+
+
+def table(run: shoal.Run) -> list[dict[str, float]]:
+    with open(run.path / "evaluations.csv", newline="") as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("system", SMALL)
+def test_serial_runs_evaluate_at_fixed_steps_and_repeat_exactly(system: str, tmp_path: Path) -> None:
+    how = Evaluation(every=200, episodes=3)
+    runs = [train(system, tmp_path / name, evaluation=how, seed=4) for name in "ab"]
+    a, b = (run.path for run in runs)
+    assert (a / "evaluations.csv").read_bytes() == (b / "evaluations.csv").read_bytes()
+    rows = table(runs[0])
+    assert [int(r["steps"]) // 200 for r in rows] == [1, 2, 3] and all(r["episodes"] == 3 for r in rows)
+    assert all(r["min"] <= r["mean"] <= r["max"] for r in rows)
+    facts = json.loads((a / "best" / "params.json").read_text())
+    best = max(r["mean"] for r in rows)
+    assert facts["score"] == pytest.approx(best, abs=1e-5)
+    assert facts["steps"] == [int(r["steps"]) for r in rows if r["mean"] == best][-1]
+    assert [p.name for p in (a / "best").glob("*.safetensors")] == [f"params-{facts['steps']}.safetensors"]
+    assert runs[0].policy(which="best").act(np.zeros(4)) in (0, 1)
+
+
+def test_evaluating_does_not_change_the_training(tmp_path: Path) -> None:
+    with_it = train("impala", tmp_path / "a", evaluation=Evaluation(every=100, episodes=2))
+    without = train("impala", tmp_path / "b")
+    (_, a), (_, b) = load_params(with_it.path), load_params(without.path)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert not (without.path / "evaluations.csv").exists() and not (without.path / "best").exists()
+    with pytest.raises(UsageError, match="no best parameters"):
+        without.policy(which="best")
+    with pytest.raises(UsageError, match="did you mean 'best'"):
+        without.policy(which="beast")
+
+
+def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
+    results = Evaluations(tmp_path)
+    for steps, score in ((10, 1.0), (20, 3.0), (30, 2.0), (40, 3.0), (50, 2.9)):
+        results.add(steps, steps, [score, score], {"w": torch.full((2,), score)})
+        if steps == 30:
+            assert load_params(tmp_path / "best")[0] == 20
+    version, params = load_params(tmp_path / "best")
+    assert version == 40 and results.best() == 3.0 and params["w"].tolist() == [3.0, 3.0]
+    assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["params-40.safetensors", "params.json"]
+
+
+@pytest.mark.parametrize("how, says", [(dict(every=-1), "every -1 steps"), (dict(every=5, episodes=0), "0 episodes")])
+def test_a_wrong_evaluation_is_refused(how: dict[str, int], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Evaluation(**how)
+
+
+def test_a_killed_evaluator_comes_back_and_the_training_goes_on(tmp_path: Path) -> None:
+    """Its process is killed for real, while the run goes on in the main thread."""
+    file = tmp_path / "r" / "evaluations.csv"
+    killed: list[int] = []
+
+    def evaluations() -> int:
+        return len(file.read_text().splitlines()) - 1 if file.exists() else 0
+
+    def assassin() -> None:
+        """Kills once there is an evaluation, and ends the run once there is another."""
+        normal, before = psutil.Process().nice(), 0
+        while not ended.wait(0.05):
+            if killed and evaluations() > before:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            if not killed and evaluations():
+                for child in psutil.Process().children(recursive=True):
+                    if child.nice() > normal:
+                        before = evaluations()
+                        os.kill(child.pid, signal.SIGKILL)
+                        killed.append(child.pid)
+
+    ended = threading.Event()
+    thread = threading.Thread(target=assassin)
+    thread.start()
+    how = Evaluation(every=100, episodes=2)
+    run = train("impala", file.parent, runtime="local", steps=10**8, seconds=100, evaluation=how)
+    ended.set()
+    thread.join()
+    assert killed, "no process at low priority was found"
+    assert run.report is not None and run.report.reason == "interrupted" and run.report.restarts == 1
