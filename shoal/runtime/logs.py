@@ -48,7 +48,7 @@ class RoleLog:
 
 
 class RunLog:
-    """While open, messages of Shoal go to ``logs/run.log`` in full, and warnings to standard error in one line."""
+    """While open, messages of Shoal go to ``logs/run.log``, and warnings to standard error too."""
 
     def __init__(self, run_dir: Path) -> None:
         path = run_dir / "logs" / "run.log"
@@ -75,14 +75,11 @@ class _File(logging.FileHandler):
 
 
 class _Terminal(logging.Handler):
-    """Warnings, shortened; errors are told by the exception that ends the run."""
+    """Warnings; errors are told by the exception that ends the run."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno > logging.WARNING:
-            return
-        lines = record.getMessage().rstrip().splitlines() or [""]
-        text = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1].strip()} (in full: logs/run.log)"
-        print(f"shoal: {text}", file=sys.stderr)
+        if record.levelno == logging.WARNING:
+            print(f"shoal: {record.getMessage()}", file=sys.stderr)
