@@ -135,6 +135,11 @@ def middle(found: Sequence[Figures], key: str) -> float:
     return median(values) if values else float("nan")
 
 
+def ratio(ours: float, theirs: float) -> float:
+    """nan where one side has no figure."""
+    return ours / theirs if theirs else float("nan")
+
+
 # ------------------------------------------------------------------------------------------------ the results
 def machine() -> dict[str, Any]:
     """What the figures were taken on."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import Side, alternate, middle, parser, publish, table
+from common import Side, alternate, middle, parser, publish, ratio, table
 
 CAPACITY = {"cartpole": 1_000_000, "atari": 200_000}
 KEYS = ("inserts_per_s", "samples_per_s", "updates_per_s")
@@ -58,7 +58,7 @@ def main() -> None:
         rows = []
         for label, figures in found.items():
             rates = {key: middle(figures, key) for key in KEYS}
-            ratios = [rates[key] / best[key] for key in KEYS] if label == "shoal" else [""] * 3
+            ratios = [ratio(rates[key], best[key]) for key in KEYS] if label == "shoal" else [""] * 3
             rows.append([label, *rates.values(), middle(figures, "held"), middle(figures, "rss_mb"), *ratios])
         columns = [
             "side",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from common import Figures, Side, brief, parser, publish, run_side, table
+from common import Figures, Side, brief, parser, publish, ratio, run_side, table
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def run(task: Task, sides: list[Side], args: Any) -> tuple[str, dict[str, list[F
     for label, runs in found.items():
         steps = median(float(r.get("env_steps", "nan")) for r in runs)
         total = median(float(r["total_s"]) if r.get("solved") else cap for r in runs)
-        ratios = [walls[label] / walls[p] if p in walls and label not in peers else "" for p in peers]
+        ratios = [ratio(walls[label], walls[p]) if p in walls and label not in peers else "" for p in peers]
         solved = f"{sum(bool(r.get('solved')) for r in runs)}/{len(runs)}"
         rows.append([label, solved, walls[label], total, steps, *ratios])
     columns = ["side", "solved", "wall, median s", "total, median s", "steps, median", *(f"wall / {p}" for p in peers)]

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from common import Side, alternate, middle, parser, publish, run_side, table
+from common import Side, alternate, middle, parser, publish, ratio, run_side, table
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ CASES = {
             sb3(*CARTPOLE, "--envs", "64", "--steps", "256", "--batch", "8192", "--hidden", "64", "64"),
             rllib("--algo", "ppo", *CARTPOLE, "--envs", "64", "--batch", "16384", "--minibatch", "8192", *NUMPY),
         ),
-        what="64-64 tanh MLP shared by policy and value; rollouts of 16,384 steps, 4 epochs in minibatches of 8,192",
+        (("shoal", {}), ("shoal, 2 learner threads", {"learner_threads": 2})),
+        "64-64 tanh MLP shared by policy and value; rollouts of 16,384 steps, 4 epochs in minibatches of 8,192",
     ),
     "cartpole-dqn": Case(
         "dqn", "CartPole-v1",
@@ -163,9 +164,11 @@ def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
     rows = []
     for label, speed in speeds.items():
         limit = limits.get(label, {}).get("env_steps_per_s", float("nan"))
-        ratios = [speed / speeds.get(peer.label, float("nan")) if label in limits else "" for peer in case.peers]
+        ratios = [ratio(speed, speeds.get(p.label, 0.0)) if label in limits else "" for p in case.peers]
         precision = figures[label][0].get("precision", "")
-        rows.append([label, precision, speed, middle(figures[label], "updates_per_s"), limit, speed / limit, *ratios])
+        rows.append(
+            [label, precision, speed, middle(figures[label], "updates_per_s"), limit, ratio(speed, limit), *ratios]
+        )
     text = [case.what + ".", "", table(columns, rows), ""]
     for label, found in limits.items():
         parts = [

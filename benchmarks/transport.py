@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Side, parser, publish, run_side
+from common import Side, parser, publish, ratio, run_side
 from common import table as markdown
 
 from shoal import api
@@ -238,7 +238,7 @@ def main() -> None:
     for name, rates in others.items():
         rate, size = statistics.median(rates), name.partition(",")[0]
         ours = statistics.median(r for r, _ in rings[size]) if size in rings else float("nan")
-        rows.append([name, rate / 1e3, rate * SIZES[size] / 1e9, "", ours / rate])
+        rows.append([name, rate / 1e3, rate * SIZES[size] / 1e9, "", ratio(ours, rate)])
     published, read = params(1_700_000)
     put, both = alone()
     looks, get = poll(256)
