@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Side, parser, publish, ratio, run_side
-from common import table as markdown
+from common import Side, parser, publish, ratio, run_side, table as markdown
 
 from shoal import api
 from shoal.runtime import layout, processes
