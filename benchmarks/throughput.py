@@ -67,7 +67,8 @@ PRECISIONS = (("shoal fp32", {"precision": "fp32"}), ("shoal bf16", {"precision"
 
 CASES = {
     "cartpole-impala": Case(
-        "impala", "CartPole-v1", {**FOREVER, "actors": 1, "envs": 512, "unroll": 16, "queue": 2, "activation": "tanh"}, 8192, 1,
+        "impala", "CartPole-v1",
+        {**FOREVER, "actors": 1, "envs": 512, "unroll": 16, "queue": 2, "activation": "tanh"}, 8192, 1,
         (
             rllib("--algo", "impala", *CARTPOLE, "--envs", "64", "--fragment", "64", "--batch", "8192", *NUMPY),
             sample_factory(
