@@ -9,6 +9,7 @@ in a process of its own as well, so that both sides start from nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -94,15 +95,30 @@ def run_side(side: Side, extra: Sequence[str] = (), timeout: float = 900) -> Fig
         environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     else:
         environ.pop("PYTHONPATH", None)
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
+        out, told = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         return {"error": f"no result within {timeout:.0f} s"}
-    for line in reversed(done.stdout.splitlines()):
+    finally:
+        end(process)
+    for line in reversed(out.splitlines()):
         if line.startswith("{"):
             return dict(json.loads(line))
-    tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
-    return {"error": f"exit code {done.returncode}: {' / '.join(tail)}"}
+    tail = (told or out).strip().splitlines()[-3:]
+    return {"error": f"exit code {process.returncode}: {' / '.join(tail)}"}
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Leave nothing of a side behind that has not ended by itself: peers' workers outlive a killed parent."""
+    import psutil
+
+    if process.poll() is not None:
+        return
+    for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.communicate()
 
 
 def _split(args: Sequence[str]) -> int:

@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -43,3 +45,23 @@ def test_smoke(script, row, skipped, tmp_path):
 @pytest.mark.parametrize("script", ["throughput.py", "solve.py", "replay.py", "scaling.py"])
 def test_list_says_what_would_run(script, tmp_path):
     assert "cartpole" in run(script, "--list", tmp_path=tmp_path).lower()
+
+
+def test_a_side_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import common
+
+    note = tmp_path / "pid"
+    script = tmp_path / "side.py"
+    script.write_text(
+        "import pathlib, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    figures = common.run_side(common.Side("shoal", str(script)), timeout=10)
+    assert figures == {"error": "no result within 10 s"}
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(int(note.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(int(note.read_text()))
