@@ -26,6 +26,7 @@ shoal: distributed deep reinforcement learning in PyTorch
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled
       --quiet                   show nothing
+  shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
   shoal systems                 the systems there are
   shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
   shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
@@ -85,7 +86,7 @@ def train(args: list[str]) -> int:
     from shoal.run import RUNTIMES, start
 
     name, system, groups = _system(args, "train")
-    opts, resolved = _resolve(
+    opts, resolved = resolve_flags(
         name,
         system,
         groups,
@@ -127,6 +128,12 @@ def train(args: list[str]) -> int:
     return 130 if report.reason == "interrupted" else 0
 
 
+def profile(args: list[str]) -> int:
+    from shoal.profiling import command
+
+    return command(args)
+
+
 def list_systems(args: list[str]) -> int:
     import ast
     from importlib.util import find_spec
@@ -151,7 +158,7 @@ def draw(args: list[str]) -> int:
     from shoal.flags import choice
 
     name, system, groups = _system(args, "draw")
-    opts, resolved = _resolve(name, system, groups, {"format": str, "output": str})
+    opts, resolved = resolve_flags(name, system, groups, {"format": str, "output": str})
     formats: dict[str, Callable[[Any], str]] = {
         "text": pictures.text, "mermaid": pictures.mermaid, "svg": pictures.svg,
     }  # fmt: skip
@@ -178,7 +185,7 @@ def config(args: list[str]) -> int:
     from shoal.flags import short_name
 
     name, system, groups = _system(args, "config")
-    opts, resolved = _resolve(name, system, groups, {"toml": bool})
+    opts, resolved = resolve_flags(name, system, groups, {"toml": bool})
     if opts.get("toml"):
         print(to_toml(resolved, name), end="")
         return 0
@@ -209,7 +216,7 @@ def of_runs(command: str) -> Callable[[list[str]], int]:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train, "systems": list_systems, "config": config, "draw": draw,
+    "train": train, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
     "eval": of_runs("evaluate"),
 }  # fmt: skip
 
@@ -227,7 +234,7 @@ def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
     return args[0], systems.load(args[0]), split(args[1:])
 
 
-def _resolve(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tuple[dict[str, Any], Any]:
+def resolve_flags(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tuple[dict[str, Any], Any]:
     """This command's own options, and the configuration that the other flags resolve to."""
     import dataclasses
 

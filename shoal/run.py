@@ -14,8 +14,10 @@ from shoal.flags import unknown
 from shoal.policy import Policy
 from shoal.runtime.evaluations import BEST
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
+from shoal.runtime.trace import Trace
 
 RUNTIMES = ("local", "serial")
+SPANS = 100_000  # of each replica in a profile
 
 
 @dataclass
@@ -103,13 +105,14 @@ def start(
     until_return: float | None = None,
     hang_timeout: float = 60.0,
     evaluation: Evaluation | None = None,
+    trace: Trace | None = None,
     quiet: bool = True,
 ) -> Run:
     """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
     from shoal import draw
     from shoal.systems.common import env_spec
 
-    launcher = make_runtime(runtime, hang_timeout)
+    launcher = make_runtime(runtime, hang_timeout, SPANS if trace is not None else 0)
     cfg = resolved.cfg
     path = (Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed)).absolute()
     program = system.program(cfg)
@@ -143,7 +146,8 @@ def start(
             progress = Progress(program.name, spec, stop, resolved, directory.path, program=program)
         launch: Any = launcher.launch
         report = launch(
-            program, seed=seed, stop=stop, run_dir=directory.path, observers=[directory], display=progress
+            program, seed=seed, stop=stop, run_dir=directory.path, display=progress,
+            observers=[directory] if trace is None else [directory, trace],
         )  # fmt: skip
         directory.finish(report)
         if evaluation.every and report.reason != "interrupted":
@@ -155,8 +159,8 @@ def start(
     return Run(directory.path, name, values, report)
 
 
-def make_runtime(name: str, hang_timeout: float = 60.0) -> Runtime:
-    """The runtime called ``name``."""
+def make_runtime(name: str, hang_timeout: float = 60.0, spans: int = 0) -> Runtime:
+    """The runtime called ``name``. spans: how many each replica records for a profile."""
     if hang_timeout < 0:
         raise UsageError(f"hang_timeout expects seconds, or 0 for no limit, found {hang_timeout:g}")
     if name == "local":
@@ -165,9 +169,9 @@ def make_runtime(name: str, hang_timeout: float = 60.0) -> Runtime:
         processes.prepare()
         from shoal.runtime.local import LocalRuntime
 
-        return LocalRuntime(hang_timeout=hang_timeout)
+        return LocalRuntime(hang_timeout=hang_timeout, spans=spans)
     if name == "serial":
         from shoal.runtime.serial import SerialRuntime
 
-        return SerialRuntime()
+        return SerialRuntime(spans)
     raise unknown("runtime", name, RUNTIMES)

@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "stats": set(),
     "video": {"policy", "envs", "roles"},
     "run": ANYTHING,  # the front door
+    "profiling": ANYTHING,
     "__init__": ANYTHING,
     "cli": ANYTHING,
     "cli_runs": ANYTHING,

@@ -25,7 +25,8 @@ class Snapshot:
     the last snapshot; episode_return: mean of the last 100 episodes (nan before the first); records: mean of what
     roles recorded since the last snapshot, and p50, p95 and max of what they tallied; shares: role -> phase ->
     share of its wall time (``wait:NAME`` phases are time blocked on channel NAME); fill: channel -> share of
-    capacity in use; memory: bytes, 0 where not measured.
+    capacity in use; memory: bytes, 0 where not measured; phase_seconds: role -> phase -> seconds since the launch;
+    spans: (role, index) -> new (phase, start, seconds), in a run that is profiled.
     """
 
     row: int
@@ -44,6 +45,8 @@ class Snapshot:
     restarts: int = 0
     memory: int = 0
     new_episodes: list[tuple[float, int]] = field(default_factory=list)
+    phase_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    spans: dict[tuple[str, int], list[tuple[str, float, float]]] = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -66,10 +69,12 @@ class Aggregator:
         self._new_episodes: list[tuple[float, int]] = []
         self._phases: dict[str, dict[str, float]] = {}
         self._role_seconds: dict[str, float] = {}
+        self._phase_seconds: dict[str, dict[str, float]] = {}
+        self._spans: dict[tuple[str, int], list[tuple[str, float, float]]] = {}
         self._start = self._last = time.monotonic()
         self._last_counts = (0, 0)
 
-    def add(self, role: str, telemetry: Telemetry) -> None:
+    def add(self, role: str, telemetry: Telemetry, index: int = 0) -> None:
         for name, n in telemetry.counts.items():
             self.counts[name] = self.counts.get(name, 0) + n
         for name, (value, n) in telemetry.records.items():
@@ -79,9 +84,11 @@ class Aggregator:
             merged = self._tallies.setdefault(name, {})
             for number, n in tally.items():
                 merged[number] = merged.get(number, 0) + n
-        phases = self._phases.setdefault(role, {})
-        for name, seconds in telemetry.phases.items():
-            phases[name] = phases.get(name, 0.0) + seconds
+        for booked in (self._phases.setdefault(role, {}), self._phase_seconds.setdefault(role, {})):
+            for name, seconds in telemetry.phases.items():
+                booked[name] = booked.get(name, 0.0) + seconds
+        if telemetry.spans:
+            self._spans.setdefault((role, index), []).extend(telemetry.spans)
         self._role_seconds[role] = self._role_seconds.get(role, 0.0) + telemetry.seconds
         self._window.extend(telemetry.episodes)
         self._new_episodes.extend(telemetry.episodes)
@@ -152,12 +159,14 @@ class Aggregator:
             restarts=self.restarts,
             memory=memory,
             new_episodes=self._new_episodes,
+            phase_seconds={role: dict(phases) for role, phases in self._phase_seconds.items()},
+            spans=self._spans,
         )
         for name, tally in self._tallies.items():
             out.records |= {f"{name}_{suffix}": quantile(tally, q) for suffix, q in QUANTILES}
         self._last, self._last_counts = now, (self.steps, self.updates)
         self._records, self._tallies, self._new_episodes = {}, {}, []
-        self._phases, self._role_seconds = {}, {}
+        self._phases, self._role_seconds, self._spans = {}, {}, {}
         return out
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from shoal.runtime import dumps, ports, processes, seeds
 from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
 from shoal.runtime.logs import RoleLog
 from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import OTHER, Recorder
+from shoal.runtime.metrics import OTHER, Recorder, recorder as recorder_of
 from shoal.runtime.pace import Pace, lower_priority
 from shoal.runtime.pulse import DUMP, RAISE, Pulse
 from shoal.runtime.session import Session
@@ -45,6 +45,7 @@ class Job:
     limits: tuple[int | None, ...]  # of the counters ``LIMITED``, over all replicas
     run_dir: Path | None
     environ: dict[str, str]
+    spans: int = 0  # to record, for a profile
 
 
 class _Reporter:
@@ -155,7 +156,7 @@ def _settle(job: Job, threads: int, stacks: int) -> None:
 
 def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) -> None:
     """Entry point of a replica. Exit code 1 after an exception, whose traceback goes to the parent."""
-    outbox, recorder = Outbox(pipe.fileno()), Recorder()
+    outbox, recorder = Outbox(pipe.fileno()), recorder_of(job.spans)
     reporter = _Reporter(recorder, outbox)
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)

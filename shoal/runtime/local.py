@@ -36,6 +36,7 @@ class LocalRuntime:
     still_born: how often it may fail in a row without ever completing a step.
     grace: seconds replicas have to finish their step at the end; then they are killed.
     hang_timeout: seconds a replica may make no progress, see ``pulse.Watch``; 0: for ever.
+    spans: how many each replica records for a profile.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class LocalRuntime:
         still_born: int = 3,
         grace: float = 5.0,
         hang_timeout: float = 60.0,
+        spans: int = 0,
     ) -> None:
         self.restarts, self.window = restarts, window
         self.backoff, self.longest_backoff = backoff, longest_backoff
         self.still_born, self.grace, self.hang_timeout = still_born, grace, hang_timeout
+        self.spans = spans
 
     def launch(
         self,
@@ -131,6 +134,7 @@ class _Run:
             (self._stop.steps, self._stop.updates),
             self._run_dir,
             dict(os.environ),
+            self._options.spans,
         )
         args = (self._arena, self._blobs[replica.role.name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")
@@ -181,7 +185,7 @@ class _Run:
     def _listen(self, replica: Replica) -> None:
         for kind, content in replica.receive():
             if kind == "telemetry":
-                self._aggregator.add(replica.role.name, content)
+                self._aggregator.add(replica.role.name, content, replica.index)
             else:
                 replica.cause = content
 

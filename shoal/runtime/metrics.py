@@ -25,6 +25,7 @@ class Telemetry:
     tallies: dict[str, dict[int, int]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     episodes: list[tuple[float, int]] = field(default_factory=list)
+    spans: list[tuple[str, float, float]] = field(default_factory=list)  # of a SpanRecorder: phase, start, seconds
     seconds: float = 0.0
 
 
@@ -88,6 +89,30 @@ class Recorder:
         self._seconds = {self._phase: 0.0}
         out.seconds, self._drained = self._since - self._drained, self._since
         return out
+
+
+class SpanRecorder(Recorder):
+    """Also keeps when each phase began and how long it took: at most ``limit`` spans, from the first step on.
+
+    Starts are seconds of ``time.perf_counter``, which on Linux all processes share.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._left = limit
+
+    def enter(self, phase: str) -> str:
+        start = self._since
+        before = super().enter(phase)
+        if self._left and before != START:
+            self._left -= 1
+            self._pending.spans.append((before, start, self._since - start))
+        return before
+
+
+def recorder(spans: int = 0) -> Recorder:
+    """One that keeps at most ``spans`` spans."""
+    return SpanRecorder(spans) if spans else Recorder()
 
 
 class _Phase:

@@ -34,7 +34,7 @@ from shoal.data.limiter import RateLimiter
 from shoal.program import Program
 from shoal.runtime import dumps, memory
 from shoal.runtime.aggregator import Aggregator, Observer
-from shoal.runtime.metrics import OTHER, Recorder
+from shoal.runtime.metrics import OTHER, Recorder, recorder
 from shoal.runtime.seeds import replica_seed
 
 ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
@@ -194,7 +194,10 @@ class SerialParamsReader:
 
 
 class SerialRuntime:
-    """Launches a program in this process."""
+    """Launches a program in this process. spans: how many each role records for a profile."""
+
+    def __init__(self, spans: int = 0) -> None:
+        self.spans = spans
 
     def launch(
         self,
@@ -223,19 +226,19 @@ class SerialRuntime:
                 backs[channel.name] = SerialReplay(channel, program.writers(channel), table_seed)
             else:
                 backs[channel.name] = SerialParams(channel)
-        recorders = {role.name: Recorder() for role in program.roles}  # one per role: its replicas take turns
+        recorders = {role.name: recorder(self.spans) for role in program.roles}  # its replicas take turns
         replicas = self._build(program, backs, recorders, seed, stop, run_dir)
-        for recorder in recorders.values():
-            recorder.enter(TURN)
-
         for _, role, _, _ in replicas:
             getattr(role, "start", lambda: None)()
+        for clock in recorders.values():
+            clock.enter(TURN)
 
         def drain() -> None:
-            for name, recorder in recorders.items():
-                telemetry = recorder.drain()
+            for name, clock in recorders.items():
+                telemetry = clock.drain()
                 aggregator.add(name, telemetry)
-                live.add(name, telemetry)
+                if display is not None:
+                    live.add(name, telemetry)
 
         def fill() -> dict[str, float]:
             return {n: b.fill() for n, b in backs.items() if hasattr(b, "fill")}
@@ -244,11 +247,11 @@ class SerialRuntime:
         try:
             while not reason:
                 fired = False
-                for _, role, ports, recorder in replicas:
+                for _, role, ports, clock in replicas:
                     if all(p.ready() for p in ports.values()) and getattr(role, "due", _always)():
-                        recorder.enter(OTHER)
+                        clock.enter(OTHER)
                         role.step()
-                        recorder.enter(TURN)
+                        clock.enter(TURN)
                         fired = True
                 if not fired:
                     raise Deadlock(_describe(program.name, replicas))
@@ -302,14 +305,14 @@ class SerialRuntime:
 
         for spec in program.roles:
             for index in range(spec.replicas):
-                recorder = recorders[spec.name]
+                clock = recorders[spec.name]
                 ctx = Context(
                     spec.name,
                     index,
                     spec.replicas,
                     0,
                     replica_seed(seed, spec.name, index, 0),
-                    recorder,
+                    clock,
                     total_steps=stop.steps,
                     run_dir=run_dir,
                     steps=steps,
@@ -320,13 +323,13 @@ class SerialRuntime:
                     if isinstance(back, SerialParams):
                         ports[key] = back if port.direction == "write" else SerialParamsReader(back, port)
                     elif port.direction == "write":
-                        ports[key] = SerialWriter(back, next_writer[port.channel.name], recorder)
+                        ports[key] = SerialWriter(back, next_writer[port.channel.name], clock)
                         next_writer[port.channel.name] += 1
                     elif isinstance(back, SerialReplay):
-                        ports[key] = ReplayReader(back, port, recorder)
+                        ports[key] = ReplayReader(back, port, clock)
                     else:
                         ports[key] = QueueReader(back, port)
-                replicas.append((spec.name, spec.make(ctx, **ports), ports, recorder))
+                replicas.append((spec.name, spec.make(ctx, **ports), ports, clock))
         return replicas
 
 

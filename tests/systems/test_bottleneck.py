@@ -1,0 +1,71 @@
+"""The phases of every role cover its time, and the part that is slowed is the one that is named."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from helpers import config, spy
+
+from shoal.api import Stop
+from shoal.bottleneck import bottleneck
+from shoal.runtime.local import LocalRuntime
+from shoal.runtime.serial import SerialRuntime
+from shoal.runtime.trace import Trace
+from shoal.systems import SYSTEMS, load
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_named_phases_cover_the_time_of_every_role(system: str) -> None:
+    program = load(system).program(config(system))
+    trace = Trace()
+    LocalRuntime().launch(program, seed=0, stop=Stop(steps=4_000), display=trace, interval=0.1)
+    found = trace.shares()
+    assert len(found) == 2
+    for role, phases in found.items():
+        assert sum(phases.values()) - phases.get("other", 0.0) >= 0.95, (role, phases)
+
+
+def slow(call: Any, seconds: float) -> Any:
+    def slowed(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return call(*args, **kwargs)
+
+    return slowed
+
+
+def slow_env(role: Any) -> None:
+    role.env.step = slow(role.env.step, 0.01)
+
+
+def slow_inference(role: Any) -> None:
+    role.agent.act = slow(role.agent.act, 0.01)
+
+
+def slow_replay(role: Any) -> None:
+    reader = role.batches
+    table = reader.replay.table if hasattr(reader, "replay") else reader._table
+    table.sample = slow(table.sample, 0.05)
+
+
+def slow_learner(role: Any) -> None:
+    role.learner.update = slow(role.learner.update, 0.05)
+
+
+@pytest.mark.parametrize("runtime", [SerialRuntime, LocalRuntime])
+@pytest.mark.parametrize(
+    "make_slow, role, kind",
+    [
+        (slow_env, "actor", "actor"),
+        (slow_inference, "actor", "inference"),
+        (slow_replay, "learner", "replay"),
+        (slow_learner, "learner", "learner"),
+    ],
+)
+def test_the_slowed_part_is_named(make_slow: Any, role: str, kind: str, runtime: Any) -> None:
+    program = spy(load("dqn").program(config("dqn", samples_per_insert=1.0)), role, make_slow)
+    trace = Trace()  # leaves out what was before the first update: compiling the table takes longer than the run
+    runtime().launch(program, seed=0, stop=Stop(updates=60), display=trace, interval=0.1)
+    found = bottleneck(trace.shares())
+    assert found is not None and (found.kind, found.role) == (kind, role), (found, trace.shares())
