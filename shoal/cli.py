@@ -32,6 +32,7 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
                                 --seed N, --envs N, --best (instead of the last parameters), --video FILE.mp4
+  shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
   shoal --version
 
 SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
@@ -218,6 +219,7 @@ def of_runs(command: str) -> Callable[[list[str]], int]:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
     "eval": of_runs("evaluate"),
+    "export": of_runs("export"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The commands that read runs: eval."""
+"""The commands that read runs: eval, export."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import UsageError
-from shoal.flags import Groups, options, split
+from shoal.flags import Groups, choice, options, split
 
-EVAL = {"episodes": int, "seed": int, "envs": int, "sampled": bool, "best": bool, "video": str}
+FLAGS: dict[str, dict[str, type]] = {
+    "eval": {"episodes": int, "seed": int, "envs": int, "sampled": bool, "best": bool, "video": str},
+    "export": {"to": str, "out": str, "best": bool},
+}
 
 
 def evaluate(args: list[str]) -> int:
@@ -18,7 +21,7 @@ def evaluate(args: list[str]) -> int:
     from shoal.stats import iqm
 
     (run,), groups = _runs(args, "eval", most=1)
-    opts = options(groups, EVAL, "eval")
+    opts = options(groups, FLAGS["eval"], "eval")
     seed, greedy = opts.get("seed", 0), not opts.get("sampled")
     policy = Run.open(run).policy(which="best" if opts.get("best") else "last")
     if "video" in opts:
@@ -32,6 +35,25 @@ def evaluate(args: list[str]) -> int:
         f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
         f"interquartile mean {iqm(returns):.4g} over {len(returns)} episodes"
     )
+    return 0
+
+
+def export(args: list[str]) -> int:
+    """shoal export RUN"""
+    from shoal.export import FILES, export as write
+    from shoal.run import Run
+
+    (path,), groups = _runs(args, "export", most=1)
+    opts = options(groups, FLAGS["export"], "export")
+    if "to" not in opts:
+        raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
+    choice("--to", opts["to"], tuple(FILES))
+    run, which = Run.open(path), "best" if opts.get("best") else "last"
+    policy = run.policy(which=which)
+    out = Path(opts.get("out", run.path / "export" / f"{opts['to']}-{which}"))
+    about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
+    write(policy, opts["to"], out, about)
+    print(f"{out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
     return 0
 
 

@@ -22,7 +22,7 @@ class Policy:
         self.system, self.cfg, self.params, self.version, self.seed = system, cfg, params, version, seed
         self._remembers = remembers(cfg)
         self.spec: EnvSpec = env_spec(cfg, self._remembers)
-        self._codec = Codec(cfg.env, evaluation_options(cfg))
+        self.codec = Codec(cfg.env, evaluation_options(cfg))
         self.agent: Agent = self.fresh_agent(seed)
         self.reset()
 
@@ -39,7 +39,7 @@ class Policy:
         act = self.agent.act(batch, self._first, self._state, greedy)
         self._state, self._first = act.state, np.zeros(1, bool)
         self._last_action = np.array(act.action)
-        return self._codec.decode(self._last_action)
+        return self.codec.decode(self._last_action)
 
     def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> list[float]:
         """Raw returns of ``episodes`` whole episodes, played in up to ``envs`` environments together."""
@@ -60,7 +60,7 @@ class Policy:
         return agent  # type: ignore[no-any-return]
 
     def _encode(self, obs: Any, reward: float) -> Arrays:
-        out = self._codec.encode(obs)
+        out = self.codec.encode(obs)
         if self._remembers:
             like = self.spec.observations["obs/last_action"]
             last = self._last_action

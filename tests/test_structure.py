@@ -32,6 +32,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "progress": {"runtime", "draw", "program", "bottleneck"},  # of the front door
     "evaluation": ANYTHING,  # of the front door
     "stats": set(),
+    "export": {"policy", "algos", "export_module"},
+    "export_module": {"algos"},
     "video": {"policy", "envs", "roles"},
     "run": ANYTHING,  # the front door
     "profiling": ANYTHING,

@@ -136,8 +136,8 @@ def _flat_size(spec: Observation) -> int:
 def _flatten(x: Tensor, spec: Observation) -> Tensor:
     """[N, *shape] -> [N, flat size], float32."""
     if spec.kind == "one_hot":
-        columns = x.reshape(len(x), -1).long()
+        columns = x.flatten(1).long()
         hots = [F.one_hot(columns[:, i], n) for i, n in enumerate(spec.size)]
         return torch.cat(hots, -1).float()
-    y = x.reshape(len(x), -1).float()
+    y = x.flatten(1).float()
     return y * (1 / 255) if spec.kind == "image" and x.dtype == torch.uint8 else y

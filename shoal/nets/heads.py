@@ -97,4 +97,6 @@ class _ScaleGradient(torch.autograd.Function):
 
 def scale_gradient(x: Tensor, scale: float) -> Tensor:
     """``x`` itself, whose gradient is multiplied by ``scale`` on the way back."""
+    if not x.requires_grad:
+        return x  # when acting, and for exporters, which cannot follow a function of its own
     return cast(Tensor, _ScaleGradient.apply(x, scale))  # type: ignore[no-untyped-call]

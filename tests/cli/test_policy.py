@@ -55,7 +55,7 @@ def test_what_it_sees_is_what_the_training_sees() -> None:
     from shoal.envs.batch import sub_seeds
 
     own, _ = offset().reset(seed=sub_seeds(5, 1)[0])
-    seen = untrained("dqn", f"{ODD}:offset", hidden=(8,))._codec.encode(own)
+    seen = untrained("dqn", f"{ODD}:offset", hidden=(8,)).codec.encode(own)
     assert seen.keys() == trained_on.keys() == {"obs/speed", "obs/image"}
     assert all(np.array_equal(seen[k], trained_on[k]) for k in seen)
     assert seen["obs/image"].shape == (1, 3, 40, 48) and 0 <= seen["obs/speed"][0, 0] < 4

@@ -61,8 +61,10 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(ROOT / "examples"))  # where the modules of one's own are
     if "HalfCheetah-v5" in words:
         pytest.importorskip("mujoco")
-    if words[0] == "eval":  # of a run that the reader has made
-        options(split(words[2:]), cli_runs.EVAL, "eval")
+    if words[0] in cli_runs.FLAGS:  # of runs that the reader has made
+        flags = [word for word in words[1:] if word.startswith("--")]
+        first = words.index(flags[0]) if flags else len(words)
+        options(split(words[first:]), cli_runs.FLAGS[words[0]], words[0])
         return
     code = cli.main(words)
     assert code == (130 if words[0] == "train" else 0)

@@ -1,0 +1,71 @@
+"""A policy as one module, tensors in and tensors out, that needs nothing of its environment: what is exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces as gs
+from torch import Tensor, nn
+
+from shoal.algos.actor_critic import ActorCritic
+from shoal.algos.q_learning import QNetwork
+
+
+class PolicyModule(nn.Module):
+    """Inputs, in this order, each with a leading batch axis ``[B, ...]``: the observations (sorted as in ``names``),
+    and, for a recurrent policy, ``first`` (bool ``[B]``, True where an episode starts) and its state.
+
+    Outputs: ``action``, the best guess, as the environment takes it; what it was chosen from (``q``, ``logits``, or
+    ``mean`` and ``log_std``); the next state.
+    """
+
+    offset: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, nets: ActorCritic | QNetwork, names: list[str], space: gs.Space[Any]):
+        super().__init__()
+        self.nets, self.names, self.space = nets, names, space
+        self.q_learning = isinstance(nets, QNetwork)
+        self.state_names = [] if isinstance(nets, QNetwork) else list(nets.initial_state(1))
+        self.discrete = isinstance(space, gs.Discrete)
+        offset = torch.as_tensor(getattr(space, "start", 0)).reshape(-1)
+        self.register_buffer("offset", offset.long(), persistent=False)
+        if isinstance(space, gs.Box):
+            self.register_buffer("low", torch.as_tensor(space.low), persistent=False)
+            self.register_buffer("high", torch.as_tensor(space.high), persistent=False)
+
+    def inputs(self) -> list[str]:
+        return self.names + (["first", *(f"state/{n}" for n in self.state_names)] if self.state_names else [])
+
+    def outputs(self) -> list[str]:
+        if self.q_learning:
+            return ["action", "q"]
+        parts = ["mean", "log_std"] if isinstance(self.space, gs.Box) else ["logits"]
+        return ["action", *parts, *(f"next/{n}" for n in self.state_names)]
+
+    def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
+        obs = dict(zip(self.names, args, strict=False))
+        rest = args[len(self.names) :]
+        if isinstance(self.nets, QNetwork):
+            q = self.nets(obs)
+            return self._discrete(q.argmax(-1)), q
+        state = dict(zip(self.state_names, rest[1:], strict=False))
+        first = rest[0] if rest else next(iter(obs.values())).new_zeros(args[0].shape[0], dtype=torch.bool)
+        params, _, state = self.nets.step(obs, first, state)
+        tail = tuple(state[n] for n in self.state_names)
+        if isinstance(self.space, gs.Box):
+            mean, log_std = params.chunk(2, -1)
+            return self._continuous(mean), mean, log_std, *tail
+        return self._discrete(self.nets.dist.mode(params)), params, *tail
+
+    def _discrete(self, action: Tensor) -> Tensor:
+        if self.discrete:
+            return action + self.offset[0]
+        shape = self.space.shape
+        assert shape is not None
+        return (action + self.offset).reshape(-1, *shape)
+
+    def _continuous(self, mean: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(mean.reshape(-1, *self.low.shape).to(self.low.dtype), self.low), self.high)

@@ -1,0 +1,217 @@
+"""Exported policies give the policy's numbers in a Python that cannot import Shoal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.api import ShoalError, UsageError
+from shoal.envs import make
+from shoal.export import _check, export, policy_module
+from shoal.policy import Policy, evaluation_options
+
+from .conftest import Shoal
+from .test_policy import ODD, untrained
+
+STEPS = 1_000
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dqn": ("dqn", "CartPole-v1", dict(dueling=True)),
+    "apex-dqn, offset actions": ("apex-dqn", f"{ODD}:offset", dict(hidden=(16,))),
+    "impala, lstm": ("impala", "CartPole-v1", dict(core="lstm", normalise_obs=True, last_action_reward=True)),
+    "impala, tuples": ("impala", f"{ODD}:tuples", dict(hidden=(16,))),
+    "recurrent-ppo, continuous": ("recurrent-ppo", f"{ODD}:matrix", dict(normalise_obs=True, separate_critic=True)),
+    "recurrent-ppo, gru": ("recurrent-ppo", f"{ODD}:matrix", dict(core="gru", core_size=16)),
+    "dqn, Atari in bf16": ("dqn", "ALE/Pong-v5", dict(precision="bf16")),
+}
+SLOW = ("apex-dqn, offset actions", "impala, tuples", "recurrent-ppo, gru")  # to export to ONNX, and nothing new there
+FOREIGN = """
+import json, os, sys
+sys.modules["shoal"] = None  # as if it were not installed
+import numpy as np
+
+def load(folder, about, names, outs):
+    path = folder + "/" + about["file"]
+    if path.endswith(".onnx"):
+        import onnxruntime
+        session = onnxruntime.InferenceSession(path)
+        return lambda feed: dict(zip(outs, session.run(outs, feed)))
+    import torch
+    loaded = torch.jit.load(path)
+    def model(feed):
+        with torch.no_grad():
+            return {n: t.numpy() for n, t in zip(outs, loaded(*(torch.from_numpy(feed[n]) for n in names)))}
+    return model
+
+for case in sys.argv[1:]:
+    about = json.load(open(case + "/out/model.json"))
+    names, outs = [i["name"] for i in about["inputs"]], [o["name"] for o in about["outputs"]]
+    model = load(case + "/out", about, names, outs)
+    example = dict(np.load(case + "/out/example.npz"))
+    got = model({n: example["input:" + n] for n in names})
+    assert all(np.allclose(got[n], example["output:" + n], rtol=1e-5, atol=1e-5) for n in outs), "example.npz"
+    seen = dict(np.load(case + "/seen.npz"))
+    recurrent = [i for i in about["inputs"] if i["name"].startswith("state/")]
+    states = {i["name"]: np.zeros([1, *i["shape"][1:]], i["dtype"]) for i in recurrent}
+    told = {n: [] for n in outs}
+    for t in range(len(seen["first"])):
+        out = model({n: seen[n][t] for n in names if n in seen} | states)
+        states = {n: out["next/" + n[6:]] for n in states}
+        for n in outs:
+            told[n].append(out[n])
+    np.savez(case + "/told.npz", **{n.replace("/", "-"): np.stack(v) for n, v in told.items()})
+"""
+
+
+def policy_of(case: str) -> Policy:
+    """With parameters and statistics that are not those of a fresh network."""
+    system, env, settings = CASES[case]
+    policy = untrained(system, env, **settings)
+    nets: Any = policy.agent.nets  # type: ignore[attr-defined]
+    torch.manual_seed(1)
+    for parameter in nets.parameters():
+        parameter.data.add_(0.02 * torch.randn_like(parameter))
+    for norm in getattr(nets, "norms", {}).values():
+        norm.update(2 + 3 * torch.randn(100, *norm.shape))
+    return Policy(policy.system, policy.cfg, dict(nets.state_dict()))
+
+
+def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(observations of ``STEPS`` steps of a real environment, what the policy's network says in float32)."""
+    env = make(policy.cfg.env, 1, 0, evaluation_options(policy.cfg))
+    agent: Any = policy.fresh_agent(0)
+    nets = agent.nets
+    nets.precision = "fp32"
+    seen: dict[str, list[np.ndarray]] = {}
+    told: dict[str, list[np.ndarray]] = {}
+    obs, first, state = env.reset(0), np.ones(1, bool), agent.initial_state(1)
+    for _ in range(STEPS):
+        for name, array in {**obs, "first": first}.items():
+            seen.setdefault(name, []).append(np.array(array))
+        with torch.no_grad():
+            tensors = {k: torch.from_numpy(np.array(v)) for k, v in obs.items()}
+            if hasattr(nets, "step"):
+                params, _, _ = nets.step(tensors, torch.from_numpy(first), state)
+                halves = params.chunk(2, -1)
+                parts = {"mean": halves[0], "log_std": halves[1]} if nets.dist.kind == "continuous" else {}
+                parts = parts or {"logits": params}
+            else:
+                parts = {"q": nets(tensors)}
+        act = agent.act(obs, first, state, greedy=True)
+        state = act.state
+        parts |= {f"next-{k}": v for k, v in state.items()}
+        for name, tensor in parts.items():
+            told.setdefault(name, []).append(tensor.numpy().copy())
+        told.setdefault("action", []).append(np.asarray(policy.codec.decode(act.action))[None])
+        step = env.step(act.action)
+        obs, first = step.obs, ~step.valid
+    env.close()
+    return {k: np.stack(v) for k, v in seen.items()}, {k: np.stack(v) for k, v in told.items()}
+
+
+@pytest.mark.parametrize("to", ["onnx", "torchscript"])
+def test_parity_over_a_thousand_observations_without_shoal(to: str, tmp_path: Path) -> None:
+    if to == "onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package)
+    expected: dict[str, dict[str, np.ndarray]] = {}
+    for i, case in enumerate(CASES):
+        if to == "onnx" and case in SLOW:
+            continue
+        folder, policy = tmp_path / str(i), policy_of(case)
+        export(policy, to, folder / "out")
+        seen, expected[case] = play(policy)
+        np.savez(folder / "seen.npz", **seen)  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-I", "-W", "ignore", "-c", FOREIGN, *(str(p) for p in sorted(tmp_path.iterdir()))],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for i, case in enumerate(CASES):
+        if case in expected:
+            compare(case, dict(np.load(tmp_path / str(i) / "told.npz")), expected[case])
+
+
+def compare(case: str, told: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert told.keys() == expected.keys(), case
+    for name, want in expected.items():
+        assert told[name].shape == want.shape, (case, name)
+        if name == "action" and told[name].dtype == np.int64:
+            assert (told[name] == want).all(), case
+        else:
+            assert np.abs(told[name] - want).max() <= 1e-5, (case, name)
+
+
+def test_safetensors_and_the_description_are_enough_to_build_it_again(tmp_path: Path) -> None:
+    """A Q-network by hand, in NumPy."""
+    from safetensors.numpy import load_file
+
+    policy = untrained("dqn", "CartPole-v1", hidden=(16, 8))
+    export(policy, "safetensors", tmp_path / "out")
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    example = dict(np.load(tmp_path / "out" / "example.npz"))
+    y = example["input:obs"]
+    for layer in ("encoder.mlp.0", "encoder.mlp.2"):
+        y = np.maximum(y @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"], 0)
+    q = y @ weights["head.linear.weight"].T + weights["head.linear.bias"]
+    assert np.allclose(q, example["output:q"], atol=1e-5) and (q.argmax(-1) == example["output:action"]).all()
+
+
+def described(policy: Policy, out: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((export(policy, "safetensors", out) / "model.json").read_text())
+    return facts
+
+
+def test_the_description_says_how_observations_are_turned(tmp_path: Path) -> None:
+    facts = described(policy_of("apex-dqn, offset actions"), tmp_path / "o")
+    told = {i["name"]: i for i in facts["inputs"]}
+    assert told["obs/speed"]["from"] == "minus 10, as [1]" and told["obs/speed"]["path"] == ["speed"]
+    assert told["obs/image"]["from"] == "[H, W, C] turned to [C, H, W]"
+    assert told["obs/image"]["shape"] == ["batch", 3, 40, 48] and told["obs/image"]["dtype"] == "uint8"
+    facts = described(policy_of("impala, lstm"), tmp_path / "p")
+    assert facts["recurrent"] and facts["normaliser"] == "inside the model"
+    assert [i["name"] for i in facts["inputs"]][-3:] == ["first", "state/h", "state/c"]
+
+
+def test_a_model_that_is_not_the_policys_is_refused(tmp_path: Path) -> None:
+    policy, other = policy_of("dqn"), untrained("dqn", "CartPole-v1", dueling=True)
+    path = export(policy, "torchscript", tmp_path / "o") / "model.pt"
+    module = policy_module(other)
+    example = (torch.randn(64, 4),)
+    with pytest.raises(ShoalError, match="'q' differs by"):
+        _check("torchscript", path, module, example, list(module(*example)))
+
+
+def test_what_is_wrong_is_said_in_a_sentence(fake: str, shoal: Shoal, tmp_path: Path) -> None:
+    code, _, _ = shoal("train", fake, "--runtime", "serial", "--run-dir", "r", "--quiet")
+    assert code == 0
+    for args, says in (
+        (("r",), "--to onnx or torchscript or safetensors"),
+        (("r", "--to", "onix"), "did you mean 'onnx'"),
+        (("r", "--to", "torchscript"), "only policies with Shoal's own networks"),
+        (("r", "--to", "torchscript", "--best"), "no best parameters"),
+    ):
+        code, _, err = shoal("export", *args)
+        assert code == 2 and says in err and "Traceback" not in err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        export(policy_of("dqn"), "safetensors", tmp_path / "full")
+
+
+def test_the_command_exports_the_best_parameters(shoal: Shoal) -> None:
+    code, _, _ = shoal(
+        "train", "dqn", "--env", "CartPole-v1", "--runtime", "serial", "--run-dir", "r", "--quiet", "--steps", "300",
+        "--hidden", "8", "--eval-every", "100", "--eval-episodes", "1",
+    )  # fmt: skip
+    assert code == 0
+    code, out, _ = shoal("export", "r", "--to", "torchscript", "--best")
+    assert code == 0 and out == "r/export/torchscript-best: example.npz, model.json, model.pt\n"
+    facts = json.loads(Path("r/export/torchscript-best/model.json").read_text())
+    assert facts["system"] == "dqn" and facts["parameters"] == "best"
