@@ -70,7 +70,7 @@ def fed() -> Aggregator:
 
 
 def clockless(snapshot: Snapshot) -> dict[str, Any]:
-    timed = ("seconds", "step_rate", "update_rate", "shares")
+    timed = ("seconds", "step_rate", "update_rate", "shares", "phase_seconds")
     return {k: v for k, v in vars(snapshot).items() if k not in timed}
 
 
