@@ -9,14 +9,17 @@ if TYPE_CHECKING:
     from shoal.api import Channel, Field, Ratio, ShoalError, Stop, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Program
-    from shoal.run import Run, train
+    from shoal.run import Run, resume, train
 
 __version__ = "0.1.0"
 __all__ = [
     "Channel", "Field", "Policy", "Program", "Ratio", "Run", "ShoalError", "Stop", "UsageError", "WiringError",
-    "train",
+    "resume", "train",
 ]  # fmt: skip
-_HOME = {"Policy": "shoal.policy", "Program": "shoal.program", "Run": "shoal.run", "train": "shoal.run"}
+_HOME = {
+    "Policy": "shoal.policy", "Program": "shoal.program", "Run": "shoal.run", "resume": "shoal.run",
+    "train": "shoal.run",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The command ``shoal``. Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 interrupted."""
+"""The command ``shoal``. Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 interrupted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ shoal: distributed deep reinforcement learning in PyTorch
       --seconds S               stop after S seconds
       --until-return R          stop when the mean return of 100 episodes reaches R
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
+      --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
+      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 10)
       --seed N                  default 0
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled
       --quiet                   show nothing
+  shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
+                                (new limits, counted from the run's beginning), --quiet
   shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
   shoal systems                 the systems there are
   shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
@@ -36,7 +40,8 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal --version
 
 SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
-Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 interrupted (what was learnt is saved).
+Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 ended by Ctrl-C and by SIGTERM
+(a checkpoint is written first; a second signal ends the run at once, without one).
 """
 
 
@@ -54,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[0] not in COMMANDS:
         near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
         return _fail(f"unknown command '{args[0]}'; did you mean '{near}'? (`shoal --help` lists all)", 2)
-    if args[0] == "train" and "serial" not in args:
+    if args[0] == "train" and "serial" not in args:  # not for resume: what it needs is in the run's directory
         from shoal.runtime import processes
 
         processes.prepare()  # imports torch in the background while this process imports it too
@@ -97,6 +102,8 @@ def train(args: list[str]) -> int:
             "seconds": float,
             "until-return": float,
             "hang-timeout": float,
+            "checkpoint-every": float,
+            "checkpoint-replay-gb": float,
             "seed": int,
             "quiet": bool,
             "eval-every": int,
@@ -118,15 +125,38 @@ def train(args: list[str]) -> int:
         until_return=opts.get("until-return"),
         hang_timeout=opts.get("hang-timeout", 60.0),
         evaluation=evaluation,
+        checkpoint_every=opts.get("checkpoint-every", 300.0),
+        checkpoint_replay_gb=opts.get("checkpoint-replay-gb", 10.0),
         quiet=quiet,
     )
+    return _tell(run, quiet)
+
+
+def resume(args: list[str]) -> int:
+    from shoal.api import UsageError
+    from shoal.flags import options, split
+    from shoal.run import resume as go_on
+
+    if not args or args[0].startswith("--"):
+        raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
+    kinds = {"steps": int, "seconds": float, "until-return": float, "quiet": bool}
+    opts = options(split(args[1:]), kinds, "resume")
+    quiet = bool(opts.get("quiet"))
+    limits = {name: opts.get(name.replace("_", "-")) for name in ("steps", "seconds", "until_return")}
+    return _tell(go_on(args[0], **limits, quiet=quiet), quiet)
+
+
+def _tell(run: Any, quiet: bool) -> int:
+    """Say how a run ended; the exit code."""
     report = run.report
-    assert report is not None
+    code = {"interrupted": 130, "terminated": 143}.get(report.reason, 0)
     if not quiet:
         mean = f", return {report.episode_return:.4g}" if report.episodes else ""
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
         print(f"saved in {run.path} (shoal eval {run.path})")
-    return 130 if report.reason == "interrupted" else 0
+        if code:
+            print(f"to go on: shoal resume {run.path}")
+    return code
 
 
 def profile(args: list[str]) -> int:
@@ -217,7 +247,7 @@ def of_runs(command: str) -> Callable[[list[str]], int]:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
+    "train": train, "resume": resume, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
     "eval": of_runs("evaluate"),
     "export": of_runs("export"),
 }  # fmt: skip

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.api import Report, Runtime, Stop, UsageError
+from shoal.api import Report, RoleFailed, Runtime, Stop, UsageError
 from shoal.config import Resolved, build, coerce_all, resolve
 from shoal.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.flags import unknown
 from shoal.policy import Policy
+from shoal.runtime import evaluations
+from shoal.runtime.checkpoint import FOLDER, Checkpoint, Saving, newest
 from shoal.runtime.evaluations import BEST
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
 from shoal.runtime.trace import Trace
@@ -73,6 +76,8 @@ def train(
     until_return: float | None = None,
     hang_timeout: float = 60.0,
     evaluation: Evaluation | None = None,
+    checkpoint_every: float = 300.0,
+    checkpoint_replay_gb: float = 10.0,
     quiet: bool = True,
     **overrides: Any,
 ) -> Run:
@@ -82,6 +87,8 @@ def train(
     run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
     hang_timeout: seconds without progress after which a process is replaced or the run ends; 0: never.
     evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
+    checkpoint_every: seconds between two checkpoints; 0: only at the end.
+    checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
     """
     from shoal import systems
 
@@ -89,7 +96,8 @@ def train(
     resolved = resolve(module, preset, config, overrides, source="argument", name=system)
     return start(
         system, module, resolved, runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds,
-        until_return=until_return, hang_timeout=hang_timeout, evaluation=evaluation, quiet=quiet,
+        until_return=until_return, hang_timeout=hang_timeout, checkpoint_every=checkpoint_every,
+        checkpoint_replay_gb=checkpoint_replay_gb, evaluation=evaluation, quiet=quiet,
     )  # fmt: skip
 
 
@@ -105,58 +113,151 @@ def start(
     until_return: float | None = None,
     hang_timeout: float = 60.0,
     evaluation: Evaluation | None = None,
+    checkpoint_every: float = 300.0,
+    checkpoint_replay_gb: float = 10.0,
     trace: Trace | None = None,
     quiet: bool = True,
 ) -> Run:
     """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
-    from shoal import draw
-    from shoal.systems.common import env_spec
-
-    launcher = make_runtime(runtime, hang_timeout, SPANS if trace is not None else 0)
     cfg = resolved.cfg
     path = (Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed)).absolute()
-    program = system.program(cfg)
-    evaluation = evaluation or Evaluation()
-    if evaluation.every:
-        add_evaluator(program, system, cfg, evaluation, path, whole=runtime == "serial")
-    program.validate()
-    spec = env_spec(cfg)
-    stop = Stop(steps=cfg.steps, seconds=seconds, episode_return=until_return)
-    directory = RunDirectory(path)
-    values = {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
-    progress = None
-    try:
-        directory.describe(
-            {
-                "system": str(Path(name).resolve()) if name.endswith(".py") else name,
-                "config": values,
-                "origins": resolved.origins,
-                "preset": resolved.preset,
-                "seed": seed,
-                "runtime": runtime,
-                "stop": dataclasses.asdict(stop),
-                "evaluation": dataclasses.asdict(evaluation),
-                "environment": {"id": spec.id, "backend": spec.backend, "why": spec.why},
-            },
-            {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)},
-        )
-        if not quiet:
-            from shoal.progress import Progress
+    settings = {
+        "system": str(Path(name).resolve()) if name.endswith(".py") else name,
+        "config": _values(resolved),
+        "origins": resolved.origins,
+        "preset": resolved.preset,
+        "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,
+        "seed": seed,
+        "runtime": runtime,
+        "stop": dataclasses.asdict(Stop(steps=cfg.steps, seconds=seconds, episode_return=until_return)),
+        "hang_timeout": hang_timeout,
+        "evaluation": dataclasses.asdict(evaluation or Evaluation()),
+        "checkpoint": {"every": checkpoint_every, "replay_gb": checkpoint_replay_gb},
+    }
+    launch = _Launch(path, system, resolved, settings, trace)
+    return launch.go(RunDirectory(path), None, quiet)
 
-            progress = Progress(program.name, spec, stop, resolved, directory.path, program=program)
-        launch: Any = launcher.launch
-        report = launch(
-            program, seed=seed, stop=stop, run_dir=directory.path, display=progress,
-            observers=[directory] if trace is None else [directory, trace],
-        )  # fmt: skip
-        directory.finish(report)
-        if evaluation.every and report.reason != "interrupted":
-            final_evaluation(system, cfg, evaluation, path, report, seed)
-    finally:
+
+def resume(
+    path: str | Path,
+    *,
+    steps: int | None = None,
+    seconds: float | None = None,
+    until_return: float | None = None,
+    quiet: bool = True,
+) -> Run:
+    """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
+    configuration. The limits are those of the run unless given anew; they count from its beginning."""
+    path = Path(path).absolute()
+    directory = RunDirectory.reopen(path)
+    try:
+        settings = read_json(path / "config.json", "run")
+        limits = {"steps": steps, "seconds": seconds, "episode_return": until_return}
+        system, resolved = _again(path, settings, {k: v for k, v in limits.items() if v is not None})
+        checkpoint = newest(path / FOLDER)
+        _check_unfinished(path, checkpoint, Stop(**settings["stop"]))
+        launch = _Launch(path, system, resolved, settings)
+        checkpoint.check_fits(launch.program)
+    except BaseException:
         directory.close()
-        if progress is not None:
-            progress.close()
-    return Run(directory.path, name, values, report)
+        raise
+    return launch.go(directory, checkpoint, quiet)
+
+
+def _again(path: Path, settings: dict[str, Any], limits: dict[str, Any]) -> tuple[Any, Resolved]:
+    """The system and configuration of a run that was started before; new ``limits`` go into ``settings`` too."""
+    from shoal import systems
+
+    system, where = systems.load(settings["system"]), str(path / "config.json")
+    values = coerce_all(system.Config, settings["config"], where)
+    for missing in sorted(values.keys() - settings["config"].keys()):
+        told = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
+        print(f"shoal: {told}", file=sys.stderr)
+    settings["stop"] |= limits
+    if "steps" in limits:
+        values["steps"], settings["origins"]["steps"] = limits["steps"], "resume"
+        settings["config"]["steps"] = limits["steps"]
+    if settings.get("actors"):
+        values["actors"] = settings["actors"]  # also where this machine has another number of cores
+    return system, Resolved(build(system.Config, values), settings["origins"], settings["preset"], "resumed")
+
+
+def _check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop) -> None:
+    """UsageError if the run has reached one of its limits."""
+    reached = {"steps": checkpoint.steps, "seconds": checkpoint.manifest["seconds"]}
+    for name, now in reached.items():
+        limit = getattr(stop, name)
+        if limit is not None and now >= limit:
+            raise UsageError(
+                f"the run in '{path}' is finished: it has reached its {limit:,} {name}; "
+                f"give it more with --{name}, for example --{name} {2 * limit:g}"
+            )
+
+
+class _Launch:
+    """A program ready to run in the directory ``path``, as ``settings`` (the contents of config.json) say."""
+
+    def __init__(
+        self, path: Path, system: Any, resolved: Resolved, settings: dict[str, Any], trace: Trace | None = None
+    ) -> None:
+        from shoal.systems.common import env_spec
+
+        self.path, self.system, self.resolved, self.settings = path, system, resolved, settings
+        self.trace = trace
+        self.launcher = make_runtime(settings["runtime"], settings["hang_timeout"], SPANS if trace is not None else 0)
+        self.evaluation = Evaluation(**settings["evaluation"])
+        self.program = system.program(resolved.cfg)
+        if self.evaluation.every:
+            whole = settings["runtime"] == "serial"
+            add_evaluator(self.program, system, resolved.cfg, self.evaluation, path, whole)
+        self.program.validate()
+        self.spec = env_spec(resolved.cfg)
+        settings["environment"] = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
+
+    def go(self, directory: RunDirectory, checkpoint: Checkpoint | None, quiet: bool) -> Run:
+        """Run, from the beginning or from a checkpoint, and write what comes of it."""
+        from shoal import draw
+
+        settings, stop, progress = self.settings, Stop(**self.settings["stop"]), None
+        try:
+            if checkpoint is not None:
+                directory.go_on(checkpoint)
+                evaluations.forget_after(self.path, checkpoint.steps)
+            drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
+            directory.describe(settings, drawings)
+            every, size = settings["checkpoint"]["every"], settings["checkpoint"]["replay_gb"] * 1e9
+            saving = Saving(self.path / FOLDER, every, size, launch=directory.lock.launch)
+            if not quiet:
+                from shoal.progress import Progress
+
+                progress = Progress(
+                    self.program.name, self.spec, stop, self.resolved, self.path, program=self.program
+                )  # fmt: skip
+            launch: Any = self.launcher.launch
+            report = launch(
+                self.program, seed=settings["seed"], stop=stop, run_dir=self.path, display=progress,
+                observers=[directory] if self.trace is None else [directory, self.trace],
+                saving=saving, resume=checkpoint,
+            )  # fmt: skip
+            directory.finish(report)
+            if self.evaluation.every and report.reason not in ("interrupted", "terminated"):
+                final_evaluation(
+                    self.system, self.resolved.cfg, self.evaluation, self.path, report, settings["seed"]
+                )  # fmt: skip
+        except RoleFailed as error:
+            if any((self.path / FOLDER).glob("[0-9]*")):
+                error.args = (f"{error}\n(to go on from the newest checkpoint: shoal resume {self.path})",)
+            raise
+        finally:
+            directory.close()
+            if progress is not None:
+                progress.close()
+        return Run(self.path, settings["system"], settings["config"], report)
+
+
+def _values(resolved: Resolved) -> dict[str, Any]:
+    """The fields of a configuration as JSON has them."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
 
 
 def make_runtime(name: str, hang_timeout: float = 60.0, spans: int = 0) -> Runtime:

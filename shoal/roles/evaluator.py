@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, ParamsReader, Tensors
+from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, ParamsReader, Stateful, Tensors
 
 
 class Episodes:
@@ -108,12 +108,14 @@ class Evaluator:
     def close(self) -> None:
         self.env.close()
 
-    def state_dict(self) -> dict[str, int]:
-        """When the next evaluation is due; one that has begun starts again."""
-        return {"next": self._next}
+    def state_dict(self) -> dict[str, Any]:
+        """When the next evaluation is due, and the agent's; one that has begun starts again."""
+        return {"next": self._next, "agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else None}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._next = state["next"]
+        if isinstance(self.agent, Stateful):
+            self.agent.load_state_dict(state["agent"])
 
     def _begin(self) -> None:
         self._steps = self.ctx.steps()

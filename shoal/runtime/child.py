@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from itertools import zip_longest
 from multiprocessing import connection, parent_process
 from pathlib import Path
 from types import FrameType
@@ -22,12 +23,14 @@ import torch
 
 from shoal import api
 from shoal.runtime import dumps, ports, processes, seeds
-from shoal.runtime.layout import LIMITED, LINE, STOP, Plan
+from shoal.runtime.checkpoint import Checkpoint, Saving, part
+from shoal.runtime.layout import COUNTED, LINE, STOP, Plan
 from shoal.runtime.logs import RoleLog
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import OTHER, Recorder, recorder as recorder_of
 from shoal.runtime.pace import Pace, lower_priority
 from shoal.runtime.pulse import DUMP, RAISE, Pulse
+from shoal.runtime.saver import Saver, restore
 from shoal.runtime.session import Session
 from shoal.runtime.telemetry import Outbox
 
@@ -42,17 +45,19 @@ class Job:
     index: int
     generation: int
     seed: int
-    limits: tuple[int | None, ...]  # of the counters ``LIMITED``, over all replicas
+    limits: tuple[int | None, ...]  # of the first counters of ``COUNTED``, over all replicas
     run_dir: Path | None
     environ: dict[str, str]
     spans: int = 0  # to record, for a profile
+    saving: Saving | None = None  # for replicas that save
+    resume: Checkpoint | None = None
 
 
 class _Reporter:
     """Ships the recorder's figures: soon after the start, then every ``FLUSH`` seconds."""
 
     def __init__(self, recorder: Recorder, outbox: Outbox) -> None:
-        self._recorder, self._outbox = recorder, outbox
+        self._recorder, self.outbox = recorder, outbox
         self.log: RoleLog | None = None
         self._period = _FIRST_FLUSH
         self._due = time.monotonic() + self._period
@@ -61,15 +66,15 @@ class _Reporter:
         now = time.monotonic()
         if now < self._due:
             return
-        if self._outbox.idle():
-            self._outbox.send(("telemetry", self._recorder.drain()))
+        if self.outbox.idle():
+            self.outbox.send(("telemetry", self._recorder.drain()))
         if self.log is not None:
             self.log.trim()
         self._period = min(2 * self._period, FLUSH)
         self._due = now + self._period
 
     def last(self) -> None:
-        self._outbox.send(("telemetry", self._recorder.drain()))
+        self.outbox.send(("telemetry", self._recorder.drain()))
 
 
 class _Progress:
@@ -82,9 +87,11 @@ class _Progress:
         lines = [start // 8 + i * LINE for start, n in plan.replicas() for i in range(n)]
         self._columns: list[tuple[str, int, int, list[int], int | None]] = []
         # name, ours, before us, everyone's, limit
-        for column, (name, limit) in enumerate(zip(LIMITED, limits, strict=True), 1):
+        self.before: dict[str, int] = {}
+        for column, (name, limit) in enumerate(zip_longest(COUNTED, limits), 1):
             mine = at + column
-            self._columns.append((name, mine, int(self._words[mine]), [n + column for n in lines], limit))
+            self.before[name] = int(self._words[mine])
+            self._columns.append((name, mine, self.before[name], [n + column for n in lines], limit))
 
     def tick(self) -> None:
         for name, mine, before, lines, limit in self._columns:
@@ -94,7 +101,7 @@ class _Progress:
 
     def steps(self) -> int:
         """Environment steps of all replicas over all their lives."""
-        return sum(int(self._words[i]) for i in self._columns[LIMITED.index("env_steps")][3])
+        return sum(int(self._words[i]) for i in self._columns[COUNTED.index("env_steps")][3])
 
 
 def _die() -> None:
@@ -213,26 +220,50 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
     words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
     words[at] = 0
     progress = _Progress(session, plan, at, job.limits)
+    context.counts = progress.before
     session.metrics.show = Pulse(session.arena, plan, spec.name, job.index).show
     context.steps = progress.steps
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
-        getattr(role, "start", lambda: None)()
+        saver = _saver(job, spec, role, ends, session, reporter)
         session.metrics.enter(OTHER)
         pace = Pace(session, role, spec.background)
-        while not session.stopping():
-            if not pace.ready():
-                continue
-            role.step()
-            session.metrics.enter(OTHER)
-            words[at] += 1
-            progress.tick()
-            reporter.tick()
+        with contextlib.suppress(api.Stopped):
+            while not session.stopping():
+                if not pace.ready():
+                    continue
+                session.fresh = True
+                role.step()
+                session.metrics.enter(OTHER)
+                words[at] += 1
+                progress.tick()
+                reporter.tick()
+                if saver is not None:
+                    saver.look()
+            session.fresh = True
+        if saver is not None:
+            saver.last(whole=session.fresh)
     except api.Stopped:
         pass
     finally:
         close = getattr(role, "close", None)
         if close is not None:
             close()
+
+
+def _saver(
+    job: Job, spec: api.RoleSpec, role: Any, ends: dict[str, Any], session: Session, reporter: _Reporter
+) -> Saver | None:
+    """Put a new role where the run begins or goes on; what saves it from then on."""
+    name = part("role", spec.name, job.index)
+    if job.resume is not None and job.resume.has(name):
+        restore(job.resume, role, name, ends)
+    else:
+        getattr(role, "start", lambda: None)()
+    if job.saving is None:
+        return None
+    saver = Saver(job.saving, role, name, ends, session, reporter)
+    session.at_rest = saver.look
+    return saver

@@ -81,6 +81,18 @@ class Evaluations:
                 old.unlink()
 
 
+def forget_after(run_dir: Path, steps: int) -> None:
+    """Remove the evaluations beyond the checkpoint that a run goes on from: it comes there again."""
+    path = run_dir / FILE
+    if path.is_file():
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file))
+        temporary = run_dir / f".{FILE}.tmp"
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *(row for row in rows if int(row[0]) <= steps)])
+        _replace(temporary, path)
+
+
 def _replace(temporary: Path, path: Path) -> None:
     """Rename after the content has reached the disk."""
     with open(temporary, "rb") as file:

@@ -13,7 +13,8 @@ from shoal import api
 ALIGN = 64  # a cache line
 LINE = ALIGN // 8  # counters are one per cache line: column 0 of an [n, LINE] array of int64
 STOP = 0  # byte offset of the stop flag
-LIMITED = ("env_steps", "updates")  # counters that may end a run, kept in columns 1, 2 ... of a status line
+CHECKPOINT = 8  # byte offset of the number of the checkpoint last asked for
+COUNTED = ("env_steps", "updates", "actions")  # counters kept in columns 1, 2 ... of a status line, over all lives
 
 
 class ProgramLike(Protocol):
@@ -84,7 +85,7 @@ class Plan:
     rings: dict[str, RingLayout] = field(default_factory=dict)
     stores: dict[str, StoreLayout] = field(default_factory=dict)
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
-    # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what a run is limited by
+    # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what it has COUNTED
     status: dict[str, int] = field(default_factory=dict)
     pulses: dict[str, int] = field(default_factory=dict)  # role -> [replicas, ALIGN] bytes: see pulse.Pulse
 
@@ -139,7 +140,7 @@ def plan(program: ProgramLike) -> Plan:
     """Lay out a program. WiringError for what the local runtime cannot connect."""
     _joins(program)
     out = Plan()
-    out.take(ALIGN)  # the stop flag
+    out.take(ALIGN)  # the stop flag and the number of the checkpoint
     for role in program.roles:
         out.status[role.name] = out.take(role.replicas * ALIGN)
         out.pulses[role.name] = out.take(role.replicas * ALIGN)

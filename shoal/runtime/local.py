@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Sequence
 from multiprocessing import connection
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import cloudpickle
 
 from shoal import api
-from shoal.runtime import child, futex, layout, memory, processes, ring, store
+from shoal.runtime import checkpointer, child, futex, layout, memory, processes, ring, store
 from shoal.runtime.aggregator import Aggregator, Observer
+from shoal.runtime.checkpoint import Checkpoint, Saving
+from shoal.runtime.checkpointer import Checkpointer
+from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.layout import LINE, STOP, Plan, ProgramLike
 from shoal.runtime.memory import Arena
 from shoal.runtime.pulse import Watch
 from shoal.runtime.replica import Replica
 
 log = logging.getLogger("shoal.runtime")
+
+LAUNCH = 1_000_000  # generations that one launch of a run may use: none is ever used twice
+INTERRUPTED = 20.0  # seconds that replicas have for their last checkpoint after a signal
+LAST_SAVE = 600.0  # and without one
 
 
 class LocalRuntime:
@@ -66,8 +69,11 @@ class LocalRuntime:
         observers: Sequence[Observer] = (),
         display: Observer | None = None,
         interval: float = 0.5,
+        saving: Saving | None = None,
+        resume: Checkpoint | None = None,
     ) -> api.Report:
-        """Run ``program`` until ``stop``. Interrupt once for an orderly end, twice to kill at once.
+        """Run ``program`` until ``stop``, from its beginning or from where ``resume`` was saved. Interrupt once for an
+        orderly end, twice to kill at once.
 
         ``observers`` and ``display`` are told every ``interval`` seconds.
         """
@@ -76,7 +82,7 @@ class LocalRuntime:
         plan = layout.plan(program)
         memory.check_fits(plan)
         processes.prepare()
-        return _Run(self, program, plan, seed, stop, run_dir, observers, interval).go()
+        return _Run(self, program, plan, seed, stop, run_dir, observers, interval, saving, resume).go()
 
 
 class _Run:
@@ -92,24 +98,42 @@ class _Run:
         run_dir: Path | None,
         observers: Sequence[Observer],
         interval: float,
+        saving: Saving | None,
+        resume: Checkpoint | None,
     ) -> None:
         self._options, self._plan, self._seed, self._stop = options, plan, seed, stop
         self._run_dir, self._observers, self._interval = run_dir, observers, interval
+        self._saving, self._resume = saving, resume
         self._arena = Arena(plan.total)
         self._aggregator = Aggregator()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._interrupts = 0
+        self._interrupts = Interrupts(self._wake_write)
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
         self._replicas = [Replica(role, i, self._launch) for role in program.roles for i in range(role.replicas)]
         self._watch = Watch(self._arena, plan, options.hang_timeout)
         self._next_update = 0.0
         self._told: set[str] = set()  # failures whose cause was printed
+        self._checkpoints: Checkpointer | None = None
+        if saving is not None:
+            for replica in self._replicas:
+                replica.generation = saving.launch * LAUNCH
+            self._checkpoints = Checkpointer(saving, program, plan, self._arena, self._aggregator, self._ring_bells)
+        if resume is not None:
+            checkpointer.resume(resume, program, plan, self._arena, self._aggregator)
 
     def go(self) -> api.Report:
-        handlers = self._install_handlers()
         log.info("%d processes start", len(self._replicas))
+        try:
+            with self._interrupts:
+                return self._go()
+        finally:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._arena.close()
+
+    def _go(self) -> api.Report:
         try:
             reason = self._supervise()
             self._shut_down()
@@ -119,11 +143,8 @@ class _Run:
             return self._report(reason)
         finally:
             self._shut_down()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-            self._arena.close()
+            if self._checkpoints is not None:
+                self._checkpoints.last()
 
     # ------------------------------------------------------------------------------ supervision
     def _launch(self, replica: Replica, pipe: Any) -> Any:
@@ -135,6 +156,8 @@ class _Run:
             self._run_dir,
             dict(os.environ),
             self._options.spans,
+            self._saving if checkpointer.saves(replica.role) else None,
+            self._resume,
         )
         args = (self._arena, self._blobs[replica.role.name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")
@@ -145,7 +168,7 @@ class _Run:
             replica.start()
         self._next_update = time.monotonic() + self._interval
         while True:
-            reason = "interrupted" if self._interrupts else self._ended()
+            reason = self._interrupts.reason or self._ended()
             if reason:
                 return reason
             self._wait(self._timeout())
@@ -158,6 +181,8 @@ class _Run:
                     self._arena.words[self._status(replica)] = 0
                     replica.start()
             self._watch.look(self._replicas)
+            if self._checkpoints is not None:
+                self._checkpoints.look()
             if time.monotonic() >= self._next_update:
                 self._next_update = time.monotonic() + self._interval
                 self._observe()
@@ -168,6 +193,8 @@ class _Run:
         due += [r.restart_at for r in self._replicas if r.restart_at is not None]
         now = time.monotonic()
         times = [at - now for at in due] + [1.0]
+        if self._checkpoints is not None:
+            times.append(self._checkpoints.timeout())
         if self._stop.seconds is not None:
             times.append(self._stop.seconds - self._aggregator.seconds)
         return max(0.0, min(times))
@@ -186,6 +213,9 @@ class _Run:
         for kind, content in replica.receive():
             if kind == "telemetry":
                 self._aggregator.add(replica.role.name, content, replica.index)
+            elif kind in ("snapshot", "saved"):
+                if self._checkpoints is not None:
+                    self._checkpoints.hear(replica.label, kind, content)
             else:
                 replica.cause = content
 
@@ -196,7 +226,7 @@ class _Run:
         cause = replica.cause or processes.describe_exit(exitcode)
         now = time.monotonic()
         options = self._options
-        if self._interrupts or (exitcode == 0 and self._arena.words[STOP // 8]):
+        if self._interrupts.count or (exitcode == 0 and self._arena.words[STOP // 8]):
             return  # it ended because the run does, a moment before the supervisor noticed
         allowed = replica.may_restart(now, options.restarts, options.window)
         if not self._stepped(replica):
@@ -275,13 +305,29 @@ class _Run:
     # --------------------------------------------------------------------------------- the end
     def _shut_down(self) -> None:
         """Leaves no process behind; does nothing the second time."""
+        if self._checkpoints is not None:
+            self._checkpoints.ending()
         self._arena.words[STOP // 8] = 1
         self._ring_bells()
-        end = time.monotonic() + self._options.grace
-        while self._interrupts < 2 and any(r.process is not None for r in self._replicas):
+        self._let_end(self._replicas, self._options.grace)
+        if self._checkpoints is not None:  # replicas that save may take longer, the others have had their time
+            seconds = INTERRUPTED if self._interrupts.count else LAST_SAVE
+            self._let_end([r for r in self._replicas if checkpointer.saves(r.role)], seconds - self._options.grace)
+        late = [r for r in self._replicas if r.process is not None]
+        if late and self._interrupts.count < 2:
+            log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._options.grace)
+        for replica in late:
+            processes.kill(replica.process)
+        for replica in late:
+            replica.reap()
+
+    def _let_end(self, replicas: list[Replica], seconds: float) -> None:
+        """Wait until these have ended, or for so many seconds, or for the second interrupt."""
+        end = time.monotonic() + seconds
+        while self._interrupts.count < 2 and any(r.process is not None for r in replicas):
             left = end - time.monotonic()
             if left <= 0:
-                break
+                return
             self._wait(left)
             for replica in self._replicas:
                 self._listen(replica)
@@ -290,13 +336,6 @@ class _Run:
                     replica.reap()
                     if replica.cause and not self._is_known(replica, replica.cause):
                         log.warning("%s failed while it ended: %s", replica.label, replica.cause.rstrip())
-        late = [r for r in self._replicas if r.process is not None]
-        if late and self._interrupts < 2:
-            log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._options.grace)
-        for replica in late:
-            processes.kill(replica.process)
-        for replica in late:
-            replica.reap()
 
     def _ring_bells(self) -> None:
         base = self._arena.base
@@ -307,16 +346,6 @@ class _Run:
                 futex.wake(base + r.tails + i * layout.ALIGN)
         for s in self._plan.stores.values():
             futex.wake(base + s.control)
-
-    def _install_handlers(self) -> dict[int, Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-        return {n: signal.signal(n, self._interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._interrupts += 1
-        with contextlib.suppress(OSError):  # the pipe is full: the supervisor will look anyway
-            os.write(self._wake_write, b"!")
 
 
 def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:

@@ -108,8 +108,11 @@ class _Table:
             if self._lines is not None:
                 self._lines.write_bytes(b"")
         else:
-            self._columns, rows = self._rows()
-            self._rewrite([row for row in rows if int(row[0]) <= after])
+            header, rows = self._rows()
+            rows = [row for row in rows if int(row[0]) <= after]
+            used = [i for i, c in enumerate(header) if c in columns or any(row[i] for row in rows)]
+            self._columns = [header[i] for i in used]
+            self._rewrite([[row[i] for i in used] for row in rows])
             if self._lines is not None:
                 lines = self._lines.read_text(encoding="utf-8").splitlines(keepends=True)
                 kept = [line for line in lines if line.endswith("\n") and json.loads(line)["row"] <= after]

@@ -48,10 +48,12 @@ class QueueReader:
             self._held = None
         if self._batch is None:
             ring = self._pick()
+            consumer.session.fresh = False
             self._held = ring
             return api.Batch(self._view(ring).copy(), None, None, 0, (consumer.version(ring),))
         for position in range(self._count):
             self._batch.take(position, self._pick())
+        consumer.session.fresh = False
         return self._batch.result()
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
@@ -100,6 +102,7 @@ class EachReader:
     def get(self) -> api.Batch:
         if not self.ready():
             self._consumer.wait(self.ready)
+        self._consumer.session.fresh = False
         for ring in range(len(self._consumer.writers)):
             self._batch.take(ring, ring)
         return self._batch.result()
@@ -142,6 +145,13 @@ class ReplayReader:
         self._consumer, self._table, self._limiter, self._count = consumer, table, limiter, count
         self.metrics = metrics
         self._next = 0
+        self.channel, self.writers = consumer.layout.channel, consumer.layout.writers
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"table": self._table.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._table.restore(state["table"])
 
     def ready(self) -> bool:
         self._drain()
@@ -151,6 +161,7 @@ class ReplayReader:
         self._drain()
         if not self._can_sample():
             self._consumer.wait(self._progress)
+        self._consumer.session.fresh = False
         table = self._table
         with self.metrics.phase("sample"):
             batch = table.sample(self._count)

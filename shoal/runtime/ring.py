@@ -59,6 +59,7 @@ class Producer:
         head = self._head
         if head - self._tail >= self._capacity:
             self._wait()
+        self._session.fresh = False
         if len(items) != self._fields:
             self._refuse(items)
         for name, target, shape, dtype in self._targets[head % self._capacity]:
@@ -77,6 +78,7 @@ class Producer:
         """The arrays of the next slot, once it is free."""
         if self._head - self._tail >= self._capacity:
             self._wait()
+        self._session.fresh = False
         return self._arrays[self._head % self._capacity]
 
     def commit(self, version: int) -> None:
@@ -153,7 +155,7 @@ class Consumer:
         arena = session.arena
         self.writers = list(range(reader, layout.writers, layout.readers))
         self.layout = layout
-        self._session, self._arena, self._words = session, arena, arena.words
+        self.session, self._arena, self._words = session, arena, arena.words
         own = slice(reader, None, layout.readers)
         self._heads = arena.array(layout.heads, (layout.writers, LINE), np.int64)[own, 0]
         self._tails = arena.array(layout.tails, (layout.writers, LINE), np.int64)[own, 0]
@@ -229,7 +231,7 @@ class Consumer:
                 seen = words[self._bell_at] & _LOW
                 if satisfied():
                     return
-                self._session.wait(self._phase, self._bell_address, seen)
+                self.session.wait(self._phase, self._bell_address, seen)
         finally:
             words[self._bell_at + 1] = 0
 

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import Report, ShoalError, Tensors, UsageError
+from shoal.runtime import checkpoint
 from shoal.runtime.aggregator import Snapshot
+from shoal.runtime.checkpoint import Checkpoint
 from shoal.runtime.logs import RunLog
 from shoal.runtime.metric_files import MetricFiles, finite
+from shoal.runtime.run_lock import RunLock
 
 FORMAT = 1
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
@@ -42,6 +45,8 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = Path(path)
+        self._files: MetricFiles | None = None
+        self._failed = False
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
         try:
@@ -49,9 +54,30 @@ class RunDirectory:
             self.path.chmod(0o700)
         except OSError as error:
             raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
+        self.lock = RunLock(self.path)
         self._files = MetricFiles(self.path)
         self._log = RunLog(self.path)
-        self._failed = False
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunDirectory:
+        """The directory of an earlier run, locked; nothing in it is changed before ``go_on``. UsageError if the run
+        still goes on."""
+        if not path.is_dir():
+            raise UsageError(f"no such run directory: '{path}'")
+        if not (path / "config.json").is_file():
+            raise UsageError(f"'{path}' holds no run: there is no config.json")
+        out = cls.__new__(cls)
+        out.path, out.lock, out._failed = path, RunLock(path), False
+        out._files, out._log = None, RunLog(path)
+        return out
+
+    def go_on(self, after: Checkpoint) -> None:
+        """Go on behind a checkpoint: what was written later is removed."""
+        self.lock.at_least(int(after.manifest["launch"]) + 1)
+        checkpoint.clean(after.path.parent)
+        for name in ("report.json", "params.json"):
+            (self.path / name).unlink(missing_ok=True)
+        self._files = MetricFiles(self.path, int(after.manifest["row"]))
 
     def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
         """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings."""
@@ -61,6 +87,7 @@ class RunDirectory:
             self._write(name, drawing)
 
     def update(self, snapshot: Snapshot) -> None:
+        assert self._files is not None
         try:
             self._files.update(snapshot)
         except OSError as error:
@@ -86,7 +113,9 @@ class RunDirectory:
     def close(self) -> None:
         self._log.close()
         with contextlib.suppress(OSError):  # a full disk, told of before
-            self._files.close()
+            if self._files is not None:
+                self._files.close()
+        self.lock.release()
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.tmp"
@@ -113,10 +142,14 @@ def save_params(path: Path, report: Report) -> None:
 
 
 def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
-    """(updates, tensors) of a params channel, as a run saved them."""
+    """(updates, tensors) of a params channel, as a run saved them: at its end, or in its newest checkpoint."""
     from safetensors.torch import load_file
 
-    facts = read_json(path / "params.json", "parameters (the run did not finish)")
+    if not (path / "params.json").is_file():
+        saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
+        if saved is not None:
+            return saved
+    facts = read_json(path / "params.json", "parameters (the run did not finish, and has no checkpoint)")
     channels = facts.get("channels", {})
     if channel not in channels:
         raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")

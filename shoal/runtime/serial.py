@@ -6,191 +6,42 @@ A role fires when all its ports are ready; a sweep in which nothing fires is a d
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from shoal.api import (
-    Arrays,
-    Batch,
-    Channel,
-    Context,
-    Deadlock,
-    Diverged,
-    Port,
-    Report,
-    Role,
-    Stop,
-    Stopped,
-    Tensors,
-    UsageError,
-)
-from shoal.data.limiter import RateLimiter
+from shoal.api import Context, Deadlock, Diverged, Report, Role, RoleSpec, Stop, Stopped
 from shoal.program import Program
-from shoal.runtime import dumps, memory
+from shoal.runtime import dumps, memory, serial_state
 from shoal.runtime.aggregator import Aggregator, Observer
-from shoal.runtime.metrics import OTHER, Recorder, recorder
+from shoal.runtime.checkpoint import Checkpoint, Saving
+from shoal.runtime.interrupts import Interrupts
+from shoal.runtime.metrics import OTHER, Recorder, recorder as recorder_of
 from shoal.runtime.seeds import replica_seed
+from shoal.runtime.serial_channels import (
+    QueueReader,
+    ReplayReader,
+    SerialParams,
+    SerialParamsReader,
+    SerialQueue,
+    SerialReplay,
+    SerialWriter,
+)
 
 ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
 TURN = "wait:turn"  # the phase of a role while others step
 
 
-class SerialQueue:
-    """A bounded first-in-first-out queue per writer."""
+@dataclass(frozen=True)
+class Replica:
+    """One replica of a role, with the ends it was given."""
 
-    def __init__(self, channel: Channel, writers: int):
-        self.channel = channel
-        self.queues: list[deque[tuple[int, Arrays]]] = [deque() for _ in range(writers)]  # (version, item)
-        self.turn = 0
-
-    def fill(self) -> float:
-        return sum(map(len, self.queues)) / (len(self.queues) * self.channel.capacity)
-
-
-class SerialWriter:
-    """Write end of a queue or replay channel for one writer."""
-
-    def __init__(self, target: SerialQueue | SerialReplay, index: int, metrics: Recorder):
-        self.target, self.index, self.metrics = target, index, metrics
-
-    def ready(self) -> bool:
-        if isinstance(self.target, SerialReplay):
-            return self.target.can_insert()
-        return len(self.target.queues[self.index]) < self.target.channel.capacity
-
-    def put(self, items: Arrays, version: int = 0) -> None:
-        check_item(self.target.channel, items)
-        with self.slot(version) as slot:
-            for name, array in slot.items():
-                array[...] = items[name]
-
-    @contextmanager
-    def slot(self, version: int = 0) -> Iterator[Arrays]:
-        if not self.ready():
-            raise Deadlock(f"put into the full channel '{self.target.channel.name}': a role may put once per step")
-        spec = self.target.channel.spec
-        arrays = {name: np.empty(f.shape, f.dtype) for name, f in spec.items()}
-        yield arrays
-        if isinstance(self.target, SerialReplay):
-            with self.metrics.phase("insert"):
-                self.target.table.add(arrays, self.index, 0)
-        else:
-            self.target.queues[self.index].append((version, arrays))
-
-
-class QueueReader:
-    """Read end of a queue: ``count`` items joined along each field's batch axis."""
-
-    def __init__(self, queue: SerialQueue, port: Port):
-        self.queue, self.port = queue, port
-
-    def ready(self) -> bool:
-        if self.port.each:
-            return all(self.queue.queues)
-        return sum(map(len, self.queue.queues)) >= self.port.count
-
-    def get(self) -> Batch:
-        if not self.ready():
-            raise Deadlock(f"get from the empty channel '{self.queue.channel.name}': a role may get once per step")
-        queues = self.queue.queues
-        items = []
-        if self.port.each:
-            items = [q.popleft() for q in queues]
-        while len(items) < (0 if self.port.each else self.port.count):
-            if queues[self.queue.turn]:
-                items.append(queues[self.queue.turn].popleft())
-            self.queue.turn = (self.queue.turn + 1) % len(queues)
-        versions, arrays = zip(*items, strict=True)
-        joined = {
-            name: torch.from_numpy(np.concatenate([a[name] for a in arrays], f.axis) if len(arrays) > 1 else a0)
-            for (name, f), a0 in zip(self.queue.channel.spec.items(), arrays[0].values(), strict=True)
-        }
-        return Batch(joined, versions=versions)
-
-    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
-        raise UsageError(f"channel '{self.queue.channel.name}' is a queue: its items have no priorities")
-
-
-class SerialReplay:
-    """A replay channel: writers insert straight into the table, as the ratio allows."""
-
-    def __init__(self, channel: Channel, writers: int, seed: int):
-        assert channel.table is not None
-        self.channel = channel
-        self.table = channel.table.build(channel.spec, writers, seed)
-        steps, envs = channel.spec["reward"].shape
-        self.limiter = RateLimiter(channel.ratio, steps * envs)
-
-    def can_insert(self) -> bool:
-        return self.limiter.can_insert(self.table.inserted, self.table.sampled)
-
-
-class ReplayReader:
-    """Read end of a replay channel."""
-
-    def __init__(self, replay: SerialReplay, port: Port, metrics: Recorder):
-        self.replay, self.port, self.metrics = replay, port, metrics
-
-    def ready(self) -> bool:
-        table = self.replay.table
-        return self.replay.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
-
-    def get(self) -> Batch:
-        replay = self.replay
-        with self.metrics.phase("sample"):
-            batch = replay.table.sample(self.port.count)
-        if (ratio := replay.limiter.samples_per_insert(replay.table.inserted, replay.table.sampled)) is not None:
-            self.metrics.record("samples_per_insert", ratio)
-        return batch
-
-    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
-        self.replay.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
-
-
-class SerialParams:
-    """Versioned parameters; keeps ``lag`` old versions so that staleness can be reproduced."""
-
-    def __init__(self, channel: Channel):
-        self.channel = channel
-        self.version = 0
-        self.kept: deque[tuple[int, Tensors]] = deque(maxlen=channel.lag + 1)
-
-    def ready(self) -> bool:
-        return True
-
-    def publish(self, params: Tensors) -> int:
-        self.version += 1
-        self.kept.append((self.version, {k: v.detach().cpu().clone() for k, v in params.items()}))
-        return self.version
-
-
-class SerialParamsReader:
-    """Read end of a params channel."""
-
-    def __init__(self, store: SerialParams, port: Port):
-        self.store, self.port = store, port
-        self.seen = 0
-
-    def ready(self) -> bool:
-        if not self.store.kept:
-            return False
-        return not self.port.lockstep or self.store.kept[0][0] > self.seen
-
-    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
-        if not self.ready():
-            raise Deadlock(f"no new version on channel '{self.store.channel.name}'")
-        version, params = self.store.kept[0]
-        self.seen = version
-        return None if version <= newer_than else (version, params)
-
-    def newest(self) -> int:
-        return self.store.version
+    name: str
+    index: int
+    role: Role
+    ports: dict[str, Any]
+    recorder: Recorder
 
 
 class SerialRuntime:
@@ -209,153 +60,168 @@ class SerialRuntime:
         observers: Sequence[Observer] = (),
         display: Observer | None = None,
         interval: float = 0.5,
+        saving: Saving | None = None,
+        resume: Checkpoint | None = None,
     ) -> Report:
-        """Run ``program`` until ``stop``; raises Deadlock if no role can step.
+        """Run ``program`` until ``stop``, from its beginning or from where ``resume`` was saved; raises Deadlock if no
+        role can step.
 
         ``observers`` are told at fixed counts of steps, so that what they write repeats exactly; ``display``
-        every ``interval`` seconds.
+        every ``interval`` seconds. Checkpoints lie between two sweeps, and a resumed run is the same bit for bit.
         """
         program.validate()
-        aggregator, live = Aggregator(), Aggregator()
-        backs: dict[str, Any] = {}
-        for channel in program.channels.values():
-            if channel.kind == "queue":
-                backs[channel.name] = SerialQueue(channel, program.writers(channel))
-            elif channel.kind == "replay":
-                table_seed = replica_seed(seed, channel.name, 0, 0)
-                backs[channel.name] = SerialReplay(channel, program.writers(channel), table_seed)
-            else:
-                backs[channel.name] = SerialParams(channel)
-        recorders = {role.name: recorder(self.spans) for role in program.roles}  # its replicas take turns
-        replicas = self._build(program, backs, recorders, seed, stop, run_dir)
-        for _, role, _, _ in replicas:
-            getattr(role, "start", lambda: None)()
-        for clock in recorders.values():
-            clock.enter(TURN)
+        exact = saving is not None or resume is not None
+        run = _Run(program, seed, stop, run_dir, observers, display, interval, exact, self.spans)
+        with Interrupts() as interrupts:
+            return run.go(interrupts, saving, resume)
 
-        def drain() -> None:
-            for name, clock in recorders.items():
-                telemetry = clock.drain()
-                aggregator.add(name, telemetry)
-                if display is not None:
-                    live.add(name, telemetry)
 
-        def fill() -> dict[str, float]:
-            return {n: b.fill() for n, b in backs.items() if hasattr(b, "fill")}
+class _Run:
+    """One launch."""
 
-        reason, last = "", time.monotonic()
-        try:
-            while not reason:
-                fired = False
-                for _, role, ports, clock in replicas:
-                    if all(p.ready() for p in ports.values()) and getattr(role, "due", _always)():
-                        clock.enter(OTHER)
-                        role.step()
-                        clock.enter(TURN)
-                        fired = True
-                if not fired:
-                    raise Deadlock(_describe(program.name, replicas))
-                rows = aggregator.steps // ROW_EVERY
-                drain()
-                reason = aggregator.ended(stop)
-                if aggregator.steps // ROW_EVERY > rows:
-                    _tell(observers, aggregator, fill())
-                if display is not None and time.monotonic() - last >= interval:
-                    last = time.monotonic()
-                    _tell([display], live, fill())
-        except Stopped:
-            reason = "stopped"
-        except KeyboardInterrupt:
-            reason = "interrupted"
-        except Diverged as error:
-            raise Diverged(f"{error}. {dumps.save(error, run_dir)}".rstrip()) from error
-        finally:
-            drain()
-            for _, role, _, _ in replicas:
-                getattr(role, "close", lambda: None)()
-            if aggregator.changed:
-                _tell(observers, aggregator, fill())
-            if display is not None:
-                _tell([display], live, fill())
-        return Report(
-            reason=reason,
-            steps=aggregator.steps,
-            updates=aggregator.updates,
-            seconds=aggregator.seconds,
-            episode_return=aggregator.episode_return,
-            episodes=aggregator.episodes,
-            params={name: b.kept[-1][1] for name, b in backs.items() if isinstance(b, SerialParams) and b.kept},
-        )
-
-    def _build(
+    def __init__(
         self,
         program: Program,
-        backs: dict[str, Any],
-        recorders: dict[str, Recorder],
         seed: int,
         stop: Stop,
         run_dir: Path | None,
-    ) -> list[tuple[str, Role, dict[str, Any], Recorder]]:
-        """Construct every role, in declared order, and its ports."""
-        replicas: list[tuple[str, Role, dict[str, Any], Recorder]] = []
-        next_writer = dict.fromkeys(backs, 0)
+        observers: Sequence[Observer],
+        display: Observer | None,
+        interval: float,
+        exact: bool,
+        spans: int,
+    ) -> None:
+        self.program, self.stop, self.run_dir, self.exact = program, stop, run_dir, exact
+        self.observers, self.display, self.interval = observers, display, interval
+        self.aggregator, self.live = Aggregator(), Aggregator()
+        self.channels: dict[str, SerialQueue | SerialReplay | SerialParams] = {}
+        for channel in program.channels.values():
+            if channel.kind == "queue":
+                self.channels[channel.name] = SerialQueue(channel, program.writers(channel))
+            elif channel.kind == "replay":
+                table_seed = replica_seed(seed, channel.name, 0, 0)
+                self.channels[channel.name] = SerialReplay(channel, program.writers(channel), table_seed)
+            else:
+                self.channels[channel.name] = SerialParams(channel)
+        serial_state.seed_generators(seed)
+        self.recorders = {role.name: recorder_of(spans) for role in program.roles}  # its replicas take turns
+        next_writer = dict.fromkeys(self.channels, 0)
+        self.replicas = [
+            self._build(spec, index, seed, next_writer) for spec in program.roles for index in range(spec.replicas)
+        ]
 
-        def steps() -> int:
-            return sum(recorder.totals.get("env_steps", 0) for recorder in recorders.values())
+    def _build(self, spec: RoleSpec, index: int, seed: int, next_writer: dict[str, int]) -> Replica:
+        recorder = self.recorders[spec.name]
+        ctx = Context(
+            spec.name,
+            index,
+            spec.replicas,
+            0,
+            replica_seed(seed, spec.name, index, 0),
+            recorder,
+            total_steps=self.stop.steps,
+            run_dir=self.run_dir,
+            exact=self.exact,
+            steps=self._steps,
+        )
+        ports: dict[str, Any] = {}
+        for key, port in spec.ports.items():
+            channel = self.channels[port.channel.name]
+            if isinstance(channel, SerialParams):
+                ports[key] = channel if port.direction == "write" else SerialParamsReader(channel, port)
+            elif port.direction == "write":
+                ports[key] = SerialWriter(channel, next_writer[port.channel.name], recorder)
+                next_writer[port.channel.name] += 1
+            elif isinstance(channel, SerialReplay):
+                ports[key] = ReplayReader(channel, port, recorder)
+            else:
+                ports[key] = QueueReader(channel, port)
+        return Replica(spec.name, index, spec.make(ctx, **ports), ports, recorder)
 
-        for spec in program.roles:
-            for index in range(spec.replicas):
-                clock = recorders[spec.name]
-                ctx = Context(
-                    spec.name,
-                    index,
-                    spec.replicas,
-                    0,
-                    replica_seed(seed, spec.name, index, 0),
-                    clock,
-                    total_steps=stop.steps,
-                    run_dir=run_dir,
-                    steps=steps,
-                )
-                ports: dict[str, Any] = {}
-                for key, port in spec.ports.items():
-                    back = backs[port.channel.name]
-                    if isinstance(back, SerialParams):
-                        ports[key] = back if port.direction == "write" else SerialParamsReader(back, port)
-                    elif port.direction == "write":
-                        ports[key] = SerialWriter(back, next_writer[port.channel.name], clock)
-                        next_writer[port.channel.name] += 1
-                    elif isinstance(back, SerialReplay):
-                        ports[key] = ReplayReader(back, port, clock)
-                    else:
-                        ports[key] = QueueReader(back, port)
-                replicas.append((spec.name, spec.make(ctx, **ports), ports, clock))
-        return replicas
+    def _steps(self) -> int:
+        return sum(recorder.totals.get("env_steps", 0) for recorder in self.recorders.values())
 
+    def go(self, interrupts: Interrupts, saving: Saving | None, resume: Checkpoint | None) -> Report:
+        if resume is not None:
+            serial_state.load(resume, self)
+        else:
+            for replica in self.replicas:
+                getattr(replica.role, "start", lambda: None)()
+        for recorder in self.recorders.values():
+            recorder.enter(TURN)
+        reason, shown, saved = "", time.monotonic(), time.monotonic()
+        try:
+            while not reason:
+                self._sweep()
+                reason = interrupts.reason or self.aggregator.ended(self.stop)
+                now = time.monotonic()
+                if self.display is not None and now - shown >= self.interval:
+                    shown = now
+                    self._tell([self.display], self.live)
+                if saving is not None and (reason or 0 < saving.every <= now - saved):
+                    serial_state.save(saving, self)  # before the last row, which a run that goes on would not have
+                    saved = time.monotonic()
+        except Stopped:
+            reason = "stopped"
+        except Diverged as error:
+            raise Diverged(f"{error}. {dumps.save(error, self.run_dir)}".rstrip()) from error
+        finally:
+            self._drain()
+            for replica in self.replicas:
+                getattr(replica.role, "close", lambda: None)()
+            if self.aggregator.changed:
+                self._tell(self.observers, self.aggregator)
+            if self.display is not None:
+                self._tell([self.display], self.live)
+        run = self.aggregator
+        return Report(
+            reason=reason,
+            steps=run.steps,
+            updates=run.updates,
+            seconds=run.seconds,
+            episode_return=run.episode_return,
+            episodes=run.episodes,
+            params={name: c.kept[-1][1] for name, c in self.channels.items() if isinstance(c, SerialParams) and c.kept},
+        )
 
-def _tell(observers: Sequence[Observer], aggregator: Aggregator, fill: dict[str, float]) -> None:
-    if observers:
-        snapshot = aggregator.snapshot(fill, memory.used())
-        for observer in observers:
-            observer.update(snapshot)
+    def _sweep(self) -> None:
+        """Step every role whose ports are ready, and report if a row is due."""
+        fired = False
+        for replica in self.replicas:
+            if all(p.ready() for p in replica.ports.values()) and getattr(replica.role, "due", _always)():
+                replica.recorder.enter(OTHER)
+                replica.role.step()
+                replica.recorder.enter(TURN)
+                fired = True
+        if not fired:
+            raise Deadlock(_describe(self.program.name, self.replicas))
+        rows = self.aggregator.steps // ROW_EVERY
+        self._drain()
+        if self.aggregator.steps // ROW_EVERY > rows:
+            self._tell(self.observers, self.aggregator)
+
+    def _drain(self) -> None:
+        for name, recorder in self.recorders.items():
+            telemetry = recorder.drain()
+            self.aggregator.add(name, telemetry)
+            if self.display is not None:
+                self.live.add(name, telemetry)
+
+    def _tell(self, observers: Sequence[Observer], aggregator: Aggregator) -> None:
+        if observers:
+            fill = {name: c.fill() for name, c in self.channels.items() if isinstance(c, SerialQueue)}
+            snapshot = aggregator.snapshot(fill, memory.used())
+            for observer in observers:
+                observer.update(snapshot)
 
 
 def _always() -> bool:
     return True
 
 
-def check_item(channel: Channel, items: Arrays) -> None:
-    """Raise UsageError unless ``items`` has the names and shapes of the channel's spec."""
-    if items.keys() != channel.spec.keys():
-        raise UsageError(f"channel '{channel.name}' has the fields {sorted(channel.spec)}, put got {sorted(items)}")
-    for name, f in channel.spec.items():
-        if np.shape(items[name]) != f.shape:
-            raise UsageError(f"channel '{channel.name}': field '{name}' is {f.shape}, put got {np.shape(items[name])}")
-
-
-def _describe(program: str, replicas: list[tuple[str, Role, dict[str, Any], Recorder]]) -> str:
+def _describe(program: str, replicas: Sequence[Replica]) -> str:
     lines = [f"{program}: deadlock, no role can step; not ready:"]
-    for index, (name, _, ports, _) in enumerate(replicas):
-        waiting = ", ".join(k for k, p in ports.items() if not p.ready())
-        lines.append(f"  {name} (replica {index}): {waiting}")
+    for replica in replicas:
+        waiting = ", ".join(k for k, p in replica.ports.items() if not p.ready())
+        lines.append(f"  {replica.name}[{replica.index}]: {waiting}")
     return "\n".join(lines)

@@ -18,6 +18,8 @@ class Session:
     def __init__(self, arena: Arena, metrics: Recorder, tick: Callable[[], None] | None = None) -> None:
         self.arena, self.metrics = arena, metrics
         self.tick = tick
+        self.fresh = True  # no port has done anything yet in this step: the role is as it was before
+        self.at_rest: Callable[[], None] | None = None  # called when a port waits meanwhile
         self._words, self._stop = arena.words, STOP // 8
 
     def stopping(self) -> bool:
@@ -29,6 +31,8 @@ class Session:
             raise api.Stopped(f"the run ended during {phase}")
         if self.tick is not None:
             self.tick()
+        if self.fresh and self.at_rest is not None:
+            self.at_rest()
         with self.metrics.phase(phase):
             futex.wait(address, seen)
 

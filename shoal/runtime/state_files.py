@@ -67,6 +67,8 @@ def _encode(value: Any, path: str, out: Packed) -> Any:
     if isinstance(value, np.generic):
         return _encode(value.item(), path, out)
     if isinstance(value, np.ndarray):
+        if value.dtype.name not in _CODES:
+            raise ShoalError(f"a state cannot hold arrays of {value.dtype}: '{path}'")
         flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         return _encode_array("array", path, value.dtype.name, value.shape, flat, out)
     if isinstance(value, (list, tuple)):
@@ -86,8 +88,6 @@ def _tensor_bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarra
 
 
 def _encode_array(kind: str, path: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, out: Packed) -> Any:
-    if dtype not in _CODES:
-        raise ShoalError(f"a state cannot hold arrays of {dtype}: '{path}'")
     name = path.removeprefix("/") or "state"
     while name in out.arrays:
         name += "+"

@@ -7,6 +7,8 @@ never waits for a reader. A writer killed inside ``publish`` leaves the latest v
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -40,7 +42,7 @@ class StoreWriter:
 
     def __init__(self, session: Session, layout: StoreLayout) -> None:
         arena = session.arena
-        self._words, self._layout = arena.words, layout
+        self._session, self._words, self._layout, self.channel = session, arena.words, layout, layout.channel.name
         self._at, self._address = layout.control // 8, arena.base + layout.control
         self._targets = [_tensors(torch.from_numpy(flat), layout) for flat in _buffers(arena, layout)]
 
@@ -49,6 +51,7 @@ class StoreWriter:
 
     def publish(self, params: api.Tensors) -> int:
         """Copy ``params`` (from any device) in as the next version."""
+        self._session.fresh = False
         words, at = self._words, self._at
         version: int = words[at] + 1
         targets = self._targets[version % 2]
@@ -74,6 +77,18 @@ class StoreWriter:
             words[at + 1] = 0
             futex.wake(self._address)
         return version
+
+    def state_dict(self) -> dict[str, Any]:
+        """The latest version, copied: other processes see the buffer itself. Version 0 has no tensors."""
+        version = self._words[self._at]
+        tensors = {name: t.clone() for name, t in self._targets[version % 2].items()} if version else {}
+        return {"version": version, "tensors": tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Publish what was saved under the number it had."""
+        if state["version"]:
+            self._words[self._at] = state["version"] - 1
+            self.publish(state["tensors"])
 
 
 class StoreReader:
@@ -104,6 +119,7 @@ class StoreReader:
         """The latest (version, parameters), or None if it is not newer than ``newer_than``."""
         if not self.ready():
             self._wait()
+        self._session.fresh = False
         if self._words[self._at] <= newer_than:
             return None
         self._read = self._copy()

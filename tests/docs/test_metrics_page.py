@@ -75,9 +75,11 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
     for runtime in ("serial", "local"):
         for system in SYSTEMS:
             path = tmp_path / f"{system}-{runtime}"
-            settings = {**small, **fields.get(system, {})}
             how = Evaluation(every=500, episodes=1) if system == "impala" else None
-            shoal.train(system, runtime=runtime, run_dir=path, steps=1_500, evaluation=how, **settings)
+            shoal.train(
+                system, runtime=runtime, run_dir=path, steps=1_500, evaluation=how, checkpoint_every=0.1,
+                **{**small, **fields.get(system, {})},
+            )  # fmt: skip
             columns = {name for row in read_curve(path) for name in row}
             for name in columns:
                 assert set(general(name)) <= NAMES, (system, runtime, name)
