@@ -80,6 +80,8 @@ class Checkpointer:
     def hear(self, replica: str, kind: str, content: Any) -> None:
         """An answer: ``snapshot`` or ``saved``, see ``saver.Saver``."""
         number, answer = content if kind == "saved" else (content, {})
+        if number == LAST:
+            self.ending()  # a replica saw the end first
         pending = self._pending
         if pending is None or number != pending.number:
             return
