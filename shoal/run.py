@@ -120,7 +120,7 @@ def start(
 ) -> Run:
     """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
     cfg = resolved.cfg
-    path = (Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed)).absolute()
+    path = Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed)
     settings = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
         "config": _values(resolved),
@@ -148,7 +148,7 @@ def resume(
 ) -> Run:
     """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
     configuration. The limits are those of the run unless given anew; they count from its beginning."""
-    path = Path(path).absolute()
+    path = Path(path)
     directory = RunDirectory.reopen(path)
     try:
         settings = read_json(path / "config.json", "run")
@@ -209,7 +209,7 @@ class _Launch:
         self.program = system.program(resolved.cfg)
         if self.evaluation.every:
             whole = settings["runtime"] == "serial"
-            add_evaluator(self.program, system, resolved.cfg, self.evaluation, path, whole)
+            add_evaluator(self.program, system, resolved.cfg, self.evaluation, path.absolute(), whole)
         self.program.validate()
         self.spec = env_spec(resolved.cfg)
         settings["environment"] = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
@@ -226,7 +226,7 @@ class _Launch:
             drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
             directory.describe(settings, drawings)
             every, size = settings["checkpoint"]["every"], settings["checkpoint"]["replay_gb"] * 1e9
-            saving = Saving(self.path / FOLDER, every, size, launch=directory.lock.launch)
+            saving = Saving(self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch)
             if not quiet:
                 from shoal.progress import Progress
 
@@ -235,7 +235,7 @@ class _Launch:
                 )  # fmt: skip
             launch: Any = self.launcher.launch
             report = launch(
-                self.program, seed=settings["seed"], stop=stop, run_dir=self.path, display=progress,
+                self.program, seed=settings["seed"], stop=stop, run_dir=self.path.absolute(), display=progress,
                 observers=[directory] if self.trace is None else [directory, self.trace],
                 saving=saving, resume=checkpoint,
             )  # fmt: skip
