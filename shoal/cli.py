@@ -36,6 +36,9 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
                                 --seed N, --envs N, --best (instead of the last parameters), --video FILE.mp4
+  shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
+                                (default curves.png), --x steps|seconds|both
+  shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
   shoal --version
 
@@ -249,6 +252,8 @@ def of_runs(command: str) -> Callable[[list[str]], int]:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train, "resume": resume, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
     "eval": of_runs("evaluate"),
+    "plot": of_runs("plot"),
+    "compare": of_runs("compare"),
     "export": of_runs("export"),
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""The commands that read runs: eval, export."""
+"""The commands that read runs: eval, plot, compare, export."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from shoal.flags import Groups, choice, options, split
 
 FLAGS: dict[str, dict[str, type]] = {
     "eval": {"episodes": int, "seed": int, "envs": int, "sampled": bool, "best": bool, "video": str},
+    "plot": {"out": str, "x": str},
+    "compare": {"threshold": float},
     "export": {"to": str, "out": str, "best": bool},
 }
 
@@ -55,6 +58,50 @@ def export(args: list[str]) -> int:
     write(policy, opts["to"], out, about)
     print(f"{out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
     return 0
+
+
+def plot(args: list[str]) -> int:
+    """shoal plot RUN..."""
+    from shoal.curves import groups
+    from shoal.plot import AXES, draw
+
+    paths, rest = _runs(args, "plot")
+    opts = options(rest, FLAGS["plot"], "plot")
+    x = opts.get("x", "both")
+    choice("--x", x, (*AXES, "both"))
+    out = Path(opts.get("out", "curves.png"))
+    found = groups(paths)
+    draw(found, out, tuple(AXES) if x == "both" else (x,))
+    print(f"{out}: " + "; ".join(f"{g.label} ({len(g.curves)})" for g in found))
+    return 0
+
+
+def compare(args: list[str]) -> int:
+    """shoal compare RUN..."""
+    from shoal.compare import config_table, table
+    from shoal.curves import groups
+
+    paths, rest = _runs(args, "compare")
+    opts = options(rest, FLAGS["compare"], "compare")
+    found = groups(paths)
+    for env in dict.fromkeys(g.env for g in found):
+        _print_table(env, *table([g for g in found if g.env == env], opts.get("threshold")))
+    if len(found) > 1:
+        _print_table("what differs in their configurations", *config_table(found))
+    return 0
+
+
+def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for i, head in enumerate(heads):
+        shown.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    Console(width=None if sys.stdout.isatty() else 200).print(shown)
 
 
 def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:

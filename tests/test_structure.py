@@ -32,6 +32,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "progress": {"runtime", "draw", "program", "bottleneck"},  # of the front door
     "evaluation": ANYTHING,  # of the front door
     "stats": set(),
+    "curves": {"run", "runtime", "stats"},  # of the front door
+    "plot": {"curves"},
+    "compare": {"curves", "stats"},
     "export": {"policy", "algos", "export_module"},
     "export_module": {"algos"},
     "video": {"policy", "envs", "roles"},

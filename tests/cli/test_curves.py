@@ -1,0 +1,142 @@
+"""``shoal plot`` and ``shoal compare``: on curves whose numbers are known, and on runs that were trained."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.compare import config_table, table
+from shoal.curves import groups, load
+from shoal.stats import probability_of_improvement
+
+from .conftest import Shoal
+
+
+def write_run(path: Path, slope: float, *, steps: int = 1000, speed: float = 100.0, **config: Any) -> Path:
+    """A run whose return is ``slope`` times its steps; ``speed`` is in steps a second."""
+    path.mkdir()
+    facts = {"system": "dqn", "config": {"env": "CartPole-v1", "learning_rate": 0.001, **config}}
+    (path / "config.json").write_text(json.dumps(facts))
+    at = range(0, steps + 1, 100)
+    with open(path / "metrics.csv", "w", newline="") as file:
+        rows = [[i, s, slope * s if s else ""] for i, s in enumerate(at)]  # no episode has ended at the first
+        csv.writer(file).writerows([["row", "steps", "episode_return"], *rows])
+    with open(path / "performance.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["row", "steps", "seconds"], *([i, s, s / speed] for i, s in enumerate(at))])
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    slow = [write_run(tmp_path / f"a{k}", k) for k in (1, 2, 3, 4)]
+    fast = [write_run(tmp_path / f"b{k}", k, speed=200.0, learning_rate=0.01, steps=800) for k in (5, 6)]
+    return slow + fast
+
+
+def test_runs_are_grouped_by_configuration_and_named_by_what_differs(runs: list[Path], tmp_path: Path) -> None:
+    a, b = groups(runs)
+    assert (a.label, b.label) == ("dqn learning_rate=0.001", "dqn learning_rate=0.01")
+    assert [len(a.curves), len(b.curves)] == [4, 2]
+    other = write_run(tmp_path / "c", 1, env="Acrobot-v1")
+    assert [g.label for g in groups([*runs[:4], other])] == ["dqn CartPole-v1", "dqn Acrobot-v1"]
+
+
+def test_the_middle_of_a_group_is_the_interquartile_mean_at_every_step(runs: list[Path]) -> None:
+    a, b = groups(runs)
+    x, middle, low, high = a.band("steps")
+    assert x[0] == 100 and x[-1] == 1000 and np.allclose(middle, 2.5 * x)
+    assert np.allclose(low, x * low[0] / x[0]) and (low <= middle).all() and (middle <= high).all()
+    assert low[-1] >= 1000 and high[-1] <= 4000
+    x, middle, _, _ = b.band("seconds")
+    assert x[-1] == 4.0 and np.allclose(middle, 5.5 * 200 * x)
+
+
+def test_a_group_is_compared_over_what_all_its_runs_cover(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / "long", 1, steps=1000), write_run(tmp_path / "short", 3, steps=500)]
+    (group,) = groups(paths)
+    assert group.band("steps")[0][-1] == 500
+
+
+def test_the_table_of_a_comparison(runs: list[Path]) -> None:
+    both = groups(runs)
+    heads, (a, b) = table(both)
+    row = dict(zip(heads, a, strict=True))
+    assert row["runs"] == "4" and row["steps"] == "1,000" and row["seconds"] == "10.0" and row["steps/s"] == "100"
+    assert row["final return"].startswith("2500 [") and row["better than first"] == ""
+    assert row["steps to 2500"] == "800 (2 of 4)"  # slopes 3 and 4 reach it at 900 and 700
+    row = dict(zip(heads, b, strict=True))
+    assert row["seconds to 2500"] == "2.5" and row["steps/s"] == "200"
+    expected = probability_of_improvement([np.array([4000, 4800])], [np.array([1000, 2000, 3000, 4000])])
+    assert row["better than first"].startswith(f"{expected:.0%} [")
+    assert table(both, threshold=1e9)[1][0][6] == "never"
+    assert config_table(both) == (["field", "dqn learning_rate=0.001", "dqn learning_rate=0.01"],
+                                  [["learning_rate", "0.001", "0.01"]])  # fmt: skip
+
+
+def test_one_run_has_no_interval(runs: list[Path]) -> None:
+    _, (row,) = table(groups(runs[:1]))
+    assert row[2] == "1000"
+
+
+def test_pictures_show_every_group_against_both_axes(runs: list[Path]) -> None:
+    pytest.importorskip("matplotlib")
+    from shoal.plot import draw_figure
+
+    panels = draw_figure(groups(runs)).axes
+    assert [p.get_xlabel() for p in panels] == ["environment steps", "wall time (s)"]
+    for panel in panels:
+        told = [t.get_text() for t in panel.get_legend().get_texts()]
+        assert told == ["dqn learning_rate=0.001 (4 runs)", "dqn learning_rate=0.01 (2 runs)"]
+        assert len(panel.lines) == 4 + 1 + 2 + 1 and len(panel.collections) == 2
+    thick = panels[0].lines[4]
+    assert np.allclose(thick.get_ydata(), 2.5 * np.asarray(thick.get_xdata()))
+
+
+@pytest.fixture
+def trained(fake: str, shoal: Shoal) -> list[str]:
+    for seed in ("0", "1"):
+        words = ("--runtime", "serial", "--steps", "2000", "--run-dir", f"r{seed}", "--quiet", "--seed", seed)
+        assert shoal("train", fake, *words)[0] == 0
+    return ["r0", "r1"]
+
+
+def test_the_commands_on_runs_that_were_trained(trained: list[str], shoal: Shoal) -> None:
+    pytest.importorskip("matplotlib")
+    code, out, err = shoal("plot", *trained, "--out", "p.svg", "--x", "steps")
+    assert code == 0 and out == "p.svg: fake_system (2)\n", err
+    assert ElementTree.parse("p.svg").getroot().tag.endswith("svg")
+    assert shoal("plot", *trained)[0] == 0
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+    code, out, _ = shoal("compare", *trained, "--threshold", "1")
+    finals = [load(path).returns[-1] for path in trained]
+    assert code == 0 and "fake_system" in out and "steps to 1" in out
+    assert f"{np.mean(finals):.4g} [{min(finals):.4g}, {max(finals):.4g}]" in out
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (("plot",), "needs a run directory first"),
+        (("plot", "r0", "--out", "a.gif"), "a picture's name ends in .png, .svg, .pdf; found 'a.gif'"),
+        (("plot", "r0", "--x", "step"), "did you mean 'steps'"),
+        (("plot", "r0", "r0/../r0"), "is given twice"),
+        (("compare", "r0", "gone"), "no such run directory: 'gone'"),
+        (("compare", "r0", "--treshold", "3"), "did you mean '--threshold'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(shoal: Shoal, tmp_path: Path, args: tuple[str, ...], says: str) -> None:
+    write_run(tmp_path / "r0", 1.0)
+    code, _, err = shoal(*args)
+    assert code == 2 and says in err and "Traceback" not in err
+
+
+def test_a_run_without_an_episode_has_no_curve(shoal: Shoal, tmp_path: Path) -> None:
+    write_run(tmp_path / "r0", 1.0, steps=0)
+    code, _, err = shoal("compare", "r0")
+    assert code == 2 and "no episode has ended in it" in err
