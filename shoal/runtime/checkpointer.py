@@ -33,7 +33,7 @@ class _Pending:
 
     number: int
     folder: Path | None = None  # None: it could not be made
-    fixed: set[str] = field(default_factory=set)
+    fixed: dict[str, list[int]] = field(default_factory=dict)  # replica -> what it had counted
     saved: set[str] = field(default_factory=set)
     files: dict[str, Written] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -79,15 +79,15 @@ class Checkpointer:
 
     def hear(self, replica: str, kind: str, content: Any) -> None:
         """An answer: ``snapshot`` or ``saved``, see ``saver.Saver``."""
-        number, answer = content if kind == "saved" else (content, {})
+        number, answer = content
         if number == LAST:
             self.ending()  # a replica saw the end first
         pending = self._pending
         if pending is None or number != pending.number:
             return
         if kind == "snapshot":
-            pending.fixed.add(replica)
-            if pending.fixed == self._savers:
+            pending.fixed[replica] = answer
+            if pending.fixed.keys() == self._savers:
                 self._fix(pending)
             return
         pending.saved.add(replica)
@@ -127,6 +127,9 @@ class Checkpointer:
 
     def _fix(self, pending: _Pending) -> None:
         lines = counted(self._arena, self._plan)
+        for role, of_role in lines.items():
+            for i in range(len(of_role)):
+                of_role[i] = pending.fixed.get(f"{role}[{i}]", of_role[i])
         state = self._aggregator.state_dict()
         for column, name in enumerate(COUNTED):  # telemetry lags behind what was counted
             state["counts"][name] = sum(line[column] for of_role in lines.values() for line in of_role)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 from multiprocessing import connection, parent_process
@@ -98,6 +99,10 @@ class _Progress:
             self._words[mine] = before + self._totals.get(name, 0)
             if limit is not None and sum(self._words[i] for i in lines) >= limit:
                 self._words[self._stop] = 1
+
+    def counted(self) -> list[int]:
+        """What this replica has counted over all its lives, in the order of ``COUNTED``."""
+        return [int(self._words[mine]) for _, mine, _, _, _ in self._columns]
 
     def steps(self) -> int:
         """Environment steps of all replicas over all their lives."""
@@ -227,7 +232,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
-        saver = _saver(job, spec, role, ends, session, reporter)
+        saver = _saver(job, spec, role, ends, session, reporter, progress.counted)
         session.metrics.enter(OTHER)
         pace = Pace(session, role, spec.background)
         with contextlib.suppress(api.Stopped):
@@ -254,7 +259,13 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _
 
 
 def _saver(
-    job: Job, spec: api.RoleSpec, role: Any, ends: dict[str, Any], session: Session, reporter: _Reporter
+    job: Job,
+    spec: api.RoleSpec,
+    role: Any,
+    ends: dict[str, Any],
+    session: Session,
+    reporter: _Reporter,
+    counted: Callable[[], list[int]],
 ) -> Saver | None:
     """Put a new role where the run begins or goes on; what saves it from then on."""
     name = part("role", spec.name, job.index)
@@ -264,6 +275,6 @@ def _saver(
         getattr(role, "start", lambda: None)()
     if job.saving is None:
         return None
-    saver = Saver(job.saving, role, name, ends, session, reporter)
+    saver = Saver(job.saving, role, name, ends, session, reporter, counted)
     session.at_rest = saver.look
     return saver

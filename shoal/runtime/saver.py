@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -36,13 +37,22 @@ class Reporter(Protocol):
 class Saver:
     """Looks, between two steps, whether the supervisor asks for a checkpoint.
 
-    Two messages answer it: ``snapshot`` when the state is fixed, and ``saved`` with the files or with what went wrong.
+    Two messages answer it: ``snapshot`` when the state is fixed, with what the replica had counted then, and ``saved``
+    with the files or with what went wrong.
     The copy shares its memory with the role until one of them writes: training stands still only for the fork.
     """
 
     def __init__(
-        self, saving: Saving, role: Any, name: str, ends: dict[str, Any], session: Session, reporter: Reporter
+        self,
+        saving: Saving,
+        role: Any,
+        name: str,
+        ends: dict[str, Any],
+        session: Session,
+        reporter: Reporter,
+        counted: Callable[[], list[int]],
     ) -> None:
+        self._counted = counted
         self._saving, self._role, self._name, self._ends = saving, role, name, ends
         self._session, self._reporter, self._outbox = session, reporter, reporter.outbox
         self._words = session.arena.words
@@ -82,7 +92,7 @@ class Saver:
     def _fork(self, number: int) -> None:
         parts = self._pack()
         self._reporter.last()  # so that the supervisor knows of everything until now
-        self._outbox.send(("snapshot", number))
+        self._outbox.send(("snapshot", (number, self._counted())))
         ours, theirs = os.pipe()
         with warnings.catch_warnings():  # of threads: the copy runs none, takes no lock of theirs, and leaves by _exit
             warnings.simplefilter("ignore", DeprecationWarning)
