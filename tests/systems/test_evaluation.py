@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,25 @@ def test_a_killed_evaluator_comes_back_and_the_training_goes_on(tmp_path: Path) 
     thread.join()
     assert killed, "no process at low priority was found"
     assert run.report is not None and run.report.reason == "interrupted" and run.report.restarts == 1
+
+
+def test_a_resumed_run_evaluates_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    from shoal.run import resume
+
+    how, a, b = Evaluation(every=500, episodes=1), tmp_path / "a", tmp_path / "b"
+    train("impala", a, evaluation=how, steps=3_000)
+
+    def interrupt() -> None:
+        while not (b / "evaluations.csv").exists():
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    run = train("impala", b, evaluation=how, steps=3_000)
+    thread.join()
+    assert run.report is not None and run.report.reason == "interrupted" and run.report.steps < 3_000
+    resume(b)
+    assert (a / "evaluations.csv").read_bytes() == (b / "evaluations.csv").read_bytes()
+    (scores, first), (again, second) = load_params(a / "best"), load_params(b / "best")
+    assert scores == again and all(torch.equal(first[k], second[k]) for k in first)
