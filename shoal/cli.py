@@ -24,6 +24,7 @@ shoal: distributed deep reinforcement learning in PyTorch
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
       --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
       --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 10)
+      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
       --seed N                  default 0
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled
@@ -107,6 +108,7 @@ def train(args: list[str]) -> int:
             "hang-timeout": float,
             "checkpoint-every": float,
             "checkpoint-replay-gb": float,
+            "log": list,
             "seed": int,
             "quiet": bool,
             "eval-every": int,
@@ -130,6 +132,7 @@ def train(args: list[str]) -> int:
         evaluation=evaluation,
         checkpoint_every=opts.get("checkpoint-every", 300.0),
         checkpoint_replay_gb=opts.get("checkpoint-replay-gb", 10.0),
+        log=opts.get("log", ()),
         quiet=quiet,
     )
     return _tell(run, quiet)

@@ -211,12 +211,15 @@ def options(groups: Groups, own: Mapping[str, type], command: str) -> dict[str, 
         if hint is bool and not words:
             out[key] = True
             continue
+        if hint is list and words:
+            out[key] = words
+            continue
         try:
-            if hint is bool or len(words) != 1:
+            if hint in (bool, list) or len(words) != 1:
                 raise ValueError
             out[key] = hint(words[0])
         except ValueError:
-            expected = "no value" if hint is bool else describe(hint)
+            expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
             raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
     return out
 

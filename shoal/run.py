@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from shoal.config import Resolved, build, coerce_all, resolve
 from shoal.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.flags import unknown
 from shoal.policy import Policy
-from shoal.runtime import evaluations
+from shoal.runtime import evaluations, loggers
 from shoal.runtime.checkpoint import FOLDER, Checkpoint, Saving, newest
 from shoal.runtime.evaluations import BEST
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
@@ -78,6 +79,7 @@ def train(
     evaluation: Evaluation | None = None,
     checkpoint_every: float = 300.0,
     checkpoint_replay_gb: float = 10.0,
+    log: Sequence[str] = (),
     quiet: bool = True,
     **overrides: Any,
 ) -> Run:
@@ -89,6 +91,7 @@ def train(
     evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
     checkpoint_every: seconds between two checkpoints; 0: only at the end.
     checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
+    log: back ends that metrics go to besides the files: tensorboard, wandb, mlflow.
     """
     from shoal import systems
 
@@ -97,7 +100,7 @@ def train(
     return start(
         system, module, resolved, runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds,
         until_return=until_return, hang_timeout=hang_timeout, checkpoint_every=checkpoint_every,
-        checkpoint_replay_gb=checkpoint_replay_gb, evaluation=evaluation, quiet=quiet,
+        checkpoint_replay_gb=checkpoint_replay_gb, evaluation=evaluation, log=log, quiet=quiet,
     )  # fmt: skip
 
 
@@ -115,6 +118,7 @@ def start(
     evaluation: Evaluation | None = None,
     checkpoint_every: float = 300.0,
     checkpoint_replay_gb: float = 10.0,
+    log: Sequence[str] = (),
     trace: Trace | None = None,
     quiet: bool = True,
 ) -> Run:
@@ -133,6 +137,7 @@ def start(
         "hang_timeout": hang_timeout,
         "evaluation": dataclasses.asdict(evaluation or Evaluation()),
         "checkpoint": {"every": checkpoint_every, "replay_gb": checkpoint_replay_gb},
+        "log": list(log),
     }
     launch = _Launch(path, system, resolved, settings, trace)
     return launch.go(RunDirectory(path), None, quiet)
@@ -205,6 +210,7 @@ class _Launch:
         self.path, self.system, self.resolved, self.settings = path, system, resolved, settings
         self.trace = trace
         self.launcher = make_runtime(settings["runtime"], settings["hang_timeout"], SPANS if trace is not None else 0)
+        loggers.check(settings.get("log", []))
         self.evaluation = Evaluation(**settings["evaluation"])
         self.program = system.program(resolved.cfg)
         if self.evaluation.every:
@@ -219,7 +225,9 @@ class _Launch:
         from shoal import draw
 
         settings, stop, progress = self.settings, Stop(**self.settings["stop"]), None
+        backs: list[loggers.Logger] = []
         try:
+            backs += [loggers.Logger(name, self.path, settings["config"]) for name in settings.get("log", [])]
             if checkpoint is not None:
                 directory.go_on(checkpoint)
                 evaluations.forget_after(self.path, checkpoint.steps)
@@ -236,9 +244,11 @@ class _Launch:
             launch: Any = self.launcher.launch
             report = launch(
                 self.program, seed=settings["seed"], stop=stop, run_dir=self.path.absolute(), display=progress,
-                observers=[directory] if self.trace is None else [directory, self.trace],
+                observers=[directory, *backs, *([self.trace] if self.trace is not None else [])],
                 saving=saving, resume=checkpoint,
             )  # fmt: skip
+            for back in backs:
+                back.close()
             directory.finish(report)
             if self.evaluation.every and report.reason not in ("interrupted", "terminated"):
                 final_evaluation(
@@ -249,6 +259,8 @@ class _Launch:
                 error.args = (f"{error}\n(to go on from the newest checkpoint: shoal resume {self.path})",)
             raise
         finally:
+            for back in backs:
+                back.close()
             directory.close()
             if progress is not None:
                 progress.close()

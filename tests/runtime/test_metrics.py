@@ -77,7 +77,9 @@ def clockless(snapshot: Snapshot) -> dict[str, Any]:
 def test_a_saved_aggregator_goes_on_where_it_was() -> None:
     run = fed()
     run.snapshot()
-    run.add("learner", Telemetry({"updates": 5}, {"loss": (1 / 3, 2)}, {"policy_lag": {4: 2}}, {}, [(0.7, 9)], 0.1))
+    run.add(
+        "learner", Telemetry({"updates": 5}, {"loss": (1 / 3, 2)}, {"policy_lag": {4: 2}}, {}, [(0.7, 9)], seconds=0.1)
+    )
     run._start -= 100.0  # pretend that it has run for so long
     other = Aggregator()
     other.load_state_dict(json.loads(json.dumps(run.state_dict())))

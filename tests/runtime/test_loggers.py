@@ -1,0 +1,101 @@
+"""Back ends for metrics: what they are told, and that the training does not depend on them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal import cli
+from shoal.runtime.loggers import LOGGERS
+
+SMALL: dict[str, Any] = dict(
+    env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=4, hidden=(8,), steps=2_200, seed=1
+)
+
+
+class Told:
+    """Stands for the modules wandb and mlflow, as far as Shoal calls them; ``fails``: the call that raises."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.calls: list[str] = []
+        self.config: dict[str, Any] = {}
+        self.fails = fails
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fails:
+            raise RuntimeError("the network is gone")
+
+    def module(self, name: str) -> types.ModuleType:
+        out: Any = types.ModuleType(name)
+        out.init, out.log, out.finish = self.init, self.log, lambda: self._call("finish")
+        out.set_experiment, out.start_run = lambda n: None, lambda run_name: self._call("init")
+        out.log_params, out.log_metrics = self.config.update, self.log
+        out.end_run = lambda: self._call("finish")
+        return out
+
+    def init(self, project: str, name: str, config: dict[str, Any], dir: str) -> Any:
+        self._call("init")
+        self.config.update(config)
+        return types.SimpleNamespace(log=self.log, finish=lambda: self._call("finish"))
+
+    def log(self, row: dict[str, float], step: int, synchronous: bool = True) -> None:
+        self._call("log")
+        self.rows.append((step, row))
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_rows_reach_the_back_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    monkeypatch.setitem(sys.modules, name, told.module(name))
+    run = shoal.train("impala", run_dir=tmp_path / "r", log=[name], **SMALL)
+    assert run.report is not None
+    assert told.calls[0] == "init" and told.calls[-1] == "finish"
+    steps = [step for step, _ in told.rows]
+    assert steps == sorted(steps) and steps[-1] == run.report.steps
+    assert {"loss", "policy_lag_p95", "seconds", "steps_per_second"} <= told.rows[-1][1].keys()
+    assert all(isinstance(v, float) for _, row in told.rows for v in row.values())
+    assert str(told.config["unroll"]) == str(run.config["unroll"])
+
+
+@pytest.mark.parametrize("fails", ["init", "log", "finish"])
+def test_training_goes_on_without_a_back_end_that_fails(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told(fails)
+    monkeypatch.setitem(sys.modules, "wandb", told.module("wandb"))
+    run = shoal.train("impala", run_dir=tmp_path / "r", log=["wandb"], **SMALL)
+    assert run.report is not None and run.report.reason == "steps"
+    assert capsys.readouterr().err.count("wandb failed, nothing more is logged to it: RuntimeError") == 1
+    assert told.calls.count(fails) == 1
+
+
+def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = shoal.train("impala", run_dir=tmp_path / "r", log=["tensorboard"], **SMALL)
+    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
+    assert {"episode_return", "loss", "steps_per_second"} <= set(events.Tags()["scalars"])
+    assert run.report is not None and events.Scalars("loss")[-1].step == run.report.steps
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_missing_package_is_one_helpful_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, LOGGERS[name][0], None)  # as if it were not installed
+    words = ["train", "impala", "--env", "CartPole-v1", "--runtime", "serial", "--run-dir", str(tmp_path / "r")]
+    assert cli.main([*words, "--log", name]) == 2
+    assert f"pip install 'shoal[{name}]'" in capsys.readouterr().err and not (tmp_path / "r").exists()
+
+
+def test_an_unknown_back_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "impala", "--env", "CartPole-v1", "--runtime", "serial", "--log", "tensorbord"]) == 2
+    assert "did you mean 'tensorboard'?" in capsys.readouterr().err
