@@ -10,7 +10,7 @@ from shoal.api import UsageError
 from shoal.bottleneck import bottleneck
 from shoal.config import Resolved, resolve
 from shoal.flags import choice, options, split
-from shoal.run import RUNTIMES, Run, default_path, read_json, start
+from shoal.run import RUNTIMES, Run, default_path, read_json
 from shoal.runtime.trace import Trace
 
 SECONDS = 15.0  # the start included
@@ -20,6 +20,8 @@ OWN = {"seconds": float, "runtime": str, "run-dir": str, "seed": int, "quiet": b
 def profile(name: str, system: Any, resolved: Resolved, **options: Any) -> tuple[Run, Trace]:
     """Run a resolved configuration with ``run.start``'s ``options``, and write ``trace.json`` into its directory."""
     trace = Trace()
+    from shoal.run import start
+
     run = start(name, system, resolved, trace=trace, **options)
     trace.write(run.path / "trace.json")
     return run, trace

@@ -67,8 +67,8 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         options(split(words[first:]), cli_runs.FLAGS[words[0]], words[0])
         return
     code = cli.main(words)
-    assert code == (130 if words[0] == "train" else 0)
-    assert len(wired) == (words[0] == "train")
+    assert code == (130 if words[0] in ("train", "profile") else 0)
+    assert len(wired) == (words[0] in ("train", "profile"))
 
 
 @pytest.mark.parametrize("info,text", blocks("python"))
