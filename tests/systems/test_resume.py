@@ -1,0 +1,257 @@
+"""Whole systems, ended by a real signal or killed, go on: exactly (serial), without a jump (local)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import shoal
+from shoal.evaluation import Evaluation
+from shoal.runtime import checkpoint
+from shoal.runtime.checkpoint import Checkpoint, part
+from shoal.runtime.metric_files import read_curve
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from states import same
+
+SMALL: dict[str, Any] = dict(env="CartPole-v1", preset="none", device="cpu", hidden=(8,), envs=4, unroll=16, seed=3)
+REPLAY: dict[str, Any] = dict(batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, target_period=20)
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "dqn": dict(REPLAY, actors=1, prioritised=True, optimiser="rmsprop", epsilon_steps=2_000),
+    "apex-dqn": dict(REPLAY, actors=2, sampler="rank"),
+    "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True),
+    "recurrent-ppo": dict(
+        actors=2, core="gru", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
+        anneal_clip=True,
+    ),
+}  # fmt: skip
+FILES = ("metrics.csv", "metrics.jsonl", "episodes.csv")
+
+
+def newest(run: Path) -> Checkpoint:
+    return checkpoint.newest(run / checkpoint.FOLDER)
+
+
+@contextmanager
+def signalled(when: Callable[[], bool], number: signal.Signals = signal.SIGTERM) -> Iterator[None]:
+    """Sends this process a signal once ``when`` holds; it must have been sent by the end."""
+    sent = threading.Event()
+
+    def watch() -> None:
+        end = time.monotonic() + 100
+        while time.monotonic() < end and not when():
+            time.sleep(0.005)
+        sent.set()
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(number, lambda *_: None)  # if it comes late, this process goes on
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+        assert sent.is_set(), "the run ended before the signal"
+    finally:
+        thread.join()
+        signal.signal(number, before)
+
+
+def trained(run: Path, updates: int) -> Callable[[], bool]:
+    """Whether the metrics tell of so many updates."""
+
+    def look() -> bool:
+        path = run / "metrics.csv"
+        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        return bool(lines) and int(lines[-1].split(",")[2] or 0) >= updates
+
+    return look
+
+
+def states(found: Checkpoint) -> dict[str, Any]:
+    """Every part of a checkpoint, but for the clock."""
+    out = {name[:-5]: found.read(name[:-5]) for name in found.manifest["files"] if name.endswith(".json")}
+    del out["run"]["aggregator"]["seconds"]
+    return out
+
+
+# ----------------------------------------------------------------------------------------- serial
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_serial_half_and_half_is_the_whole_bit_for_bit(system: str, tmp_path: Path) -> None:
+    """Networks, optimiser, replay, normalisers, generators, environments, evaluations, metric files."""
+    torch.set_num_threads(1)
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    settings = {**SMALL, **SYSTEMS[system], "runtime": "serial", "steps": 3_500}
+    settings["evaluation"] = Evaluation(every=1_000, episodes=2, sampled=True) if system == "impala" else None
+    shoal.train(system, run_dir=whole, **settings)
+    with signalled(trained(halves, 1)):
+        first = shoal.train(system, run_dir=halves, **settings)
+    assert first.report is not None and first.report.reason == "terminated" and 1_000 <= first.report.steps < 3_500
+    second = shoal.resume(halves)
+    assert second.report is not None and second.report.reason == "steps"
+    for name in (*FILES, *(["evaluations.csv"] if system == "impala" else [])):
+        assert (whole / name).read_bytes() == (halves / name).read_bytes(), name
+    same(states(newest(whole)), states(newest(halves)))
+
+
+def test_serial_an_environment_that_is_not_deterministic_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "noise.py").write_text(
+        "import gymnasium as gym, numpy as np, os\n"
+        "class Noise(gym.Env):\n"
+        "    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        return np.zeros(2, np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        return np.frombuffer(os.urandom(2), np.int8).astype(np.float32) / 128, 0.0, False, False, {}\n"
+    )
+    settings = {**SMALL, "env": f"{tmp_path}/noise.py:Noise", "runtime": "serial", "max_episode_steps": 50}
+    run = shoal.train("dqn", run_dir=tmp_path / "r", **settings, **SYSTEMS["dqn"], steps=200)
+    with pytest.raises(shoal.ShoalError, match="is not deterministic"):
+        shoal.resume(run.path, steps=400)
+
+
+# ------------------------------------------------------------------------------------------ local
+def curve(run: Path) -> tuple[list[float], list[float]]:
+    """Steps and seconds of every row, which never fall."""
+    found = read_curve(run)
+    assert [row["row"] for row in found] == list(range(1, len(found) + 1))
+    steps, seconds = [row["steps"] for row in found], [row["seconds"] for row in found]
+    assert steps == sorted(steps) and seconds == sorted(seconds)
+    return steps, seconds
+
+
+def test_local_goes_on_without_a_jump(tmp_path: Path) -> None:
+    """DQN: counters, exploration, learning rate, replay, versions; the curve goes on in the same files."""
+    run = tmp_path / "r"
+    settings = {**SMALL, **SYSTEMS["dqn"], "replay": 20_000, "learning_rate": 3e-4, "epsilon_steps": 10**6}
+    with signalled(trained(run, 20), signal.SIGINT):
+        first = shoal.train("dqn", run_dir=run, steps=10**6, **settings)
+    assert first.report is not None and first.report.reason == "interrupted"
+    before, lines = newest(run), len(read_curve(run))
+    learner, table = before.read(part("role", "learner", 0))["role"], before.read(part("channel", "transitions"))
+    assert learner["learner"]["step"] == before.manifest["updates"] == first.report.updates > 0
+    assert (run / "report.json").exists()
+
+    second = shoal.resume(run, steps=before.steps + 2_000)
+    assert second.report is not None and second.report.reason == "steps"
+    assert before.steps + 2_000 <= second.report.steps < before.steps + 4_000
+    curve(run)
+    later = read_curve(run)[lines:]
+    assert later[0]["steps"] >= before.steps and later[0]["updates"] >= before.manifest["updates"]
+    assert next(row["replay_size"] for row in later if "replay_size" in row) >= table["table"]["counters"][1] > 200
+    assert {row["learning_rate"] for row in later if "learning_rate" in row} == {3e-4}
+    after = newest(run)
+    again = after.read(part("role", "learner", 0))["role"]
+    assert again["learner"]["step"] == after.manifest["updates"] > before.manifest["updates"]
+    versions = [found.read(part("params", "params"))["version"] for found in (before, after)]
+    assert versions[1] - versions[0] == after.manifest["updates"] - before.manifest["updates"], "no version is skipped"
+    actions = [found.read("run")["counts"]["actor"][0][2] for found in (before, after)]
+    assert actions[1] > actions[0] > 0, "exploration follows the actions over all lives"
+
+
+def test_exploration_goes_on_where_earlier_lives_stopped() -> None:
+    from shoal.systems import dqn
+
+    cfg = dqn.Config(env="CartPole-v1", epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=1_000)
+    agent = dqn.agent(cfg, taken=600)
+    assert agent.epsilon(agent.steps) == pytest.approx(0.4)
+
+
+def test_local_lockstep_with_normalisers_goes_on(tmp_path: Path) -> None:
+    """Recurrent PPO: the learning rate falls with its own count of steps, statistics are kept."""
+    run = tmp_path / "r"
+    settings = {**SMALL, **SYSTEMS["recurrent-ppo"], "learning_rate": 1e-3}
+    with signalled(trained(run, 2)):
+        shoal.train("recurrent-ppo", run_dir=run, steps=10**6, **settings)
+    before = newest(run)
+    saved = before.read(part("role", "learner", 0))["role"]["learner"]
+    assert float(saved["nets"]["norms.obs.count"]) == saved["env_steps"] > 0
+    with signalled(trained(run, before.manifest["updates"] + 2)):
+        shoal.resume(run)
+    again = newest(run).read(part("role", "learner", 0))["role"]["learner"]
+    assert float(again["nets"]["norms.obs.count"]) == again["env_steps"] > saved["env_steps"]
+    rates = [row["learning_rate"] for row in read_curve(run) if "learning_rate" in row]
+    assert rates == sorted(rates, reverse=True) and rates[-1] > 0
+
+
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def start(run: Path, *words: str) -> subprocess.Popen[str]:
+    small = ["--env", "CartPole-v1", "--preset", "none", "--hidden", "8", "--envs", "4", "--steps", "10000000"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "shoal", "train", "impala", *small, "--run-dir", str(run), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRON,
+    )  # fmt: skip
+
+
+def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kill -9 of the parent; the newest checkpoint is damaged besides, which is said."""
+    run = tmp_path / "r"
+    process = start(run, "--checkpoint-every", "0.5")
+    family: list[psutil.Process] = []
+    end = time.monotonic() + 100
+    while len(list((run / checkpoint.FOLDER).glob("0*"))) < 2 and time.monotonic() < end:
+        assert process.poll() is None, process.communicate()[0]
+        family = psutil.Process(process.pid).children(recursive=True)
+        time.sleep(0.05)
+
+    with pytest.raises(shoal.UsageError, match=rf"is still going on \(process {process.pid}\)"):
+        shoal.resume(run)
+    process.kill()
+    process.communicate()
+    psutil.wait_procs(family, timeout=20)
+
+    *_, before, last = sorted((run / checkpoint.FOLDER).glob("0*"))
+    (last / "role-learner-0.safetensors").write_bytes(b"torn")
+    assert shoal.Run.open(run).policy().version > 0, "a killed run has a policy"
+    done = shoal.resume(run, steps=int(before.name) + 3_000)
+    assert done.report is not None and done.report.reason == "steps"
+    assert f"{last.name}' is damaged: 'role-learner-0.safetensors'" in caplog.text
+    curve(run)
+    with pytest.raises(shoal.UsageError, match="is finished: it has reached its"):
+        shoal.resume(run)
+
+
+def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    process = start(run)
+    while not trained(run, 2)():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=25)
+    assert process.returncode == 143 and f"to go on: shoal resume {run}" in output, output
+    assert newest(run).steps > 0
+
+
+def test_a_replay_beyond_the_limit_is_left_out_and_filled_anew(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {**SMALL, **SYSTEMS["dqn"], "checkpoint_replay_gb": 1e-6}
+    shoal.train("dqn", run_dir=tmp_path / "r", steps=1_000, **settings)
+    assert "checkpoints leave out the contents of 'transitions'" in capfd.readouterr().err
+    assert not newest(tmp_path / "r").has(part("channel", "transitions"))
+    second = shoal.resume(tmp_path / "r", steps=2_500)
+    assert "does not hold the contents of 'transitions'" in capfd.readouterr().err
+    assert second.report is not None and second.report.reason == "steps"
+
+
+def test_nothing_to_resume_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(shoal.UsageError, match="no such run directory"):
+        shoal.resume(tmp_path / "nowhere")
+    with pytest.raises(shoal.UsageError, match="holds no run"):
+        shoal.resume(tmp_path)
+    assert not list(tmp_path.iterdir()), "nothing was written into a directory that is no run"
