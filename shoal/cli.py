@@ -23,7 +23,7 @@ shoal: distributed deep reinforcement learning in PyTorch
       --until-return R          stop when the mean return of 100 episodes reaches R
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
       --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
-      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 10)
+      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
       --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
       --seed N                  default 0
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
@@ -131,7 +131,7 @@ def train(args: list[str]) -> int:
         hang_timeout=opts.get("hang-timeout", 60.0),
         evaluation=evaluation,
         checkpoint_every=opts.get("checkpoint-every", 300.0),
-        checkpoint_replay_gb=opts.get("checkpoint-replay-gb", 10.0),
+        checkpoint_replay_gb=opts.get("checkpoint-replay-gb", 8.0),
         log=opts.get("log", ()),
         quiet=quiet,
     )

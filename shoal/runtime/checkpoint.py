@@ -44,7 +44,7 @@ class Saving:
 
     folder: Path
     every: float = 300.0
-    replay_bytes: float = 10e9
+    replay_bytes: float = 8e9
     keep: int = 2
     launch: int = 0
 

@@ -27,7 +27,7 @@ from shoal.runtime.replica import Replica
 log = logging.getLogger("shoal.runtime")
 
 LAUNCH = 1_000_000  # generations that one launch of a run may use: none is ever used twice
-INTERRUPTED = 20.0  # seconds that replicas have for their last checkpoint after a signal
+INTERRUPTED = 22.0  # seconds that replicas have for their last checkpoint after a signal
 LAST_SAVE = 600.0  # and without one
 
 

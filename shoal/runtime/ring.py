@@ -59,7 +59,6 @@ class Producer:
         head = self._head
         if head - self._tail >= self._capacity:
             self._wait()
-        self._session.fresh = False
         if len(items) != self._fields:
             self._refuse(items)
         for name, target, shape, dtype in self._targets[head % self._capacity]:
@@ -78,11 +77,11 @@ class Producer:
         """The arrays of the next slot, once it is free."""
         if self._head - self._tail >= self._capacity:
             self._wait()
-        self._session.fresh = False
         return self._arrays[self._head % self._capacity]
 
     def commit(self, version: int) -> None:
         """Make the slot that was written visible to the reader."""
+        self._session.fresh = False
         words, head = self._words, self._head
         at = self._headers[head % self._capacity]
         words[at] = version

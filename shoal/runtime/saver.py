@@ -74,7 +74,7 @@ class Saver:
         if self._copy:
             os.kill(self._copy, 9)
             self._reap(0)
-        answer = self._write(LAST, self._pack()) if whole else {"error": f"{self._name} was stopped inside a step"}
+        answer = self._write(LAST) if whole else {"error": f"{self._name} was stopped inside a step"}
         self._session.at_rest = None
         self._outbox.send(("saved", (LAST, answer)))
 
@@ -90,7 +90,11 @@ class Saver:
         return out
 
     def _fork(self, number: int) -> None:
-        parts = self._pack()
+        try:
+            parts = self._pack()
+        except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on
+            self._outbox.send(("saved", (number, {"error": f"{type(error).__name__}: {error}"})))
+            return
         self._reporter.last()  # so that the supervisor knows of everything until now
         self._outbox.send(("snapshot", (number, self._counted())))
         ours, theirs = os.pipe()
@@ -106,9 +110,9 @@ class Saver:
             os.write(theirs, json.dumps(self._write(number, parts)).encode())
         os._exit(0)
 
-    def _write(self, number: int, parts: dict[str, Packed]) -> dict[str, Any]:
+    def _write(self, number: int, parts: dict[str, Packed] | None = None) -> dict[str, Any]:
         try:
-            files = checkpoint.add(checkpoint.begin(self._saving, number), parts)
+            files = checkpoint.add(checkpoint.begin(self._saving, number), parts or self._pack())
         except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on
             return {"error": f"{type(error).__name__}: {error}"}
         return {"files": {name: asdict(written) for name, written in files.items()}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from shoal.api import Stateful
+from shoal.api import ShoalError, Stateful
 from shoal.runtime import checkpoint, state_files
 from shoal.runtime.checkpoint import RUN, Checkpoint, Saving, part
 from shoal.runtime.serial_channels import SerialParams, SerialParamsReader, SerialReplay
@@ -27,10 +27,10 @@ def save(saving: Saving, run: _Run) -> None:
         folder = checkpoint.begin(saving, 0)
         files = checkpoint.add(folder, {name: state_files.pack(state) for name, state in _parts(saving, run).items()})
         checkpoint.commit(folder, saving, files, checkpoint.facts(saving, run.program, run.aggregator))
-    except OSError as error:
+    except (OSError, ShoalError) as error:
         if folder is not None:
             checkpoint.discard(folder)
-        log.warning("no checkpoint at %s steps: %s", f"{run.aggregator.steps:,}", error)
+        log.warning("no checkpoint at %s steps: %s (training goes on)", f"{run.aggregator.steps:,}", error)
 
 
 def _parts(saving: Saving, run: _Run) -> dict[str, Any]:

@@ -304,6 +304,31 @@ def test_a_restored_table_goes_on_identically(sampler: str) -> None:
         TableSpec(81, 3, stack=2, sampler=sampler).build(life.spec, 1, 0).restore(state)
 
 
+@pytest.mark.parametrize("unrolls", [0, 1, 3, 40], ids=["empty", "below min_size", "odd", "full"])
+def test_writers_and_reader_go_on_after_a_restore(unrolls: int) -> None:
+    """Whatever had been inserted and sampled, one side may always move, and the ratio is held from there."""
+    life = Counting(0, 6, 3, True, True, seed=0)
+    spec, ratio, batch, items = TableSpec(80, 3, stack=2), Ratio(25, 2.0, 60.0), 7, 18
+    limiter = RateLimiter(ratio, items)
+
+    def go_on(table: Table, rounds: int) -> None:
+        for _ in range(rounds):
+            may_sample = limiter.can_sample(table.size, table.inserted, table.sampled, batch)
+            assert may_sample or limiter.can_insert(table.inserted, table.sampled)
+            if may_sample:
+                table.sample(batch)
+            else:
+                table.add(life.unroll())
+
+    table = spec.build(life.spec, 1, 0)
+    go_on(table, unrolls)
+    restored = spec.build(life.spec, 1, 1)
+    restored.restore({k: np.copy(v) for k, v in table.state().items()})
+    assert (restored.inserted, restored.sampled) == (table.inserted, table.sampled)
+    go_on(restored, 100)
+    assert abs(2.0 * (restored.inserted - 25) - restored.sampled) <= 60.0
+
+
 def test_an_empty_table_cannot_be_sampled() -> None:
     with pytest.raises(ShoalError, match="before"):
         TableSpec(4).build(unroll_spec(2, 1, False, False), 1, 0).sample(1)

@@ -217,6 +217,25 @@ def test_what_cannot_be_written_costs_the_checkpoint_and_is_said_once(
     assert (tmp_path / "lives").exists(), "nothing was removed"
 
 
+class Unsavable(Counter):
+    def state_dict(self) -> dict[str, Any]:
+        return {"lock": threading.Lock()}
+
+
+def unsavable() -> Wired:
+    out = program()
+    out.roles[1] = api.RoleSpec("sink", Unsavable, out.roles[1].ports)
+    return out
+
+
+def test_a_state_that_cannot_be_saved_is_named_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = launch(tmp_path, api.Stop(seconds=1.0), make=unsavable, every=0.1)
+    assert report.reason == "seconds" and report.updates > 0
+    assert caplog.text.count("'/role/lock' is a lock") == 1
+
+
 def test_elsewhere_than_the_main_thread(tmp_path: Path) -> None:
     thread = threading.Thread(target=launch, args=(tmp_path, api.Stop(updates=5)))
     thread.start()
