@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from shoal.algos.q_learning import QAgent, QLearning
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
 from shoal.envs import make
 from shoal.ops import epsilon_ladder
@@ -87,10 +86,7 @@ def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsW
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=(lambda update: cfg.importance_exponent) if cfg.prioritised else None,  # not annealed
     )  # fmt: skip
-    learner = SGDLearner(
-        algorithm, dqn.optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, device=cfg.learner_device()
-    )
-    return LearnerRole(ctx, learner, transitions, params)
+    return LearnerRole(ctx, dqn.sgd(cfg, algorithm), transitions, params)
 
 
 def program(cfg: Config) -> Program:

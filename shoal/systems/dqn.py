@@ -51,7 +51,9 @@ class Config(CommonConfig):
     gamma: float = 0.99
     """Discount per agent step."""
     learning_rate: float = 1e-3
-    """Of the optimiser; constant."""
+    """Of the optimiser, at the start."""
+    anneal: bool = False
+    """Learning rate falls linearly to 0 at the last update of `steps` (the papers keep it constant)."""
     optimiser: Literal["adam", "rmsprop"] = "adam"
     """rmsprop: centred, epsilon inside the root, as in the paper."""
     optimiser_eps: float = 1e-5
@@ -91,9 +93,11 @@ ATARI: dict[str, Any] = dict(
     batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=500, epsilon_end=0.01,
     epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="nature", hidden=(512,),
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(steps=100_000, learning_rate=5e-4, batch=64)
+CLASSIC: dict[str, Any] = dict(
+    steps=100_000, anneal=True, batch=64, samples_per_insert=16.0, target_period=200,
+)  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=300_000, learning_rate=5e-4, batch=128, target_period=250, hidden=(256, 256), reward_scale=0.1,
+    steps=300_000, learning_rate=5e-4, anneal=True, batch=128, target_period=250, hidden=(256, 256), reward_scale=0.1,
     epsilon_steps=50_000,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
@@ -132,17 +136,30 @@ def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsRea
 def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:
     torch.manual_seed(ctx.seed)
     nets = network(cfg, cfg.learner_device()).to(cfg.learner_device())
-    total_updates = cfg.steps * cfg.samples_per_insert / cfg.batch
 
     def beta(update: int) -> float:
-        return linear(cfg.importance_exponent, 1.0, update / total_updates)
+        return linear(cfg.importance_exponent, 1.0, progress(cfg, update))
 
     algorithm = QLearning(
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=beta if cfg.prioritised else None,
     )  # fmt: skip
-    learner = SGDLearner(algorithm, optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, device=cfg.learner_device())
-    return LearnerRole(ctx, learner, transitions, params)
+    return LearnerRole(ctx, sgd(cfg, algorithm), transitions, params)
+
+
+def progress(cfg: Config, update: int) -> float:
+    """Share of the run's updates that are done; 0 where the ratio does not say how many there will be."""
+    return update * cfg.batch / (cfg.steps * cfg.samples_per_insert) if cfg.samples_per_insert else 0.0
+
+
+def sgd(cfg: Config, algorithm: QLearning) -> SGDLearner:
+    def learning_rate(update: int) -> float:
+        return cfg.learning_rate * (max(0.0, 1.0 - progress(cfg, update)) if cfg.anneal else 1.0)
+
+    return SGDLearner(
+        algorithm, optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
+        device=cfg.learner_device(),
+    )  # fmt: skip
 
 
 def ratio(cfg: Config) -> Ratio:

@@ -76,7 +76,7 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    steps=4_000_000, envs=16, unroll=20, batch=4, learning_rate=5e-4, reward_clip="sign", torso="impala-shallow",
+    steps=6_000_000, envs=16, unroll=20, batch=4, learning_rate=1e-3, reward_clip="sign", torso="impala-shallow",
     entropy_cost=0.001,
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
@@ -84,8 +84,8 @@ CLASSIC: dict[str, Any] = dict(
     entropy_cost=0.005,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=2_000_000, unroll=8, batch=8, gamma=0.995, reward_scale=0.05, learning_rate=7e-4, max_grad_norm=1.0,
-    entropy_cost=0.0005, hidden=(128, 128),
+    steps=2_000_000, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=7e-4, max_grad_norm=1.0,
+    entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
