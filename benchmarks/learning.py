@@ -45,7 +45,7 @@ class Recipe:
 
 
 RECIPES = {
-    "cartpole-dqn": Recipe("dqn", "CartPole-v1", 100_000, 475, greedy=True),
+    "cartpole-dqn": Recipe("dqn", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-apex-dqn": Recipe("apex-dqn", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-impala": Recipe("impala", "CartPole-v1", 1_500_000, 475, stop=490),
     "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 300_000, 475, stop=490),
@@ -53,10 +53,10 @@ RECIPES = {
     "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, stop=220),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=220),
     "memory-lstm": Recipe(
-        "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_500_000, 400, stop=450,
+        "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 500_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},
     ),
-    "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_500_000, 0),
+    "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 500_000, 0),
     "halfcheetah-recurrent-ppo": Recipe("recurrent-ppo", "HalfCheetah-v5", 1_000_000, 1_500),
     "pong-impala": Recipe("impala", "ALE/Pong-v5", 6_000_000, 18, greedy=True, stop=18.5, seeds=(0,)),
     "pong-recurrent-ppo": Recipe("recurrent-ppo", "ALE/Pong-v5", 2_000_000, 18, greedy=True, stop=18.5, seeds=(0,)),

@@ -55,8 +55,7 @@ PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
     evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
-CLASSIC: dict[str, Any] = {**dqn.CLASSIC, "steps": 150_000}
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": dqn.BOX2D}
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": dqn.CLASSIC, "box2d": dqn.BOX2D}
 
 
 def agent(cfg: Config, seed: int = 0, index: int = 0, replicas: int = 1) -> QAgent:

@@ -94,7 +94,7 @@ ATARI: dict[str, Any] = dict(
     epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="nature", hidden=(512,),
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    steps=100_000, anneal=True, batch=64, samples_per_insert=16.0, target_period=200,
+    steps=150_000, anneal=True, batch=64, samples_per_insert=16.0, target_period=200,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
     steps=300_000, learning_rate=5e-4, anneal=True, batch=128, target_period=250, hidden=(256, 256), reward_scale=0.1,
