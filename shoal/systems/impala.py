@@ -76,7 +76,7 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    steps=6_000_000, envs=16, unroll=20, batch=4, learning_rate=1e-3, reward_clip="sign", torso="impala-shallow",
+    steps=4_000_000, envs=16, unroll=20, batch=4, learning_rate=5e-4, reward_clip="sign", torso="impala-shallow",
     entropy_cost=0.001,
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
