@@ -71,4 +71,4 @@ def show(trace: Trace) -> None:
         role = line.role
     console = Console() if sys.stdout.isatty() else Console(width=120)
     console.print(table)
-    print(f"bottleneck: {bottleneck(trace.shares()) or 'not known: too short a run'}")
+    print(f"bottleneck: {bottleneck(trace.shares()) or 'not known yet: give it more --seconds'}")
