@@ -19,15 +19,9 @@ _episode: Callable[[tuple[float, int]], Episode] = partial(tuple.__new__, Episod
 
 
 def sub_seeds(seed: int, num: int) -> list[int]:
-    """One seed per sub-environment: distinct within a batch and, up to chance (31 bits, which every environment
-    accepts), between batches of distinct ``seed``."""
-    seeds: dict[int, None] = {}
-    words = num
-    while len(seeds) < num:
-        state = np.random.SeedSequence(seed).generate_state(words) >> 1
-        seeds = dict.fromkeys(state.tolist())
-        words += num
-    return list(seeds)[:num]
+    """One seed per sub-environment: ``seed``, ``seed + 1`` ... (31 bits, which every environment accepts). A runtime
+    gives batches seeds that are at least 4,096 apart."""
+    return [(seed + i) % 2**31 for i in range(num)]
 
 
 class VectorBatch:

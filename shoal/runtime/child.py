@@ -209,7 +209,7 @@ def _log(spec: api.RoleSpec, job: Job) -> RoleLog | None:
 
 
 def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _Reporter) -> None:
-    seed = seeds.replica_seed(job.seed, spec.name, job.index, job.generation)
+    seed = seeds.replica_seed(job.seed, plan.counts, spec.name, job.index, job.generation)
     context = api.Context(
         role=spec.name,
         index=job.index,

@@ -12,7 +12,9 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing import reduction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from shoal.runtime.layout import FieldLayout, Plan, needed
 def _anonymous_file(nbytes: int) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("shoal", os.MFD_CLOEXEC)
+        os.fchmod(fd, 0o600)  # other users could not reach it anyway: it has no path but /proc/PID/fd
     else:
         fd, path = tempfile.mkstemp(prefix="shoal-")
         os.unlink(path)
@@ -69,35 +72,51 @@ def _rebuild(nbytes: int, handle: Any, stacks: Any) -> Arena:
     return Arena(nbytes, handle.detach(), stacks.detach())
 
 
-def _read_int(path: str) -> int | None:
+def _read_int(path: Path) -> int | None:
     try:
-        with open(path) as f:
-            text = f.read().strip()
+        text = path.read_text().strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None
 
 
-def _reclaimable(used: str) -> int:
+def _reclaimable(group: Path) -> int:
     """File cache that a control group counts as used and gives up when asked."""
     try:
-        with open(os.path.join(os.path.dirname(used), "memory.stat")) as f:
-            stat = dict(line.split() for line in f)
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return 0
     return int(stat.get("inactive_file", 0))
 
 
-def available() -> int:
-    """Bytes this process may still use: the machine's free memory or its control group's limit, if lower."""
+def _groups(own: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
+    """This process's control group and those around it, in versions 2 and 1: folder, file of the limit, of the use."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, names = root, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            top, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        group = top / path.strip("/") if ".." not in path else top  # a group outside of this name space
+        for folder in (group, *group.parents):
+            yield folder, *names
+            if folder == top:
+                break
+
+
+def available(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes this process may still use: the machine's free memory or, if lower, what its control groups leave."""
     free = int(psutil.virtual_memory().available)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        most, now = _read_int(limit), _read_int(used)
+    for group, limit, used in _groups(own, root):
+        most, now = _read_int(group / limit), _read_int(group / used)
         if most is not None and now is not None:
-            free = min(free, most - now + _reclaimable(used))
+            free = min(free, most - now + _reclaimable(group))
     return max(free, 0)
 
 

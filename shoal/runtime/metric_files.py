@@ -7,6 +7,7 @@ what a clock says is in ``performance.*``. Rows are numbered, and the same numbe
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -36,8 +37,6 @@ class MetricFiles:
         self._performance.write(performance_row(snapshot))
         for ret, length in snapshot.new_episodes:
             self._episodes.write({"row": snapshot.row, "steps": snapshot.steps, "return": ret, "length": length})
-        for table in self._tables:
-            table.flush()
 
     def close(self) -> None:
         for table in self._tables:
@@ -95,7 +94,8 @@ def _read(path: Path) -> list[dict[str, float]]:
 
 
 class _Table:
-    """NAME.csv, and the same rows in NAME.jsonl. Columns are added as their names first appear."""
+    """NAME.csv, and the same rows in NAME.jsonl. Columns are added as their names first appear. A row that does not
+    fit on the disk raises OSError and leaves no part of itself."""
 
     def __init__(
         self, directory: Path, name: str, columns: tuple[str, ...], after: int | None, jsonl: bool = True
@@ -124,27 +124,28 @@ class _Table:
         new = [name for name in row if name not in self._columns]
         if new:
             self._add_columns(new)
-        csv.writer(self._csv).writerow([_cell(row.get(name)) for name in self._columns])
+        text = io.StringIO()
+        csv.writer(text).writerow([_cell(row.get(name)) for name in self._columns])
+        _append(self._csv, text.getvalue())
         if self._jsonl is not None:
-            self._jsonl.write(json.dumps({k: finite(v) for k, v in row.items()}) + "\n")
-
-    def flush(self) -> None:
-        for file in self._files():
-            file.flush()
+            _append(self._jsonl, json.dumps({k: finite(v) for k, v in row.items()}) + "\n")
 
     def close(self) -> None:
-        for file in self._files():
-            file.close()
-
-    def _files(self) -> list[IO[str]]:
-        return [self._csv] if self._jsonl is None else [self._csv, self._jsonl]
+        self._csv.close()
+        if self._jsonl is not None:
+            self._jsonl.close()
 
     def _add_columns(self, names: list[str]) -> None:
         """Rewrite the CSV with more columns; earlier rows leave them empty."""
-        self._csv.close()
+        before = self._columns
         _, rows = self._rows()
-        self._columns += names
-        self._rewrite([row + [""] * len(names) for row in rows])
+        self._columns = before + names
+        try:
+            self._rewrite([row + [""] * len(names) for row in rows])
+        except OSError:
+            self._columns = before
+            raise
+        self._csv.close()
         self._csv = self._open(self._path)
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
@@ -154,20 +155,36 @@ class _Table:
         return header, [row for row in rows if len(row) == len(header)]
 
     def _rewrite(self, rows: list[list[str]]) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([self._columns, *rows])
-        os.replace(temporary, self._path)
+        text = io.StringIO()
+        csv.writer(text).writerows([self._columns, *rows])
+        _replace(self._path, text.getvalue())
 
     @staticmethod
-    def _open(path: Path) -> IO[str]:
-        return open(path, "a", newline="", encoding="utf-8")
+    def _open(path: Path) -> IO[bytes]:
+        return open(path, "ab", buffering=0)
+
+
+def _append(file: IO[bytes], text: str) -> None:
+    """All of the text or, where that raises OSError, nothing of it."""
+    data = text.encode()
+    size = os.fstat(file.fileno()).st_size
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        os.ftruncate(file.fileno(), size)
+        raise
 
 
 def _replace(path: Path, text: str) -> None:
+    """The file holds the text or, where that raises OSError, what it held before."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(text.encode())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def finite(value: Any) -> Any:

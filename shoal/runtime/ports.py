@@ -12,7 +12,7 @@ from shoal import api
 from shoal.runtime.layout import Plan
 from shoal.runtime.metrics import Recorder
 from shoal.runtime.ring import Consumer, Producer
-from shoal.runtime.seeds import replica_seed
+from shoal.runtime.seeds import table_seed
 from shoal.runtime.session import Session
 from shoal.runtime.store import StoreReader, StoreWriter
 
@@ -232,7 +232,7 @@ def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: 
     assert channel.table is not None  # checked by the plan
     from shoal.data.limiter import RateLimiter
 
-    table = channel.table.build(channel.spec, ring.writers, replica_seed(seed, channel.name, 0, generation))
+    table = channel.table.build(channel.spec, ring.writers, table_seed(seed, channel.name, generation))
     reward = channel.spec.get("reward")  # [T, E] of an unroll: so many items may one insertion bring
     items = int(np.prod(reward.shape)) if reward is not None else 1
     return ReplayReader(consumer, table, RateLimiter(channel.ratio, items), port.count, session.metrics)

@@ -92,12 +92,22 @@ class RunDirectory:
             self._files.update(snapshot)
         except OSError as error:
             if not self._failed:
-                print(f"shoal: cannot write metrics to '{self.path}': {error.strerror}", file=sys.stderr)
+                print(f"shoal: cannot write metrics to '{self.path}': {error.strerror}; training goes on, rows are "
+                      "left out", file=sys.stderr)  # fmt: skip
             self._failed = True
+        else:
+            if self._failed:
+                print(f"shoal: metrics are written to '{self.path}' again", file=sys.stderr)
+            self._failed = False
 
     def finish(self, report: Report) -> None:
         """Write the parameters and ``report.json``; closes the metric files."""
-        save_params(self.path, report)
+        from safetensors import SafetensorError
+
+        try:
+            save_params(self.path, report)
+        except (OSError, SafetensorError) as error:
+            raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
         facts = {
             "reason": report.reason,
             "steps": report.steps,
@@ -143,6 +153,7 @@ def save_params(path: Path, report: Report) -> None:
 
 def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
     """(updates, tensors) of a params channel, as a run saved them: at its end, or in its newest checkpoint."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not (path / "params.json").is_file():
@@ -156,7 +167,10 @@ def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
     file = path / Path(channels[channel]["file"]).name
     if not file.is_file():
         raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
-    return int(facts["updates"]), load_file(file)
+    try:
+        return int(facts["updates"]), load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ShoalError(f"'{file}' is no safetensors file, or damaged: {error}") from None
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from shoal.runtime.aggregator import Aggregator, Observer
 from shoal.runtime.checkpoint import Checkpoint, Saving
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.metrics import OTHER, Recorder, recorder as recorder_of
-from shoal.runtime.seeds import replica_seed
+from shoal.runtime.seeds import life_seed, table_seed
 from shoal.runtime.serial_channels import (
     QueueReader,
     ReplayReader,
@@ -99,8 +99,8 @@ class _Run:
             if channel.kind == "queue":
                 self.channels[channel.name] = SerialQueue(channel, program.writers(channel))
             elif channel.kind == "replay":
-                table_seed = replica_seed(seed, channel.name, 0, 0)
-                self.channels[channel.name] = SerialReplay(channel, program.writers(channel), table_seed)
+                drawn_by = table_seed(seed, channel.name, 0)
+                self.channels[channel.name] = SerialReplay(channel, program.writers(channel), drawn_by)
             else:
                 self.channels[channel.name] = SerialParams(channel)
         serial_state.seed_generators(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from shoal.api import Action, EnvBatch, EnvironmentFailed, Observation, UsageError
 from shoal.envs import EnvOptions, make, spec
-from shoal.envs.batch import sub_seeds
 from shoal.envs.toy import TOYS
 
 FILE = str(Path(__file__).parent / "counting_env.py")
@@ -184,13 +182,6 @@ def test_checks_can_be_turned_off() -> None:
     batch = make(f"{FILE}:Odd", 1, 0, EnvOptions(check=False))
     batch.reset(7)
     assert np.isinf(batch.step(np.array([3])).reward[0])
-
-
-def test_seeds_are_distinct_and_reproducible() -> None:
-    seeds = [s for actor, generation in product(range(64), range(3)) for s in sub_seeds(1000 * actor + generation, 8)]
-    assert len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**31
-    assert sub_seeds(5, 8) == sub_seeds(5, 8)
-    assert len(set(sub_seeds(0, 20_000))) == 20_000
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toy:point", "toy:catch"])

@@ -27,6 +27,8 @@ class Broken(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
+        if seed is not None and self.folder.name:
+            (self.folder / f"seed {seed}").touch(exist_ok=False)  # raises for one that was used before
         if self.fault == "raises in reset":
             (self.folder / self.fault).touch()
             raise RuntimeError("the track is closed")

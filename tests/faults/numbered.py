@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,21 @@ class Checker:
 
 
 def program(
-    pids: Path, told: Path, *, writers: int = 3, life: int = 0, pause: float = 0.0, slow: float = 0.0
+    pids: Path,
+    told: Path,
+    *,
+    writers: int = 3,
+    life: int = 0,
+    pause: float | Sequence[float] = 0.0,
+    slow: float = 0.0,
+    capacity: int = 4,
 ) -> Program:
+    """``pause``: seconds that each writer (or all of them) waits after an item; ``slow``: that the reader waits."""
+    pauses = [pause] * writers if isinstance(pause, float) else list(pause)
     p = Program("numbered")
-    items = p.channel(api.Channel("items", "queue", SPEC, capacity=4))
+    items = p.channel(api.Channel("items", "queue", SPEC, capacity=capacity))
     p.role(
-        "actor", lambda ctx, out: Numbered(ctx, out, pids, pause), replicas=writers, on_failure="restart",
+        "actor", lambda ctx, out: Numbered(ctx, out, pids, pauses[ctx.index]), replicas=writers, on_failure="restart",
         out=items.writer(),
     )  # fmt: skip
     p.role("learner", lambda ctx, items: Checker(ctx, items, told, life, slow), items=items.reader())

@@ -84,6 +84,7 @@ def test_each_fault_is_named_and_none_is_learned_from(tmp_path: Path, caplog: py
     ):  # fmt: skip
         assert expected in told, told
     assert told.count('raise RuntimeError("the motor is on fire")') == 1, "the original traceback, once"
+    assert len(list(tmp_path.glob("seed *"))) == ENVS * (1 + len(FAULTS)), "every life has seeds of its own"
 
 
 class Nested(gym.Env[Any, Any]):

@@ -7,8 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,13 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from numbered import program
+from trainings import HERE, SMALL, Training
 
 from shoal import api
 from shoal.runtime.local import LocalRuntime
 
 pytestmark = pytest.mark.timeout(110)
-HERE = Path(__file__).parent
-ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
 
 
 KILLS = 6
@@ -59,28 +56,6 @@ def test_the_default_budget_allows_twenty_kills_in_five_minutes() -> None:
     in_window = options.window / 15 + 1
     assert in_window <= options.restarts
     assert options.backoff * 2 ** (in_window - 1) < 2.0, "and it is soon back"
-
-
-class Training:
-    """``shoal train`` of a small IMPALA in a process of its own; ``pids`` are its roles' process ids."""
-
-    def __init__(self, folder: Path, *arguments: str, system: str = str(HERE / "told_system.py")) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "shoal", "train", system, *arguments, "--run-dir", str(folder / "r"), "--quiet"],
-            stderr=subprocess.PIPE, text=True, env={**ENVIRON, "SHOAL_TEST_PIDS": str(folder)},
-        )  # fmt: skip
-
-    def pids(self, *names: str) -> list[int]:
-        """Waits until all these roles have told theirs."""
-        while not all((self.folder / name).exists() for name in names):
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.05)
-        return [int((self.folder / name).read_text()) for name in names]
-
-
-SMALL = ("--env", "CartPole-v1", "--actors", "2", "--envs", "4", "--preset", "none")
 
 
 def test_a_crash_loop_ends_soon_and_says_why_once(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from shoal.runtime.layout import STOP
 from shoal.runtime.metrics import Recorder
 from shoal.runtime.ports import EachReader, QueueReader, ReplayReader
 from shoal.runtime.ring import Producer
-from shoal.runtime.seeds import replica_seed
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -203,10 +202,3 @@ def test_what_cannot_be_wired_is_refused(channel: api.Channel, writers: int, rea
 def test_joining_needs_an_axis() -> None:
     with pytest.raises(api.WiringError, match="no axis 1"):
         plan_of(api.Channel("c", "queue", {"x": api.Field((3,))}), count=2)
-
-
-def test_seeds_are_stable_and_distinct() -> None:
-    assert replica_seed(1, "actor", 2, 3) == replica_seed(1, "actor", 2, 3)
-    lives = [(s, r, i, g) for s in range(3) for r in ("actor", "learner") for i in range(40) for g in range(5)]
-    assert len({replica_seed(*life) for life in lives}) == len(lives)
-    assert all(0 <= replica_seed(*life) < 2**31 for life in lives)
