@@ -19,9 +19,10 @@ _episode: Callable[[tuple[float, int]], Episode] = partial(tuple.__new__, Episod
 
 
 def sub_seeds(seed: int, num: int) -> list[int]:
-    """One seed per sub-environment: ``seed``, ``seed + 1`` ... (31 bits, which every environment accepts). A runtime
-    gives batches seeds that are at least 4,096 apart."""
-    return [(seed + i) % 2**31 for i in range(num)]
+    """One seed per sub-environment: ``seed + 1``, ``seed + 2`` ... (31 bits, which every environment accepts). A
+    runtime gives batches seeds that are at least 4,096 apart. ``seed`` itself is left to the agent: one generator
+    must not draw both the task and the exploration."""
+    return [(seed + 1 + i) % 2**31 for i in range(num)]
 
 
 class VectorBatch:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-BLOCK = 4096  # seeds of one life: environment i of a replica is seeded with the replica's seed + i
+BLOCK = 4096  # seeds of one life: its own, and those of up to 4,095 environments
 LIVES = 2**31 // BLOCK  # environment libraries want an int32
 
 
