@@ -178,9 +178,10 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         plan: Plan
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
+        seed = seeds.replica_seed(job.seed, plan.counts, spec.name, job.index, job.generation)
         if job.run_dir is not None:
-            reporter.log = _log(spec, job)
-        _run(plan, spec, job, Session(arena, recorder, reporter.tick), reporter)
+            reporter.log = _log(spec, job, seed)
+        _run(plan, spec, job, seed, Session(arena, recorder, reporter.tick), reporter)
     except BaseException as error:  # noqa: BLE001 - told to the parent, which names it
         reporter.last()
         outbox.send(("failed", traceback.format_exc() + dumps.save(error, job.run_dir)))
@@ -197,19 +198,17 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
     os._exit(0)  # no interpreter shutdown: nothing here needs it, and native threads may hang in it
 
 
-def _log(spec: api.RoleSpec, job: Job) -> RoleLog | None:
+def _log(spec: api.RoleSpec, job: Job, seed: int) -> RoleLog | None:
     assert job.run_dir is not None
     try:
         log = RoleLog(job.run_dir, spec.name, job.index)
     except OSError:  # a full disk costs the log, not the training
         return None
-    seed = seeds.replica_seed(job.seed, spec.name, job.index, job.generation)
     log.note(f"{spec.name}[{job.index}] starts: generation {job.generation}, seed {seed}, pid {os.getpid()}")
     return log
 
 
-def _run(plan: Plan, spec: api.RoleSpec, job: Job, session: Session, reporter: _Reporter) -> None:
-    seed = seeds.replica_seed(job.seed, plan.counts, spec.name, job.index, job.generation)
+def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, reporter: _Reporter) -> None:
     context = api.Context(
         role=spec.name,
         index=job.index,
