@@ -289,7 +289,7 @@ class Metrics(Protocol):
 
 @dataclass
 class Context:
-    """What a replica knows of itself. ``seed`` = f(run seed, role, index, generation).
+    """What a replica knows of itself. ``seed`` is this life's alone: no other life of the run has it.
 
     counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
     on when it is restarted or the run resumed; exact: the runtime is deterministic and saves environments too.

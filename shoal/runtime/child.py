@@ -41,11 +41,13 @@ _FIRST_FLUSH = 0.02
 
 @dataclass(frozen=True)
 class Job:
-    """What one replica needs besides its role; ``environ`` is the parent's environment."""
+    """What one replica needs besides its role. ``seed`` is the run's, ``life`` counts the starts of all its replicas;
+    ``environ`` is the parent's environment."""
 
     index: int
     generation: int
     seed: int
+    life: int
     limits: tuple[int | None, ...]  # of the first counters of ``COUNTED``, over all replicas
     run_dir: Path | None
     environ: dict[str, str]
@@ -178,7 +180,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         plan: Plan
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
-        seed = seeds.replica_seed(job.seed, plan.counts, spec.name, job.index, job.generation)
+        seed = seeds.life_seed(job.seed, job.life)
         if job.run_dir is not None:
             reporter.log = _log(spec, job, seed)
         _run(plan, spec, job, seed, Session(arena, recorder, reporter.tick), reporter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from shoal import api
-from shoal.runtime import checkpointer, child, futex, layout, memory, processes, ring, store
+from shoal.runtime import checkpointer, child, futex, layout, memory, processes, ring, seeds, store
 from shoal.runtime.aggregator import Aggregator, Observer
 from shoal.runtime.checkpoint import Checkpoint, Saving
 from shoal.runtime.checkpointer import Checkpointer
@@ -112,6 +113,7 @@ class _Run:
         self._interrupts = Interrupts(self._wake_write)
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
         self._replicas = [Replica(role, i, self._launch) for role in program.roles for i in range(role.replicas)]
+        self._lives = itertools.count(seeds.LAUNCH * (saving.launch if saving is not None else 0))
         self._watch = Watch(self._arena, plan, options.hang_timeout)
         self._next_update = 0.0
         self._told: set[str] = set()  # failures whose cause was printed
@@ -152,6 +154,7 @@ class _Run:
             replica.index,
             replica.generation,
             self._seed,
+            next(self._lives),
             (self._stop.steps, self._stop.updates),
             self._run_dir,
             dict(os.environ),

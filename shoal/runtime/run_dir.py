@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import platform
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
@@ -25,6 +25,8 @@ from shoal.runtime.run_lock import RunLock
 
 FORMAT = 1
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
+
+log = logging.getLogger("shoal.runtime")
 
 
 def default_path(system: str, env: str, seed: int, root: Path = Path("runs")) -> Path:
@@ -92,12 +94,11 @@ class RunDirectory:
             self._files.update(snapshot)
         except OSError as error:
             if not self._failed:
-                print(f"shoal: cannot write metrics to '{self.path}': {error.strerror}; training goes on, rows are "
-                      "left out", file=sys.stderr)  # fmt: skip
+                log.warning("cannot write metrics to '%s': %s (training goes on, rows are left out)", self.path, error)
             self._failed = True
         else:
             if self._failed:
-                print(f"shoal: metrics are written to '{self.path}' again", file=sys.stderr)
+                log.warning("metrics are written to '%s' again", self.path)
             self._failed = False
 
     def finish(self, report: Report) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 
 import numpy as np
 
 BLOCK = 4096  # seeds of one life: its own, and those of up to 4,095 environments
 LIVES = 2**31 // BLOCK  # environment libraries want an int32
+LAUNCH = 4096  # lives that one launch of a run numbers: its replicas in order, then every restart; 128 launches
 
 
-def replica_seed(seed: int, counts: Mapping[str, int], role: str, index: int, generation: int) -> int:
-    """The first seed of a life's block; ``counts``: replicas of every role of the program, in declared order.
-
-    Lives are numbered and the numbers permuted (by an odd multiplier and an offset, modulo a power of two), so blocks
-    are distinct over roles, indices and generations as long as there are at most LIVES of them: 524,288. Independent
-    of the order in which replicas start.
-    """
-    names = list(counts)
-    number = sum(counts[name] for name in names[: names.index(role)]) + index
-    life = generation * sum(counts.values()) + number
+def life_seed(seed: int, life: int) -> int:
+    """The first seed of a life's block; distinct for distinct lives below LIVES. The numbers are permuted by an odd
+    multiplier and an offset, modulo a power of two, which depend on the run's ``seed``."""
     multiplier, offset = np.random.SeedSequence(seed).generate_state(2).tolist()
     return int((life * (multiplier | 1) + offset) % LIVES) * BLOCK
 

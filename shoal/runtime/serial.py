@@ -106,9 +106,10 @@ class _Run:
         serial_state.seed_generators(seed)
         self.recorders = {role.name: recorder_of(spans) for role in program.roles}  # its replicas take turns
         next_writer = dict.fromkeys(self.channels, 0)
-        self.replicas = [
-            self._build(spec, index, seed, next_writer) for spec in program.roles for index in range(spec.replicas)
-        ]
+        self.replicas: list[Replica] = []
+        for role in program.roles:
+            for index in range(role.replicas):
+                self.replicas.append(self._build(role, index, seed, next_writer))
 
     def _build(self, spec: RoleSpec, index: int, seed: int, next_writer: dict[str, int]) -> Replica:
         recorder = self.recorders[spec.name]
@@ -117,7 +118,7 @@ class _Run:
             index,
             spec.replicas,
             0,
-            replica_seed(seed, spec.name, index, 0),
+            life_seed(seed, len(self.replicas)),
             recorder,
             total_steps=self.stop.steps,
             run_dir=self.run_dir,

@@ -17,39 +17,91 @@ from trainings import ENVIRON, HERE, needs_namespaces
 pytestmark = [pytest.mark.timeout(110), needs_namespaces]
 
 
+class OnSmallDisk:
+    """``shoal train`` on a disk of ``size`` of which ``filler`` is taken; ``inside`` is that disk, seen from here, and
+    ``kept`` what was on it at the end."""
+
+    def __init__(self, folder: Path, size: str, filler: str, *arguments: str) -> None:
+        disk, self.kept = folder / "disk", folder / "kept"
+        disk.mkdir()
+        train = [
+            sys.executable,
+            "-m",
+            "shoal",
+            "train",
+            "impala",
+            "--env",
+            "CartPole-v1",
+            "--actors",
+            "1",
+            "--envs",
+            "2",
+        ]
+        script = (
+            f"mount -t tmpfs -o size={size} none {disk} && head -c {filler} /dev/zero > {disk}/filler && "
+            f'"$0" "$@"; code=$?; mkdir {self.kept}; cp -r {disk}/r {self.kept}/r; exit $code'
+        )
+        self.process = subprocess.Popen(
+            ["unshare", "-rm", "sh", "-c", script, *train, "--preset", "none", "--quiet", "--run-dir", f"{disk}/r",
+             *arguments],
+            stderr=subprocess.PIPE, text=True, env=ENVIRON, cwd=HERE,
+        )  # fmt: skip
+        self.inside = Path(f"/proc/{self.process.pid}/root{disk}")
+
+    def line(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
+    def rows(self) -> int:
+        return len((self.inside / "r" / "metrics.jsonl").read_text().splitlines())
+
+    def interrupt(self) -> str:
+        (shoal,) = psutil.Process(self.process.pid).children()
+        shoal.send_signal(signal.SIGINT)
+        return self.process.communicate()[1]
+
+
 def test_a_full_disk_stops_no_training(tmp_path: Path) -> None:
     """The disk fills up while metrics are written, and later there is space again."""
-    disk, kept = tmp_path / "disk", tmp_path / "kept"
-    disk.mkdir()
-    train = f"{sys.executable} -m shoal train impala --env CartPole-v1 --actors 1 --envs 2 --preset none --quiet"
-    script = (
-        f"mount -t tmpfs -o size=400k none {disk} && head -c 340k /dev/zero > {disk}/filler && "
-        f"{train} --run-dir {disk}/r; code=$?; cp -r {disk}/r {kept}; exit $code"
-    )
-    run = subprocess.Popen(
-        ["unshare", "-rm", "sh", "-c", script], stderr=subprocess.PIPE, text=True, env=ENVIRON, cwd=HERE
-    )
-    assert run.stderr is not None
-    assert "cannot write metrics" in (line := run.stderr.readline()) and "No space left" in line, line
-    inside = Path(f"/proc/{run.pid}/root{disk}")
-    full_at = len((inside / "r" / "metrics.jsonl").read_text().splitlines())
+    run = OnSmallDisk(tmp_path, "80000k", "79940k", "--checkpoint-every", "0")
+    assert "cannot write metrics" in (line := run.line()) and "No space left" in line, line
+    full_at = run.rows()
     time.sleep(2.0)
-    (inside / "filler").unlink()
-    assert "are written to" in run.stderr.readline(), "and so are all later ones: nothing else is said"
+    (run.inside / "filler").unlink()
+    assert "are written to" in run.line(), "and so are all later ones: nothing else is said"
     time.sleep(1.0)
-    (shoal,) = psutil.Process(run.pid).children()
-    shoal.send_signal(signal.SIGINT)
-    _, told = run.communicate()
-    assert (run.returncode, told) == (130, "")
+    told = run.interrupt()
+    assert (run.process.returncode, told) == (130, "")
 
-    files = {
-        name: rows_of(kept / name) for name in ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl")
-    }
+    names = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl")
+    files = {name: rows_of(run.kept / "r" / name) for name in names}
     for rows in files.values():
         assert rows == sorted(set(rows)), "whole rows only"
     assert len({rows[-1] for rows in files.values()}) == 1 and files["metrics.jsonl"][-1] > full_at, "it went on"
     assert any(len(rows) < rows[-1] for rows in files.values()), "some were left out"
-    assert (kept / "params.json").exists()
+    assert (run.kept / "r" / "params.json").exists()
+
+
+def test_a_checkpoint_that_does_not_fit_costs_only_itself(tmp_path: Path) -> None:
+    run = OnSmallDisk(tmp_path, "80M", "1k", "--checkpoint-every", "1")
+    checkpoints = run.inside / "r" / "checkpoints"
+    while not (checkpoints.is_dir() and [p for p in checkpoints.iterdir() if p.name.isdigit()]):
+        assert run.process.poll() is None, run.process.communicate()
+        time.sleep(0.1)
+    (run.inside / "filler").write_bytes(bytes(30 << 20))
+    assert "no checkpoint at" in (line := run.line()) and "MB are free" in line, line
+    before = {p.name for p in checkpoints.iterdir()}
+    rows = run.rows()
+    time.sleep(3.0)
+    assert run.rows() > rows, "training goes on"
+    assert {p.name for p in checkpoints.iterdir() if p.name.isdigit()} <= before, "the old ones are kept"
+    told = run.interrupt()
+    assert told.count("no checkpoint at") <= 1, "said once, and at the end"
+    resumed = subprocess.run(
+        [sys.executable, "-m", "shoal", "resume", str(run.kept / "r"), "--seconds", "1", "--quiet"],
+        env=ENVIRON, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "damaged" not in resumed.stderr and "none was completed" not in resumed.stderr, resumed.stderr
 
 
 def rows_of(path: Path) -> list[int]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import hashlib
 import json
 import os
 import pickle
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -87,7 +90,7 @@ class Bomb:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
     path = tmp_path_factory.mktemp("runs") / "r"
     return shoal.train(
         "impala", env="CartPole-v1", runtime="serial", run_dir=path, preset="none", steps=200, actors=1, envs=2,
@@ -95,19 +98,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
     )  # fmt: skip
 
 
+@pytest.fixture
+def run(finished: shoal.Run, tmp_path: Path) -> shoal.Run:
+    """A copy of it."""
+    return shoal.Run.open(shutil.copytree(finished.path, tmp_path / "r"))
+
+
+@contextlib.contextmanager
+def planted(file: Path, content: bytes) -> Iterator[None]:
+    """The file holds something else for a while."""
+    good = file.read_bytes()
+    file.write_bytes(content)
+    try:
+        yield
+    finally:
+        file.write_bytes(good)
+
+
 def test_a_planted_pickle_is_refused_before_any_of_it_runs(run: shoal.Run, tmp_path: Path) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
-    for file in [p for p in run.path.rglob("*") if p.is_file() and p.suffix in (".safetensors", ".json")]:
-        good = file.read_bytes()
-        file.write_bytes(bomb)
-        try:
-            if file.name.startswith(("params", "config")):
-                with pytest.raises(ShoalError):
-                    shoal.Run.open(run.path).policy()
-        finally:
-            file.write_bytes(good)
-        assert not (tmp_path / "exploded").exists()
+    for file in (run.path / "config.json", run.path / "params.json", *run.path.glob("params-*.safetensors")):
+        with planted(file, bomb), pytest.raises(ShoalError):
+            shoal.Run.open(run.path).policy()
     shoal.Run.open(run.path).policy()  # it is whole again
+    (checkpoint,) = (run.path / "checkpoints").iterdir()
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    for name in manifest["files"]:  # the manifest is planted too, so that it matches
+        facts = {**manifest["files"][name], "size": len(bomb), "sha256": hashlib.sha256(bomb).hexdigest()}
+        assert facts.keys() == manifest["files"][name].keys()
+        text = json.dumps({**manifest, "files": {**manifest["files"], name: facts}})
+        both = planted(checkpoint / name, bomb), planted(checkpoint / "manifest.json", text.encode())
+        with both[0], both[1], pytest.raises(ShoalError):
+            shoal.resume(run.path, steps=400)
+    assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)
     assert (tmp_path / "exploded").exists(), "the bomb works"
 
@@ -115,22 +138,18 @@ def test_a_planted_pickle_is_refused_before_any_of_it_runs(run: shoal.Run, tmp_p
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/../../outside.safetensors"])
 def test_a_path_out_of_the_run_is_not_followed(run: shoal.Run, name: str) -> None:
     index = run.path / "params.json"
-    good = index.read_text()
     (params,) = run.path.glob("params-*.safetensors")
     (run.path.parent / "outside.safetensors").write_bytes(params.read_bytes())
-    facts = json.loads(good)
+    facts = json.loads(index.read_text())
     facts["channels"]["params"]["file"] = name
     index.write_text(json.dumps(facts))
-    try:
-        with pytest.raises(ShoalError, match="lacks the file"):
-            shoal.Run.open(run.path).policy()
-    finally:
-        index.write_text(good)
+    with pytest.raises(ShoalError, match="lacks the file"):
+        shoal.Run.open(run.path).policy()
 
 
-def test_only_the_owner_can_read_a_run(run: shoal.Run) -> None:
-    assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
-    for path in run.path.rglob("*"):
+def test_only_the_owner_can_read_a_run(finished: shoal.Run) -> None:
+    assert stat.S_IMODE(finished.path.stat().st_mode) == 0o700
+    for path in finished.path.rglob("*"):
         assert path.stat().st_uid == os.getuid()
 
 
