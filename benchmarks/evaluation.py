@@ -85,7 +85,7 @@ def find(pid: int, path: Path) -> psutil.Process:
 
 def last(path: Path) -> tuple[float, float]:
     """(steps, seconds) of the newest row."""
-    row = read_curve(path)[-1]
+    row = [r for r in read_curve(path) if "seconds" in r][-1]  # the other file may be a row behind
     return row["steps"], row["seconds"]
 
 

@@ -240,6 +240,7 @@ class _Run:
         known = self._is_known(replica, cause)
         if not allowed and replica.role.on_failure == "ignore":
             log.warning("%s failed too often, the run goes on without it: %s", replica.label, cause.rstrip())
+            replica.given_up = True
             return
         if not allowed:
             if known:

@@ -115,7 +115,8 @@ class Watch:
 
     def _look_for_deadlock(self, replicas: list[Replica], elapsed: float) -> None:
         steps = sum(map(self._steps_of, replicas))
-        waiting = all(r.process is not None and self._phase(r).startswith(WAITING) for r in replicas)
+        needed = [r for r in replicas if not r.given_up]
+        waiting = all(r.process is not None and self._phase(r).startswith(WAITING) for r in needed)
         self._waiting = self._waiting + elapsed if waiting and steps == self._steps else 0.0
         self._steps = steps
         if self._waiting >= self._limit:

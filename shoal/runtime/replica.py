@@ -20,6 +20,7 @@ class Replica:
         self.process: Any = None
         self.inbox: Inbox | None = None
         self.restart_at: float | None = None
+        self.given_up = False  # it failed too often, and the run goes on without it
         self.cause = ""  # traceback of the last failure
         self.failures: deque[float] = deque()
         self.still_born = 0  # lives in a row that ended before their first step
