@@ -9,7 +9,7 @@ from typing import Any
 from shoal.runtime.session import Session
 
 LOOK = 0.1  # seconds between two looks at a role that is not due
-SHARE = 0.015  # of the machine's processor time, for one replica in the background
+SHARE = 0.01  # of the machine's processor time, for one replica in the background
 SAVED = 0.05  # seconds of processor time that it may save up, or be in debt before it rests
 NICE = 10
 
