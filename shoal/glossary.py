@@ -33,8 +33,8 @@ LEARNING = (
     Entry("loss", "", "learner (dqn, apex-dqn, impala)", "what is minimised, over the batch"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping"),
     Entry("learning_rate", "", "learner", "of this update"),
-    Entry("skipped_updates", "share", "learner", "updates left out because their gradient was not finite; ten in a "
-          "row end the run"),
+    Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
+          "ten in a row end the run"),
     Entry("q_mean", "return", "learner (dqn, apex-dqn)", "mean Q-value of the batch's actions"),
     Entry("td_error", "return", "learner (dqn, apex-dqn)", "mean absolute TD error, before clipping and weighting"),
     Entry("replay_size", "transitions", "learner (dqn, apex-dqn)", "that can be sampled"),

@@ -1,0 +1,92 @@
+"""Throughput of a run whose first actor is killed again and again: IMPALA on CartPole, two actors.
+
+    python benchmarks/faults.py --kills 20 --every 15
+
+After each ``kill -9`` the seconds until the run is back to 95 % of its throughput: the first moment from which on the
+mean rate of three seconds reaches 95 % of the median rate in the eight seconds before the kill. That no item is lost,
+torn or repeated is tests/faults/test_kills.py's matter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common import HERE, end, parser, publish, table
+
+from shoal.runtime.metric_files import read_curve
+
+SHARE, MEAN_OVER, BEFORE = 0.95, 3.0, 8.0
+
+
+def main() -> int:
+    options = parser(__doc__, 15.0)
+    options.add_argument("--kills", type=int, default=20)
+    options.add_argument("--every", type=float, default=15.0, help="seconds between two kills")
+    args = options.parse_args()
+    kills, every = (1, 4.0) if args.smoke else (args.kills, args.every)
+    if args.list:
+        print(f"impala on CartPole-v1, {kills} kills of actor[0], one every {every:g} s")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        killed_at, told, rows = run(Path(folder) / "r", kills, every)
+    back = [recovery(rows, at, every) for at in killed_at]
+    steps = rows[-1]["steps"] / rows[-1]["seconds"]
+    data = {"seconds_to_95_percent": back, "restarts": rows[-1]["restarts"], "steps_per_second": steps, "told": told}
+    columns = ("kills", "restarts", "median s to 95 %", "worst s", "steps/s, kills included")
+    row = [kills, int(rows[-1]["restarts"]), median(back), max(back), steps]
+    publish("faults", __doc__ or "", {"Killed actors": table(columns, [row])}, data, args.smoke)
+    return 0 if args.smoke or max(back) <= 10 else 1
+
+
+def run(folder: Path, kills: int, every: float) -> tuple[list[float], str, list[dict[str, Any]]]:
+    """(seconds of the run at which its actor was killed, how it ended, rows of its metrics)."""
+    train = ["-m", "shoal", "train", "impala", "--env", "CartPole-v1", "--actors", "2", "--steps", "1000000000"]
+    process = subprocess.Popen(
+        [sys.executable, *train, "--quiet", "--run-dir", str(folder)],
+        cwd=HERE.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killed_at: list[float] = []
+    try:
+        while not (folder / "performance.csv").exists() or len(read_curve(folder)) < 4:
+            time.sleep(0.2)
+            if process.poll() is not None:
+                raise SystemExit(process.communicate()[1])
+        time.sleep(every)
+        for _ in range(kills):
+            pid = int(re.findall(r"pid (\d+)", (folder / "logs" / "actor-0.log").read_text())[-1])
+            killed_at.append(read_curve(folder)[-1]["seconds"])
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(every)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    finally:
+        end(process)
+    return killed_at, f"exit code {process.returncode}", read_curve(folder)
+
+
+def recovery(rows: list[dict[str, Any]], at: float, limit: float) -> float:
+    """Seconds after ``at`` until the rate is back; ``limit`` if it is not before the next kill."""
+    usual = median(r["steps_per_second"] for r in rows if at - BEFORE <= r["seconds"] <= at)
+    after = [r for r in rows if at < r["seconds"] <= at + limit]
+    for first in after:
+        rates = [
+            r["steps_per_second"] for r in after if first["seconds"] <= r["seconds"] <= first["seconds"] + MEAN_OVER
+        ]
+        if sum(rates) / len(rates) >= SHARE * usual:
+            return float(first["seconds"]) - at
+    return limit
+
+
+if __name__ == "__main__":
+    sys.exit(main())
