@@ -37,7 +37,7 @@ def main() -> int:
     options = parser(__doc__, 1800.0)
     options.add_argument("--minutes", type=float, help="of each case (default 30)")
     args = options.parse_args()
-    seconds = 20.0 if args.smoke else 60 * args.minutes if args.minutes is not None else args.seconds
+    seconds = 12.0 if args.smoke else 60 * args.minutes if args.minutes is not None else args.seconds
     cases = {n: c for n, c in CASES.items() if not args.only or any(word in n for word in args.only)}
     if args.list:
         for name, command in cases.items():
@@ -47,7 +47,7 @@ def main() -> int:
         cases = {"apex-dqn-cartpole": CASES["apex-dqn-cartpole"]}
     rows, data, bad = [], {}, []
     for name, command in cases.items():
-        samples = soak(command, seconds)
+        samples = soak(command, seconds, 0.5 if args.smoke else 2.0)
         if not args.smoke:
             write(name, samples)
         figures = data[name] = judge(samples)
@@ -60,8 +60,8 @@ def main() -> int:
     return 1 if bad and not args.smoke else 0
 
 
-def soak(command: tuple[str, ...], seconds: float) -> list[Sample]:
-    """Samples of one run, every two seconds."""
+def soak(command: tuple[str, ...], seconds: float, every: float) -> list[Sample]:
+    """Samples of one run, one ``every`` so many seconds."""
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as folder:
         train = [sys.executable, "-m", "shoal", "train", *command, "--quiet", "--run-dir", f"{folder}/r"]
@@ -72,7 +72,7 @@ def soak(command: tuple[str, ...], seconds: float) -> list[Sample]:
                 if run.poll() is not None:
                     raise SystemExit(f"{' '.join(train)} ended by itself after {now:.0f} s, exit code {run.returncode}")
                 samples.append((now, *sample(run.pid)))
-                time.sleep(2.0)
+                time.sleep(every)
         finally:
             end(run)
     return samples

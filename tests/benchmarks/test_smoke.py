@@ -32,6 +32,8 @@ def run(script, *args, tmp_path):
         ("solve.py", r"\| recurrent-ppo \| 1/1 \| [\d,.]+ \|", ("sb3", "sf")),
         ("replay.py", r"\| shoal \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \|", ("tianshou", "rllib", "reverb")),
         ("transport.py", r"\| 28 KB \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),
+        ("faults.py", r"\| 1 \| 1 \| [\d.]+ \| [\d.]+ \| [\d,.]+ \|", ()),
+        ("soak.py", r"\| apex-dqn-cartpole \| [\d.]+ \| [\d,.]+ \| -?[\d,.]+ \|", ()),
         ("scaling.py", r"\| 1 \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| .*learner: ", ()),
     ],
 )
@@ -42,7 +44,7 @@ def test_smoke(script, row, skipped, tmp_path):
         assert f"{peer}: skipped, no {tmp_path}/none/{peer}/bin/python" in out
 
 
-@pytest.mark.parametrize("script", ["throughput.py", "solve.py", "replay.py", "scaling.py"])
+@pytest.mark.parametrize("script", ["throughput.py", "solve.py", "replay.py", "scaling.py", "faults.py", "soak.py"])
 def test_list_says_what_would_run(script, tmp_path):
     assert "cartpole" in run(script, "--list", tmp_path=tmp_path).lower()
 
