@@ -37,12 +37,13 @@ def main() -> int:
         print(f"impala on CartPole-v1, {kills} kills of actor[0], one every {every:g} s")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        killed_at, told, rows = run(Path(folder) / "r", kills, every)
-    back = [recovery(rows, at, every) for at in killed_at]
-    steps = rows[-1]["steps"] / rows[-1]["seconds"]
-    data = {"seconds_to_95_percent": back, "restarts": rows[-1]["restarts"], "steps_per_second": steps, "told": told}
+        killed_at, told, found = run(Path(folder) / "r", kills, every)
+    back = [recovery(found, at, every) for at in killed_at]
+    last = found[-1]
+    steps = last["steps"] / last["seconds"]
+    data = {"seconds_to_95_percent": back, "restarts": last["restarts"], "steps_per_second": steps, "told": told}
     columns = ("kills", "restarts", "median s to 95 %", "worst s", "steps/s, kills included")
-    row = [kills, int(rows[-1]["restarts"]), median(back), max(back), steps]
+    row = [kills, int(last["restarts"]), median(back), max(back), steps]
     publish("faults", __doc__ or "", {"Killed actors": table(columns, [row])}, data, args.smoke)
     return 0 if args.smoke or max(back) <= 10 else 1
 
@@ -58,27 +59,34 @@ def run(folder: Path, kills: int, every: float) -> tuple[list[float], str, list[
     )
     killed_at: list[float] = []
     try:
-        while not (folder / "performance.csv").exists() or len(read_curve(folder)) < 4:
+        while len(rows(folder)) < 4:
             time.sleep(0.2)
             if process.poll() is not None:
                 raise SystemExit(process.communicate()[1])
         time.sleep(every)
         for _ in range(kills):
             pid = int(re.findall(r"pid (\d+)", (folder / "logs" / "actor-0.log").read_text())[-1])
-            killed_at.append(read_curve(folder)[-1]["seconds"])
+            killed_at.append(rows(folder)[-1]["seconds"])
             os.kill(pid, signal.SIGKILL)
             time.sleep(every)
         process.send_signal(signal.SIGINT)
         process.communicate()
     finally:
         end(process)
-    return killed_at, f"exit code {process.returncode}", read_curve(folder)
+    return killed_at, f"exit code {process.returncode}", rows(folder)
 
 
-def recovery(rows: list[dict[str, Any]], at: float, limit: float) -> float:
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the run so far; the last may be in one of its two files only."""
+    if not (folder / "performance.csv").exists():
+        return []
+    return [row for row in read_curve(folder) if "seconds" in row]
+
+
+def recovery(found: list[dict[str, Any]], at: float, limit: float) -> float:
     """Seconds after ``at`` until the rate is back; ``limit`` if it is not before the next kill."""
-    usual = median(r["steps_per_second"] for r in rows if at - BEFORE <= r["seconds"] <= at)
-    after = [r for r in rows if at < r["seconds"] <= at + limit]
+    usual = median(r["steps_per_second"] for r in found if at - BEFORE <= r["seconds"] <= at)
+    after = [r for r in found if at < r["seconds"] <= at + limit]
     for first in after:
         rates = [
             r["steps_per_second"] for r in after if first["seconds"] <= r["seconds"] <= first["seconds"] + MEAN_OVER

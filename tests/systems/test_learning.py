@@ -63,7 +63,7 @@ def test_a_feed_forward_policy_cannot_remember(system):
 
 LOCAL = [
     ("dqn", "toy:bandit-identity", 8_000, 6.5, dict(Q, actors=1)),
-    ("apex-dqn", "toy:bandit-identity", 10_000, 6.0, {**APEX, "actors": 2}),
+    ("apex-dqn", "toy:bandit-identity", 10_000, 5.0, {**APEX, "actors": 2}),  # 5.5 to 7.7 over a dozen runs
     ("impala", "toy:bandit-identity", 40_000, 7.0, {**IMPALA, "actors": 2}),
     ("recurrent-ppo", "toy:memory", 60_000, 0.8, {**PPO, **MEMORY, "actors": 2}),
 ]
