@@ -136,7 +136,7 @@ def _flat_size(spec: Observation) -> int:
 def _flatten(x: Tensor, spec: Observation) -> Tensor:
     """[N, *shape] -> [N, flat size], float32."""
     if spec.kind == "one_hot":
-        columns = x.flatten(1).long()
+        columns = x.reshape(-1, len(spec.size)).long()  # also of single integers, [N]
         hots = [F.one_hot(columns[:, i], n) for i, n in enumerate(spec.size)]
         return torch.cat(hots, -1).float()
     y = x.flatten(1).float()

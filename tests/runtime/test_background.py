@@ -76,7 +76,7 @@ def test_a_role_in_the_background_takes_no_more_than_its_share(tmp_path: Path) -
     started = time.monotonic()
     LocalRuntime().launch(with_extra(burn=0.01, told=told), seed=0, stop=api.Stop(seconds=8))
     _, nice, spent = told.read_text().split()
-    assert int(nice) >= NICE
+    assert int(nice) >= min(os.nice(0) + NICE, 19)
     cores = len(os.sched_getaffinity(0))
     allowed = SHARE * cores * (time.monotonic() - started) + 0.5  # what it may save up, and its start
     assert 0.05 < float(spent) < allowed + 1.0
