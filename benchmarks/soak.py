@@ -4,7 +4,8 @@
 
 After a warm-up (a third of the time: replay full, caches warm) memory may grow by less than 1 MB per minute, and
 descriptors and threads not at all; otherwise the exit code is 1. Runs write checkpoints, metrics and evaluations
-meanwhile, as they do for users. Memory is the sum of PSS: shared pages count once.
+meanwhile, as they do for users. Memory is the sum of the proportional sizes (pages that processes share count once) of
+anonymous and shared memory; pages of files (libraries) are left out: other programs that map them change the share.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def sample(pid: int) -> tuple[float, float, int, int, int]:
             counts = process.num_fds(), process.num_threads()
         except (OSError, psutil.Error):  # it has just ended
             continue
-        memory, shared = memory + found["Pss"], shared + found.get("Pss_Shmem", 0.0)
+        own = found.get("Pss_Shmem", 0.0)
+        memory, shared = memory + found["Pss_Anon"] + own, shared + own
         descriptors, threads, processes = descriptors + counts[0], threads + counts[1], processes + 1
     return memory, shared, descriptors, threads, processes
 
