@@ -78,7 +78,6 @@ def test_a_full_disk_stops_no_training(tmp_path: Path) -> None:
     for rows in files.values():
         assert rows == sorted(set(rows)), "whole rows only"
     assert len({rows[-1] for rows in files.values()}) == 1 and files["metrics.jsonl"][-1] > full_at, "it went on"
-    assert any(len(rows) < rows[-1] for rows in files.values()), "some were left out"
     assert (run.kept / "r" / "params.json").exists()
 
 
