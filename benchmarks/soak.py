@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py --minutes 30
 
-After a warm-up (a third of the time: replay full, caches warm) memory may grow by less than 1 MB per minute, and
+After a warm-up (a third of the time: replay full, first evaluation done) memory may grow by less than 1 MB per minute, and
 descriptors and threads not at all; otherwise the exit code is 1. Runs write checkpoints, metrics and evaluations
 meanwhile, as they do for users. Memory is the sum of the proportional sizes (pages that processes share count once) of
 anonymous and shared memory; pages of files (libraries) are left out: other programs that map them change the share.
@@ -26,7 +26,7 @@ from common import HERE, RESULTS, end, parser, publish, table
 CASES = {
     "impala-pong": ("impala", "--env", "ALE/Pong-v5", "--steps", "1000000000"),
     "apex-dqn-cartpole": (
-        "apex-dqn", "--env", "CartPole-v1", "--replay", "50000", "--steps", "1000000000", "--eval-every", "100000",
+        "apex-dqn", "--env", "CartPole-v1", "--replay", "50000", "--steps", "1000000000", "--eval-every", "10000",
     ),
 }  # fmt: skip
 COLUMNS = ("seconds", "memory", "shared", "descriptors", "threads", "processes")
