@@ -2,8 +2,8 @@
 
     python benchmarks/soak.py --minutes 30
 
-After a warm-up (a third of the time: replay full, first evaluation done) memory may grow by less than 1 MB per minute, and
-descriptors and threads not at all; otherwise the exit code is 1. Runs write checkpoints, metrics and evaluations
+After a warm-up (a third of the time: replay full, first evaluation done) memory may grow by less than 1 MB per minute,
+and descriptors and threads not at all; otherwise the exit code is 1. Runs write checkpoints, metrics and evaluations
 meanwhile, as they do for users. Memory is the sum of the proportional sizes (pages that processes share count once) of
 anonymous and shared memory; pages of files (libraries) are left out: other programs that map them change the share.
 """
