@@ -368,12 +368,12 @@ class RoleSpec:
     threads: int = 1
     device: str = "cpu"
     background: bool = False  # runs at low priority and takes a small share of the processors (process runtime)
+    memory: int = 0  # bytes each replica holds beside its channels, such as a replay of its own
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends: the first of these that is reached. ``steps`` are environment (agent) steps over all
-    actors, ``episode_return`` the mean of the last 100 episodes."""
+    """What ends a run, whichever is first: (agent) steps of all actors, the mean of the last 100 episodes, ..."""
 
     steps: int | None = None
     seconds: float | None = None

@@ -33,12 +33,13 @@ class Program:
         threads: int = 1,
         device: str = "cpu",
         background: bool = False,
+        memory: int = 0,
         **ports: Port,
     ) -> None:
         """Add ``replicas`` of a role; ``make(ctx, **ports)`` builds each inside its process."""
         if any(r.name == name for r in self.roles):
             raise WiringError(f"{self.name}: two roles are called '{name}'")
-        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device, background))
+        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device, background, memory))
 
     def include(self, other: Program, prefix: str) -> None:
         """Add every channel and role of ``other``, each name prefixed by ``prefix/``."""
@@ -116,7 +117,7 @@ class Program:
             raise WiringError(f"{where}: {error}") from None
 
     def memory(self) -> dict[str, int]:
-        """Bytes of each channel, over all its buffers; counted without allocating anything."""
+        """Bytes of each channel, over all its buffers, and of each role's own; counted without allocating anything."""
         out: dict[str, int] = {}
         for channel in self.channels.values():
             item = spec_nbytes(channel.spec)
@@ -126,4 +127,4 @@ class Program:
                 out[channel.name] = item * channel.capacity * max(1, self.writers(channel))
             if channel.table is not None:
                 out[channel.name] += channel.table.nbytes(channel.spec, self.writers(channel))
-        return out
+        return out | {role.name: role.memory * role.replicas for role in self.roles if role.memory}

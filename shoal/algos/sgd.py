@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from shoal.algos.trajectories import TrajectoryReplay, split
 from shoal.api import Algorithm, Batch, Diverged, Stateful, Tensors, Update
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
@@ -47,6 +48,7 @@ class SGDLearner:
     schedule: learning rate as a function of the update's number; None keeps the optimiser's.
     parts: a batch of trajectories is learned from in this many gradient steps, each on its own share of the columns.
     max_grad_norm: global-norm clip.
+    replay: adds trajectories of the past to those of each gradient step.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class SGDLearner:
         schedule: Callable[[int], float] | None = None,
         device: str = "cpu",
         parts: int = 1,
+        replay: TrajectoryReplay | None = None,
     ) -> None:
-        self.algorithm, self.optimiser = algorithm, optimiser
+        self.algorithm, self.optimiser, self.replay = algorithm, optimiser, replay
         self.schedule, self.device, self.parts = schedule, torch.device(device), parts
         self.gradient_step = GradientStep(optimiser, max_grad_norm, parts)
         self.step = 0
@@ -78,6 +81,8 @@ class SGDLearner:
     def _step(self, batch: Batch) -> Update:
         if self.schedule is not None:
             set_learning_rate(self.optimiser, self.schedule(self.step))
+        if self.replay is not None:
+            batch = self.replay.mix(batch)
         loss, update = self.algorithm.loss(batch)
         norm = self.gradient_step(loss)
         self.step += 1
@@ -100,6 +105,8 @@ class SGDLearner:
         }
         if isinstance(self.algorithm, Stateful):
             out["algorithm"] = self.algorithm.state_dict()
+        if self.replay is not None:
+            out["replay"] = self.replay.state_dict()
         return out
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,6 +115,8 @@ class SGDLearner:
         self.step, self.gradient_step.skipped = state["step"], state["skipped"]
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
+        if self.replay is not None:
+            self.replay.load_state_dict(state["replay"])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -116,13 +125,6 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
         return batch
     items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
     return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))
-
-
-def split(batch: Batch, parts: int) -> list[Batch]:
-    """A batch of trajectories as ``parts`` batches of fewer columns (views)."""
-    columns = {k: v.chunk(parts, 1 if k.partition("/")[0] not in ("state", "version") else 0)
-               for k, v in batch.items.items()}  # fmt: skip
-    return [batch._replace(items={k: v[i] for k, v in columns.items()}) for i in range(parts)]
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -90,6 +90,7 @@ class Plan:
     pulses: dict[str, int] = field(default_factory=dict)  # role -> [replicas, ALIGN] bytes: see pulse.Pulse
 
     counts: dict[str, int] = field(default_factory=dict)  # role -> replicas
+    own: dict[str, int] = field(default_factory=dict)  # role -> bytes that it holds itself, outside the arena
 
     def replicas(self) -> list[tuple[int, int]]:
         """(offset of the status lines, replicas) of each role."""
@@ -145,6 +146,8 @@ def plan(program: ProgramLike) -> Plan:
         out.status[role.name] = out.take(role.replicas * ALIGN)
         out.pulses[role.name] = out.take(role.replicas * ALIGN)
         out.counts[role.name] = role.replicas
+        if role.memory:
+            out.own[role.name] = role.memory * role.replicas
     ends = _count(program, out)
     for channel in program.channels.values():
         writers, readers = ends.get((channel.name, "write"), 0), ends.get((channel.name, "read"), 0)
@@ -184,7 +187,7 @@ def _check_ring(channel: api.Channel, writers: int, readers: int) -> None:
 
 
 def needed(plan: Plan) -> dict[str, int]:
-    """Bytes each channel takes, the tables of replays included."""
+    """Bytes each channel takes, the tables of replays and what roles hold themselves included."""
     out: dict[str, int] = {}
     for name, ring in plan.rings.items():
         out[name] = ring.writers * ring.channel.capacity * ring.stride
@@ -192,4 +195,4 @@ def needed(plan: Plan) -> dict[str, int]:
             out[name] += ring.channel.table.nbytes(ring.channel.spec, ring.writers)
     for name, store in plan.stores.items():
         out[name] = 2 * store.stride
-    return out
+    return out | plan.own

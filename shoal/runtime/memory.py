@@ -162,6 +162,7 @@ def check_fits(plan: Plan, free: int | None = None) -> None:
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
         parts = ", ".join(f"{name} {_size(n)}" for name, n in largest)
         raise api.UsageError(
-            f"This program needs {_size(total)} of memory for its channels ({parts}), but {_size(free)} is available: "
-            f"lower the replay size, the capacity of the largest channel, or the number of actors."
+            f"This program needs {_size(total)} of memory for its channels and replays ({parts}), "
+            f"but {_size(free)} is available: lower the replay size, the capacity of the largest channel, "
+            f"or the number of actors."
         )

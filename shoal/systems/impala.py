@@ -14,7 +14,21 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, observations, start_state
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
+from shoal.algos.trajectories import TrajectoryReplay
+from shoal.api import (
+    Batch,
+    Channel,
+    Context,
+    ParamsReader,
+    ParamsWriter,
+    Reader,
+    Spec,
+    Tensors,
+    Update,
+    UsageError,
+    Writer,
+    spec_nbytes,
+)
 from shoal.envs import make
 from shoal.nets import LiveTensors
 from shoal.ops import RMSProp, vtrace
@@ -34,6 +48,10 @@ class Config(CommonConfig):
     """Trajectories per gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
     queue: int = 1
     """Messages that each actor may have waiting: bounds the policy lag."""
+    replay: int = 0
+    """Trajectories that the learner keeps; 0: none."""
+    replay_ratio: float = 1.0
+    """Kept trajectories in a gradient step, per fresh one."""
     gamma: float = 0.99
     """Discount per agent step."""
     trace_lambda: float = 1.0
@@ -47,9 +65,11 @@ class Config(CommonConfig):
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
     learning_rate: float = 1e-3
-    """At the start; falls linearly to 0 at `steps` with `anneal`."""
+    """At the start."""
     anneal: bool = True
-    """Learning rate falls linearly to 0 over `steps`."""
+    """Learning rate falls to 0 at `steps`, as (1 - step / steps) ** `anneal_power`."""
+    anneal_power: float = 1.0
+    """1: linearly, as in the paper; 2: early training learns fast, late training averages more."""
     optimiser: Literal["adam", "rmsprop"] = "adam"
     """rmsprop: decay 0.99, epsilon inside the root, as in the paper."""
     optimiser_eps: float = 1e-5
@@ -130,6 +150,11 @@ class VTraceLoss:
         return self._live.tensors
 
 
+def replay_bytes(cfg: Config) -> int:
+    """Of the learner's own trajectories."""
+    return cfg.replay * spec_nbytes(trajectory_spec(cfg)) // cfg.envs
+
+
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     return ActorCritic(
         env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
@@ -165,17 +190,21 @@ def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: Params
     updates = cfg.steps / (cfg.unroll * (cfg.batch or cfg.envs))
 
     def learning_rate(update: int) -> float:
-        return cfg.learning_rate * (max(0.0, 1.0 - update / updates) if cfg.anneal else 1.0)
+        return cfg.learning_rate * (max(0.0, 1.0 - update / updates) ** cfg.anneal_power if cfg.anneal else 1.0)
 
     learner = SGDLearner(
         VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device,
         parts=max(1, cfg.envs // (cfg.batch or cfg.envs)),
+        replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed) if cfg.replay else None,
     )  # fmt: skip
     return LearnerRole(ctx, learner, trajectories, params)
 
 
 def program(cfg: Config) -> Program:
     count = messages_per_batch(cfg.batch, cfg.envs)
+    if cfg.replay and cfg.replay < (cfg.batch or cfg.envs):
+        raise UsageError(f"replay ({cfg.replay} trajectories) must hold at least one gradient step's "
+                         f"({cfg.batch or cfg.envs})")  # fmt: skip
     p = Program("impala")
     capacity = max(cfg.queue, -(-count // cfg.num_actors()))
     trajectories = p.channel(Channel("trajectories", "queue", trajectory_spec(cfg), capacity))
@@ -186,6 +215,6 @@ def program(cfg: Config) -> Program:
     )  # fmt: skip
     p.role(
         "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        trajectories=trajectories.reader(count), params=params.writer(),
+        memory=replay_bytes(cfg), trajectories=trajectories.reader(count), params=params.writer(),
     )  # fmt: skip
     return p

@@ -1,0 +1,64 @@
+"""Batches of trajectories: their parts, and a learner's own memory of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.api import Batch, Tensors
+
+
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """A batch of trajectories as ``parts`` batches of fewer columns (views)."""
+    columns = {k: v.chunk(parts, column_axis(k)) for k, v in batch.items.items()}
+    return [batch._replace(items={k: v[i] for k, v in columns.items()}) for i in range(parts)]
+
+
+def column_axis(name: str) -> int:
+    """Which axis of a trajectory's item counts the environments: what is there once per unroll has no time axis."""
+    return 0 if name.partition("/")[0] in ("state", "version") else 1
+
+
+class TrajectoryReplay:
+    """IMPALA's replay (Espeholt et al. 2018, section 5.2.2): the last ``capacity`` trajectories, first in first out.
+    Each gradient step learns from the fresh ones and from ``ratio`` times as many drawn uniformly, with replacement,
+    from all that are kept (the fresh ones among them).
+
+    Tensors are stored as they come, [T, columns, ...] and recurrent states and versions [columns, ...].
+    """
+
+    def __init__(self, capacity: int, ratio: float, seed: int) -> None:
+        self.capacity, self.ratio = capacity, ratio
+        self.random = torch.Generator().manual_seed(seed)
+        self.kept: Tensors = {}
+        self.size = self.next = 0
+
+    def mix(self, batch: Batch) -> Batch:
+        """The batch, followed by columns from the memory; a copy."""
+        if not self.kept:
+            self.kept = {k: _room(k, v, self.capacity) for k, v in batch.items.items()}
+        count = next(v.shape[column_axis(k)] for k, v in batch.items.items())
+        fresh = torch.arange(self.next, self.next + count) % self.capacity
+        for k, v in batch.items.items():
+            self.kept[k].index_copy_(column_axis(k), fresh.to(v.device), v)
+        self.next = (self.next + count) % self.capacity
+        self.size = min(self.size + count, self.capacity)
+        drawn = torch.randint(self.size, (round(self.ratio * count),), generator=self.random)
+        columns = torch.cat([fresh, drawn])
+        mixed = {k: v.index_select(column_axis(k), columns.to(v.device)) for k, v in self.kept.items()}
+        return batch._replace(items=mixed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": self.kept, "size": self.size, "next": self.next, "random": self.random.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept, self.size, self.next = dict(state["kept"]), state["size"], state["next"]
+        self.random.set_state(state["random"])
+
+
+def _room(name: str, like: Tensor, columns: int) -> Tensor:
+    shape = list(like.shape)
+    shape[column_axis(name)] = columns
+    return like.new_zeros(shape)

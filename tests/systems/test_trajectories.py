@@ -1,0 +1,78 @@
+"""A learner's memory of trajectories: first in first out, uniform, whole columns, and the same after a resume."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.algos.trajectories import TrajectoryReplay
+from shoal.api import Batch, UsageError
+from shoal.systems import load
+
+T = 3
+
+
+def batch(first: int, columns: int) -> Batch:
+    """Columns that carry their own number in every item: along time, per unroll, and in a recurrent state."""
+    number = torch.arange(first, first + columns)
+    items = {
+        "obs": number.repeat(T + 1, 1)[..., None].expand(-1, -1, 2).to(torch.uint8),
+        "reward": number.repeat(T, 1).float() + torch.arange(T)[:, None] / 10,
+        "state/h": number[:, None].expand(-1, 5).float(),
+        "version": number.clone(),
+    }
+    return Batch(items)
+
+
+def test_fresh_columns_come_first_and_every_item_keeps_its_column() -> None:
+    replay = TrajectoryReplay(capacity=8, ratio=2.0, seed=0)
+    replay.mix(batch(10, 4))
+    mixed = replay.mix(batch(20, 3)).items
+    columns = mixed["version"].tolist()
+    assert columns[:3] == [20, 21, 22] and len(columns) == 3 + 6
+    assert set(columns) <= {10, 11, 12, 13, 20, 21, 22}
+    assert mixed["obs"][T, :, 1].tolist() == columns
+    assert mixed["reward"][T - 1].tolist() == pytest.approx([c + (T - 1) / 10 for c in columns])
+    assert mixed["state/h"][:, 4].tolist() == columns
+
+
+def test_what_came_first_leaves_first() -> None:
+    replay = TrajectoryReplay(capacity=5, ratio=400.0, seed=1)
+    for first in range(0, 12, 3):  # 12 columns through 5 places
+        mixed = replay.mix(batch(first, 3))
+    assert set(mixed.items["version"].tolist()) == {7, 8, 9, 10, 11}
+
+
+def test_draws_are_uniform() -> None:
+    replay = TrajectoryReplay(capacity=20, ratio=2_000.0, seed=2)
+    replay.mix(batch(0, 10))
+    drawn = replay.mix(batch(10, 10)).items["version"][10:].numpy()
+    counts = np.bincount(drawn, minlength=20)
+    expected = len(drawn) / 20
+    assert ((counts - expected) ** 2 / expected).sum() < 43.8  # chi-square, 19 degrees of freedom, p = 0.001
+
+
+def test_a_part_ratio_is_rounded() -> None:
+    assert TrajectoryReplay(8, 0.5, 0).mix(batch(0, 4)).items["version"].shape == (6,)
+
+
+def test_a_resumed_memory_draws_the_same() -> None:
+    one, other = TrajectoryReplay(6, 3.0, seed=3), TrajectoryReplay(6, 3.0, seed=4)
+    for first in (0, 4):
+        one.mix(batch(first, 4))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for first in (8, 12):
+        a, b = one.mix(batch(first, 4)).items, other.mix(batch(first, 4)).items
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_impala_says_what_its_memory_takes_and_refuses_one_below_a_gradient_step() -> None:
+    impala = load("impala")
+    config = impala.Config(env="CartPole-v1", envs=4, replay=100)
+    item = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for f in impala.trajectory_spec(config).values())
+    assert impala.program(config).memory()["learner"] == 100 * item // 4
+    with pytest.raises(UsageError, match=r"replay \(3 trajectories\)"):
+        impala.program(impala.Config(env="CartPole-v1", envs=4, replay=3))
