@@ -1,6 +1,7 @@
 """Does a long run leak? Memory, shared memory, file descriptors and threads of all its processes, sampled.
 
     python benchmarks/soak.py --minutes 30
+    python benchmarks/soak.py --minutes 30 --watch PID NAME     a run that goes on already
 
 After a warm-up (a third of the time: replay full, first evaluation done) memory may grow by less than 1 MB per minute,
 and descriptors and threads not at all; otherwise the exit code is 1. Runs write checkpoints, metrics and evaluations
@@ -37,6 +38,7 @@ Sample = tuple[float, ...]
 def main() -> int:
     options = parser(__doc__, 1800.0)
     options.add_argument("--minutes", type=float, help="of each case (default 30)")
+    options.add_argument("--watch", nargs=2, metavar=("PID", "NAME"), help="sample this run instead")
     args = options.parse_args()
     seconds = 12.0 if args.smoke else 60 * args.minutes if args.minutes is not None else args.seconds
     cases = {n: c for n, c in CASES.items() if not args.only or any(word in n for word in args.only)}
@@ -46,36 +48,50 @@ def main() -> int:
         return 0
     if args.smoke:
         cases = {"apex-dqn-cartpole": CASES["apex-dqn-cartpole"]}
-    rows, data, bad = [], {}, []
+    if args.watch:
+        cases = {args.watch[1]: ()}
+    sampled = {}
     for name, command in cases.items():
-        samples = soak(command, seconds, 0.5 if args.smoke else 2.0)
+        every = 0.5 if args.smoke else 2.0
+        sampled[name] = watch(int(args.watch[0]), seconds, every) if args.watch else soak(command, seconds, every)
         if not args.smoke:
-            write(name, samples)
-        figures = data[name] = judge(samples)
-        good = passed(figures)
-        bad += [] if good else [name]
-        rows.append([name, seconds / 60, *figures.values(), "constant" if good else "GROWS"])
+            write(name, sampled[name])
+    figures = {name: judge(samples) for name, samples in (sampled if args.smoke else recorded()).items()}
+    rows = [[*f.values(), "constant" if passed(f) else "GROWS"] for f in figures.values()]
     columns = ("case", "minutes", "memory MB", "MB/min", "shared MB", "MB/min", "descriptors", "growth", "threads",
                "growth", "verdict")  # fmt: skip
-    publish("soak", __doc__ or "", {"After the warm-up": table(columns, rows)}, data, args.smoke)
-    return 1 if bad and not args.smoke else 0
+    body = table(columns, [[name, *row] for name, row in zip(figures, rows, strict=True)])
+    publish("soak", __doc__ or "", {"After the warm-up": body}, figures, args.smoke)
+    return 0 if args.smoke or all(passed(figures[name]) for name in sampled) else 1
 
 
 def soak(command: tuple[str, ...], seconds: float, every: float) -> list[Sample]:
     """Samples of one run, one ``every`` so many seconds."""
-    samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as folder:
         train = [sys.executable, "-m", "shoal", "train", *command, "--quiet", "--run-dir", f"{folder}/r"]
         run = subprocess.Popen([*train, "--checkpoint-every", "60"], cwd=HERE.parent, text=True)
         try:
-            start = time.monotonic()
-            while (now := time.monotonic() - start) < seconds:
-                if run.poll() is not None:
-                    raise SystemExit(f"{' '.join(train)} ended by itself after {now:.0f} s, exit code {run.returncode}")
-                samples.append((now, *sample(run.pid)))
-                time.sleep(every)
+            samples = watch(run.pid, seconds, every)
+            if run.poll() is not None:
+                raise SystemExit(f"{' '.join(train)} ended by itself, exit code {run.returncode}")
         finally:
             end(run)
+    return samples
+
+
+def watch(pid: int, seconds: float, every: float) -> list[Sample]:
+    """Samples of a run for so many seconds, or until it ends."""
+    samples: list[Sample] = []
+    start = time.monotonic()
+    while (now := time.monotonic() - start) < seconds:
+        try:
+            running = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            samples.append((now, *sample(pid)))
+        except psutil.NoSuchProcess:
+            running = False
+        if not running:
+            break
+        time.sleep(every)
     return samples
 
 
@@ -101,7 +117,7 @@ def judge(samples: list[Sample]) -> dict[str, float]:
     """Level and growth of each figure after the warm-up. Memory: the slope through the medians of half minutes, so
     that a checkpoint (a process that lives for a moment) is no leak; counts: last third against first, by medians."""
     kept = np.array([s for s in samples if s[0] >= samples[-1][0] / 3])
-    out: dict[str, float] = {}
+    out = {"minutes": samples[-1][0] / 60}
     bins = (kept[:, 0] // min(30.0, kept[-1, 0] / 6)).astype(int)
     for name, column in (("memory", 1), ("shared", 2)):
         points = np.array([(median(kept[bins == b, 0]) / 60, median(kept[bins == b, column])) for b in np.unique(bins)])
@@ -126,6 +142,15 @@ def write(name: str, samples: list[Sample]) -> None:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         writer.writerows([round(value, 1) for value in row] for row in samples)
+
+
+def recorded() -> dict[str, list[Sample]]:
+    """Every case that was ever written."""
+    out = {}
+    for path in sorted((RESULTS / "soak").glob("*.csv")):
+        with path.open() as file:
+            out[path.stem] = [tuple(map(float, row)) for row in list(csv.reader(file))[1:]]
+    return out
 
 
 if __name__ == "__main__":

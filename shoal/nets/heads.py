@@ -79,9 +79,10 @@ class DuelingQHead(nn.Module):
         self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, actions))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = scale_gradient(x, 1 / math.sqrt(2))
+        value, advantage = self.value[:-1](x), self.advantage[:-1](x)  # in the torso's precision, as its last layer
         with full(x.device):
-            x = scale_gradient(x.float(), 1 / math.sqrt(2))
-            return dueling(self.value(x), self.advantage(x))
+            return dueling(self.value[-1](value.float()), self.advantage[-1](advantage.float()))
 
 
 class _ScaleGradient(torch.autograd.Function):

@@ -37,10 +37,15 @@ class MLP(nn.Sequential):
         self.features = sizes[-1]
 
 
-def prepare_images(x: Tensor) -> Tensor:
-    """[N, C, H, W] as a convolution wants it: channels last, in its dtype, scaled into [0, 1]."""
-    y = x.contiguous(memory_format=torch.channels_last).to(compute_dtype(x.device))
-    return y.mul_(1 / 255) if x.dtype == torch.uint8 else y
+class PixelConv2d(nn.Conv2d):
+    """The first convolution of a torso. Bytes are scaled into [0, 1] by its weights instead of one by one: a quarter
+    off the cost of a small network, and exact, for bfloat16 holds each byte but not its 255th."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        if x.dtype != torch.uint8:
+            return self._conv_forward(x.to(self.weight.dtype), self.weight, self.bias)
+        return self._conv_forward(x.to(compute_dtype(x.device)), self.weight * (1 / 255), self.bias)
 
 
 class ImageTorso(nn.Module):
@@ -55,7 +60,7 @@ class ImageTorso(nn.Module):
         self.fc: nn.Module = MLP((flat, fc), "relu", layer_norm) if fc else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.fc(self.convs(prepare_images(x)).flatten(1))
+        y: Tensor = self.fc(self.convs(x).flatten(1))
         return y
 
 
@@ -86,7 +91,7 @@ class ImpalaResNet(ImageTorso):
         if depth == "shallow":
             convs = _plain(channels, (16, 32), ((3, 2, 1), (3, 2, 1)) if small else ((8, 4, 0), (4, 2, 0)))
         else:
-            convs = nn.Sequential(_Section(channels, 16), _Section(16, 32), _Section(32, 32), nn.ReLU())
+            convs = nn.Sequential(_Section(channels, 16, PixelConv2d), _Section(16, 32), _Section(32, 32), nn.ReLU())
         super().__init__(convs, channels, h, w, fc, layer_norm)
         self.small = small
 
@@ -94,7 +99,8 @@ class ImpalaResNet(ImageTorso):
 def _plain(channels: int, widths: Sequence[int], kernels: Sequence[tuple[int, int, int]]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs, (kernel, stride, pad) in zip((channels, *widths[:-1]), widths, kernels, strict=True):
-        layers += [nn.Conv2d(inputs, outputs, kernel, stride, pad), nn.ReLU()]
+        conv = nn.Conv2d if layers else PixelConv2d
+        layers += [conv(inputs, outputs, kernel, stride, pad), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
@@ -110,9 +116,9 @@ class _Residual(nn.Module):
 
 
 class _Section(nn.Sequential):
-    def __init__(self, inputs: int, channels: int):
+    def __init__(self, inputs: int, channels: int, conv: type[nn.Conv2d] = nn.Conv2d):
         super().__init__(
-            nn.Conv2d(inputs, channels, 3, padding=1),
+            conv(inputs, channels, 3, padding=1),
             nn.MaxPool2d(3, stride=2, padding=1),
             _Residual(channels),
             _Residual(channels),

@@ -90,15 +90,15 @@ PAPER: dict[str, Any] = dict(  # Mnih et al. 2015, extended data table 1; period
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
     envs=16, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=2.5e-4, optimiser_eps=1.5e-4,
-    batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=500, epsilon_end=0.01,
-    epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="nature", hidden=(512,),
+    batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=200, epsilon_end=0.01,
+    epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
     steps=150_000, anneal=True, batch=64, samples_per_insert=16.0, target_period=200,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=300_000, learning_rate=5e-4, anneal=True, batch=128, target_period=250, hidden=(256, 256), reward_scale=0.1,
-    epsilon_steps=50_000,
+    steps=300_000, learning_rate=5e-4, anneal=True, batch=128, samples_per_insert=32.0, target_period=250,
+    hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 

@@ -43,9 +43,9 @@ class Dead(gym.Env[Any, Any]):
 def test_actors_that_are_dead_slow_cost_no_checkpoint(tmp_path: Path) -> None:
     run, dead = tmp_path / "r", tmp_path / "dead"
     dead.mkdir()
-    command = [sys.executable, "-m", "shoal", "train", "apex-dqn", "--env", f"{FILE}:Dead", "--actors", "2", "--envs", "2",
-               "--unroll", "8", "--min-replay", "64", "--batch", "16", "--run-dir", str(run)]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    small = ["--actors", "2", "--envs", "2", "--unroll", "8", "--min-replay", "64", "--batch", "16"]
+    command = [sys.executable, "-m", "shoal", "train", "apex-dqn", "--env", f"{FILE}:Dead", "--run-dir", str(run)]
+    process = subprocess.Popen(command + small, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env={**os.environ, "OMP_NUM_THREADS": "1", "DEAD": str(dead)})  # fmt: skip
     end = time.monotonic() + 60
     while len(list(dead.iterdir())) < 2:

