@@ -30,6 +30,7 @@ log = logging.getLogger("shoal.runtime")
 LAUNCH = 1_000_000  # generations that one launch of a run may use: none is ever used twice
 INTERRUPTED = 22.0  # seconds that replicas have for their last checkpoint after a signal
 LAST_SAVE = 600.0  # and without one
+ROWS = 7_200  # metric files of a run of days grow with the logarithm of its length: 12 s between rows after one
 
 
 class LocalRuntime:
@@ -76,7 +77,7 @@ class LocalRuntime:
         """Run ``program`` until ``stop``, from its beginning or from where ``resume`` was saved. Interrupt once for an
         orderly end, twice to kill at once.
 
-        ``observers`` and ``display`` are told every ``interval`` seconds.
+        ``observers`` and ``display`` are told every ``interval`` seconds; in a long run, every 7,200th of its length.
         """
         observers = [*observers, *([display] if display is not None else [])]
         program.validate()
@@ -169,7 +170,8 @@ class _Run:
         """Returns why the run ends; raises RoleFailed."""
         for replica in self._replicas:
             replica.start()
-        self._next_update = time.monotonic() + self._interval
+        began = time.monotonic()
+        self._next_update = began + self._interval
         while True:
             reason = self._interrupts.reason or self._ended()
             if reason:
@@ -187,7 +189,8 @@ class _Run:
             if self._checkpoints is not None:
                 self._checkpoints.look()
             if time.monotonic() >= self._next_update:
-                self._next_update = time.monotonic() + self._interval
+                now = time.monotonic()
+                self._next_update = now + max(self._interval, (now - began) / ROWS)
                 self._observe()
 
     def _timeout(self) -> float:
