@@ -96,8 +96,8 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    steps=4_000_000, envs=16, unroll=20, batch=4, learning_rate=5e-4, reward_clip="sign", torso="impala-shallow",
-    entropy_cost=0.001,
+    steps=5_000_000, envs=16, unroll=20, batch=4, learning_rate=1e-3, anneal_power=2.0, max_grad_norm=5.0,
+    reward_clip="sign", torso="impala-shallow", entropy_cost=0.002,
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
     steps=1_500_000, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=1e-3, value_cost=0.25, max_grad_norm=1.0,
