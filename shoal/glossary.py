@@ -99,8 +99,8 @@ A run writes `metrics.csv`, `performance.csv` and `episodes.csv`, and the same r
 bytes. What a clock says is in `performance`. `row` joins them; `shoal.runtime.metric_files.read_curve(run)` does so.
 
 A row is written every half second (local; in a run of more than an hour, every 7,200th of its length) or every 1,000
-steps (serial), and at the end. Means are over what was recorded since the row before; a cell is empty where nothing was.
-A role records a metric of your own with one line, `ctx.metrics.record("name", value)`: it becomes a column.
+steps (serial), and at the end. Means are over what was recorded since the row before; a cell is empty where nothing
+was. A role records a metric of your own with one line, `ctx.metrics.record("name", value)`: it becomes a column.
 """
 _PHASES = """
 A role is in exactly one phase at any moment, so its phases add up to its wall time. Shoal calls a run *actor-bound*
