@@ -3,8 +3,9 @@
     python benchmarks/faults.py --kills 20 --every 15
 
 After each ``kill -9`` the seconds until the run is back to 95 % of its throughput: the first moment from which on the
-mean rate of three seconds reaches 95 % of the median rate in the eight seconds before the kill. That no item is lost,
-torn or repeated is tests/faults/test_kills.py's matter.
+mean rate of three seconds reaches 95 % of the median rate in the eight seconds before the kill. Half-way between two
+kills the same is asked of a moment at which nothing happened: that is what the machine's own unrest looks like. That no
+item is lost, torn or repeated is tests/faults/test_kills.py's matter.
 """
 
 from __future__ import annotations
@@ -30,22 +31,27 @@ SHARE, MEAN_OVER, BEFORE = 0.95, 3.0, 8.0
 def main() -> int:
     options = parser(__doc__, 15.0)
     options.add_argument("--kills", type=int, default=20)
-    options.add_argument("--every", type=float, default=15.0, help="seconds between two kills")
+    options.add_argument("--every", type=float, default=15.0, help="seconds to a control moment, and to the next kill")
     args = options.parse_args()
     kills, every = (1, 4.0) if args.smoke else (args.kills, args.every)
     if args.list:
-        print(f"impala on CartPole-v1, {kills} kills of actor[0], one every {every:g} s")
+        print(f"impala on CartPole-v1, {kills} kills of actor[0], one every {2 * every:g} s")
         return 0
     with tempfile.TemporaryDirectory() as folder:
         killed_at, told, found = run(Path(folder) / "r", kills, every)
-    back = [recovery(found, at, every) for at in killed_at]
+    back, control = ([recovery(found, at + shift, every) for at in killed_at] for shift in (0.0, every))
     last = found[-1]
     steps = last["steps"] / last["seconds"]
-    data = {"seconds_to_95_percent": back, "restarts": last["restarts"], "steps_per_second": steps, "told": told}
-    columns = ("kills", "restarts", "median s to 95 %", "worst s", "steps/s, kills included")
-    row = [kills, int(last["restarts"]), median(back), max(back), steps]
-    publish("faults", __doc__ or "", {"Killed actors": table(columns, [row])}, data, args.smoke)
-    return 0 if args.smoke or max(back) <= 10 else 1
+    data = {"seconds_to_95_percent": back, "control": control, "restarts": last["restarts"], "steps_per_second": steps,
+            "told": told}  # fmt: skip
+    columns = ("moments", "restarts", "median s to 95 %", "worst s", "beyond 10 s", "steps/s of the run")
+    late = [sum(seconds > 10 for seconds in side) for side in (back, control)]
+    table_rows = [
+        [f"{kills} kills", int(last["restarts"]), median(back), max(back), late[0], steps],
+        [f"{kills} without a kill", 0, median(control), max(control), late[1], steps],
+    ]
+    publish("faults", __doc__ or "", {"Killed actors": table(columns, table_rows)}, data, args.smoke)
+    return 0 if args.smoke or late[0] <= late[1] else 1
 
 
 def run(folder: Path, kills: int, every: float) -> tuple[list[float], str, list[dict[str, Any]]]:
@@ -68,7 +74,7 @@ def run(folder: Path, kills: int, every: float) -> tuple[list[float], str, list[
             pid = int(re.findall(r"pid (\d+)", (folder / "logs" / "actor-0.log").read_text())[-1])
             killed_at.append(rows(folder)[-1]["seconds"])
             os.kill(pid, signal.SIGKILL)
-            time.sleep(every)
+            time.sleep(2 * every)
         process.send_signal(signal.SIGINT)
         process.communicate()
     finally:

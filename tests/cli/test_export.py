@@ -115,6 +115,7 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return {k: np.stack(v) for k, v in seen.items()}, {k: np.stack(v) for k, v in told.items()}
 
 
+@pytest.mark.timeout(300)  # a thousand steps of every network, twice
 @pytest.mark.parametrize("to", ["onnx", "torchscript"])
 def test_parity_over_a_thousand_observations_without_shoal(to: str, tmp_path: Path) -> None:
     if to == "onnx":
@@ -130,7 +131,7 @@ def test_parity_over_a_thousand_observations_without_shoal(to: str, tmp_path: Pa
         np.savez(folder / "seen.npz", **seen)  # type: ignore[arg-type]
     done = subprocess.run(
         [sys.executable, "-I", "-W", "ignore", "-c", FOREIGN, *(str(p) for p in sorted(tmp_path.iterdir()))],
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for i, case in enumerate(CASES):
