@@ -187,6 +187,15 @@ def machine() -> dict[str, Any]:
     }
 
 
+def timed_rows(run: Path) -> list[dict[str, float]]:
+    """The rows so far of a run that goes on; the newest may be in one of its two files only, and is left out then."""
+    from shoal.runtime.metric_files import read_curve
+
+    if not (run / "performance.csv").exists():
+        return []
+    return [row for row in read_curve(run) if "seconds" in row]
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A markdown table; numbers are rounded to what is meant by them."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

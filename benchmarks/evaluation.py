@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from common import timed_rows
 
-from shoal.runtime.metric_files import read_curve
 from shoal.runtime.pace import NICE, SHARE
 from shoal.stats import bootstrap
 
@@ -85,7 +85,7 @@ def find(pid: int, path: Path) -> psutil.Process:
 
 def last(path: Path) -> tuple[float, float]:
     """(steps, seconds) of the newest row."""
-    row = [r for r in read_curve(path) if "seconds" in r][-1]  # the other file may be a row behind
+    row = timed_rows(path)[-1]
     return row["steps"], row["seconds"]
 
 

@@ -57,15 +57,15 @@ print(json.dumps({"steps": model.num_timesteps, "training_return": curve[-1][1],
 """
 
 SHOAL = """
-import csv, json, sys
+import json, sys
+from pathlib import Path
 import shoal
+from shoal.runtime.metric_files import read_curve
 
 env_id, steps, seed, run_dir = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 run = shoal.train("recurrent-ppo", env=env_id, preset="mujoco", steps=steps, seed=seed, run_dir=run_dir)
 evaluation = run.policy().evaluate(20, seed=10_000 + seed)
-with open(run_dir + "/metrics.csv") as file:
-    rows = [r for r in csv.DictReader(file) if r["episode_return"]]
-curve = [(int(float(r["steps"])), float(r["episode_return"])) for r in rows]
+curve = [(int(r["steps"]), r["episode_return"]) for r in read_curve(Path(run_dir)) if "episode_return" in r]
 print(json.dumps({"steps": run.report.steps, "training_return": run.report.episode_return,
                   "evaluation": list(evaluation), "curve": curve}))
 """

@@ -50,9 +50,8 @@ def main() -> int:
         cases = {"apex-dqn-cartpole": CASES["apex-dqn-cartpole"]}
     if args.watch:
         cases = {args.watch[1]: ()}
-    sampled = {}
+    sampled, every = {}, 0.5 if args.smoke else 2.0
     for name, command in cases.items():
-        every = 0.5 if args.smoke else 2.0
         sampled[name] = watch(int(args.watch[0]), seconds, every) if args.watch else soak(command, seconds, every)
         if not args.smoke:
             write(name, sampled[name])

@@ -373,7 +373,7 @@ class RoleSpec:
 
 @dataclass(frozen=True)
 class Stop:
-    """What ends a run, whichever is first: (agent) steps of all actors, the mean of the last 100 episodes, ..."""
+    """The first reached ends a run. ``steps``: agent steps, all actors; ``episode_return``: mean of 100 episodes."""
 
     steps: int | None = None
     seconds: float | None = None

@@ -127,4 +127,7 @@ class Program:
                 out[channel.name] = item * channel.capacity * max(1, self.writers(channel))
             if channel.table is not None:
                 out[channel.name] += channel.table.nbytes(channel.spec, self.writers(channel))
-        return out | {role.name: role.memory * role.replicas for role in self.roles if role.memory}
+        for role in self.roles:
+            if role.memory:  # a role may be called like a channel
+                out[role.name] = out.get(role.name, 0) + role.memory * role.replicas
+        return out

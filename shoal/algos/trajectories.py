@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.api import Batch, Tensors
+from shoal.api import Batch, Spec, Tensors, UsageError, spec_nbytes
 
 
 def split(batch: Batch, parts: int) -> list[Batch]:
@@ -56,6 +56,14 @@ class TrajectoryReplay:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kept, self.size, self.next = dict(state["kept"]), state["size"], state["next"]
         self.random.set_state(state["random"])
+
+
+def replay_nbytes(capacity: int, step: int, spec: Spec, envs: int) -> int:
+    """Bytes of a TrajectoryReplay of ``capacity`` trajectories (0: none), where an item of ``spec`` brings ``envs``.
+    UsageError if it cannot hold the ``step`` fresh ones of one gradient step."""
+    if capacity and capacity < step:
+        raise UsageError(f"replay ({capacity} trajectories) must hold at least one gradient step's ({step})")
+    return capacity * spec_nbytes(spec) // envs
 
 
 def _room(name: str, like: Tensor, columns: int) -> Tensor:

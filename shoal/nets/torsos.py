@@ -38,8 +38,8 @@ class MLP(nn.Sequential):
 
 
 class PixelConv2d(nn.Conv2d):
-    """The first convolution of a torso. Bytes are scaled into [0, 1] by its weights instead of one by one: a quarter
-    off the cost of a small network, and exact, for bfloat16 holds each byte but not its 255th."""
+    """The first convolution of a torso. Bytes are scaled into [0, 1] by its weights instead of one by one, which is
+    cheaper (docs/performance.md) and, in bfloat16, exact: it holds each byte but not its 255th."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)

@@ -195,4 +195,6 @@ def needed(plan: Plan) -> dict[str, int]:
             out[name] += ring.channel.table.nbytes(ring.channel.spec, ring.writers)
     for name, store in plan.stores.items():
         out[name] = 2 * store.stride
-    return out | plan.own
+    for name, nbytes in plan.own.items():  # a role may be called like a channel
+        out[name] = out.get(name, 0) + nbytes
+    return out

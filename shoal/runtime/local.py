@@ -188,8 +188,7 @@ class _Run:
             self._watch.look(self._replicas)
             if self._checkpoints is not None:
                 self._checkpoints.look()
-            if time.monotonic() >= self._next_update:
-                now = time.monotonic()
+            if (now := time.monotonic()) >= self._next_update:
                 self._next_update = now + max(self._interval, (now - began) / ROWS)
                 self._observe()
 

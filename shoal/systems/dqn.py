@@ -154,7 +154,7 @@ def progress(cfg: Config, update: int) -> float:
 
 def sgd(cfg: Config, algorithm: QLearning) -> SGDLearner:
     def learning_rate(update: int) -> float:
-        return cfg.learning_rate * (max(0.0, 1.0 - progress(cfg, update)) if cfg.anneal else 1.0)
+        return cfg.learning_rate * (linear(1.0, 0.0, progress(cfg, update)) if cfg.anneal else 1.0)
 
     return SGDLearner(
         algorithm, optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,

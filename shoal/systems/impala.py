@@ -14,24 +14,11 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, observations, start_state
 from shoal.algos.sgd import SGDLearner
-from shoal.algos.trajectories import TrajectoryReplay
-from shoal.api import (
-    Batch,
-    Channel,
-    Context,
-    ParamsReader,
-    ParamsWriter,
-    Reader,
-    Spec,
-    Tensors,
-    Update,
-    UsageError,
-    Writer,
-    spec_nbytes,
-)
+from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
+from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
 from shoal.envs import make
 from shoal.nets import LiveTensors
-from shoal.ops import RMSProp, vtrace
+from shoal.ops import RMSProp, linear, vtrace
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
@@ -148,11 +135,6 @@ class VTraceLoss:
         return self._live.tensors
 
 
-def replay_bytes(cfg: Config) -> int:
-    """Of the learner's own trajectories."""
-    return cfg.replay * spec_nbytes(trajectory_spec(cfg)) // cfg.envs
-
-
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     return ActorCritic(
         env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
@@ -188,7 +170,7 @@ def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: Params
     updates = cfg.steps / (cfg.unroll * (cfg.batch or cfg.envs))
 
     def learning_rate(update: int) -> float:
-        return cfg.learning_rate * (max(0.0, 1.0 - update / updates) if cfg.anneal else 1.0)
+        return cfg.learning_rate * (linear(1.0, 0.0, update / updates) if cfg.anneal else 1.0)
 
     learner = SGDLearner(
         VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device,
@@ -200,12 +182,10 @@ def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: Params
 
 def program(cfg: Config) -> Program:
     count = messages_per_batch(cfg.batch, cfg.envs)
-    if cfg.replay and cfg.replay < (cfg.batch or cfg.envs):
-        raise UsageError(f"replay ({cfg.replay} trajectories) must hold at least one gradient step's "
-                         f"({cfg.batch or cfg.envs})")  # fmt: skip
     p = Program("impala")
     capacity = max(cfg.queue, -(-count // cfg.num_actors()))
-    trajectories = p.channel(Channel("trajectories", "queue", trajectory_spec(cfg), capacity))
+    spec = trajectory_spec(cfg)
+    trajectories = p.channel(Channel("trajectories", "queue", spec, capacity))
     params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
     p.role(
         "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
@@ -213,6 +193,7 @@ def program(cfg: Config) -> Program:
     )  # fmt: skip
     p.role(
         "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        memory=replay_bytes(cfg), trajectories=trajectories.reader(count), params=params.writer(),
+        memory=replay_nbytes(cfg.replay, cfg.batch or cfg.envs, spec, cfg.envs),
+        trajectories=trajectories.reader(count), params=params.writer(),
     )  # fmt: skip
     return p
