@@ -49,7 +49,7 @@ RECIPES = {
     "cartpole-apex-dqn": Recipe("apex-dqn", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-impala": Recipe("impala", "CartPole-v1", 1_500_000, 475, stop=490),
     "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 300_000, 475, stop=490),
-    "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 300_000, 200, greedy=True),
+    "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, stop=220),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=220),
     "memory-lstm": Recipe(
@@ -58,7 +58,7 @@ RECIPES = {
     ),
     "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 500_000, 0),
     "halfcheetah-recurrent-ppo": Recipe("recurrent-ppo", "HalfCheetah-v5", 1_000_000, 1_500),
-    "pong-impala": Recipe("impala", "ALE/Pong-v5", 4_000_000, 18, greedy=True, stop=18.5, seeds=(0,)),
+    "pong-impala": Recipe("impala", "ALE/Pong-v5", 3_000_000, 18, greedy=True, stop=17.5, seeds=(0,)),
     "pong-recurrent-ppo": Recipe("recurrent-ppo", "ALE/Pong-v5", 2_000_000, 18, greedy=True, stop=18.5, seeds=(0,)),
     "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=15.0, seeds=(0,)),
 }  # fmt: skip

@@ -19,7 +19,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
     "ppo-cartpole": ("recurrent-ppo", "CartPole-v1", {"envs": 256, "unroll": 16, "minibatches": 2}),
     "apex-dqn-cartpole": ("apex-dqn", "CartPole-v1", {"samples_per_insert": 0.0}),
-    "impala-pong": ("impala", "ALE/Pong-v5", {"envs": 16, "unroll": 20, "batch": 32, "torso": "nature"}),
+    "impala-pong": ("impala", "ALE/Pong-v5", {"batch": 32, "replay": 0, "torso": "nature"}),
     "ppo-pong": ("recurrent-ppo", "ALE/Pong-v5", {"envs": 16, "unroll": 32, "torso": "nature"}),
     "apex-dqn-pong": ("apex-dqn", "ALE/Pong-v5", {"samples_per_insert": 0.0, "replay": 50_000, "torso": "nature"}),
 }

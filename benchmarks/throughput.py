@@ -98,7 +98,8 @@ CASES = {
         what="128-128 MLP, uniform replay, batches of 64, 8 samples per environment step",
     ),
     "pong-impala": Case(
-        "impala", "ALE/Pong-v5", {**FOREVER, "envs": 16, "unroll": 16, "batch": 32, "torso": "nature"}, 512, 1,
+        "impala", "ALE/Pong-v5",
+        {**FOREVER, "envs": 16, "unroll": 16, "batch": 32, "replay": 0, "torso": "nature"}, 512, 1,
         (
             sample_factory(
                 *PONG, "--", "--num_workers=2", "--num_envs_per_worker=8", "--worker_num_splits=2", "--rollout=32",

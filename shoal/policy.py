@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import torch
 
 from shoal.api import Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, make
@@ -48,9 +49,12 @@ class Policy:
         if envs < 1:
             raise UsageError(f"expected at least 1 environment, found {envs}")
         env = evaluation_envs(self.cfg, min(envs, episodes), seed)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
         try:
             return Episodes(env, self.fresh_agent(seed), episodes, seed, greedy).play()
         finally:
+            torch.set_num_threads(threads)
             env.close()
 
     def fresh_agent(self, seed: int) -> Agent:

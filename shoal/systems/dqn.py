@@ -97,7 +97,7 @@ CLASSIC: dict[str, Any] = dict(
     steps=150_000, anneal=True, batch=64, samples_per_insert=16.0, target_period=200,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=300_000, learning_rate=5e-4, anneal=True, batch=128, samples_per_insert=32.0, target_period=250,
+    steps=500_000, learning_rate=5e-4, anneal=True, batch=128, samples_per_insert=32.0, target_period=250,
     hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
