@@ -170,16 +170,21 @@ def _import(package: str) -> bool:
 
 
 def _did_you_mean(name: str, names: list[str]) -> str:
-    lowered = {other.lower(): other for other in sorted(names)}
-    begun = [other for other in lowered if other.startswith(name.lower())] if len(name) > 4 else []
-    if begun:
-        return f"; did you mean {lowered[max(begun) if len(begun) < 4 else begun[0]]!r}?"
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=5, cutoff=0.6)
+    """The nearest of ``names``; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
+    asked = name.lower()
+    whole = "/" in name
+    plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
+    known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
+    versions = [other for other in known if other.rpartition("-v")[0] == asked]
+    begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
+    if versions or begun:
+        return f"; did you mean {known[max(versions) if versions else min(begun, key=len)]!r}?"
+    close = difflib.get_close_matches(asked, known, n=5, cutoff=0.6)
     if not close:
         return ""
-    best = difflib.SequenceMatcher(None, name.lower(), close[0]).ratio()
-    ties = [o for o in close if difflib.SequenceMatcher(None, name.lower(), o).ratio() >= best]
-    return f"; did you mean {lowered[max(ties)]!r}?"
+    best = difflib.SequenceMatcher(None, asked, close[0]).ratio()
+    ties = [other for other in close if difflib.SequenceMatcher(None, asked, other).ratio() >= best]
+    return f"; did you mean {known[max(ties)]!r}?"
 
 
 def _load(module: str, env: str) -> Any:

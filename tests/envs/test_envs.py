@@ -99,6 +99,9 @@ def test_no_velocity_is_a_slice() -> None:
     [
         ("CartPol-v1", {}, "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("CartPole", {}, "unknown environment 'CartPole'; did you mean 'CartPole-v1'?"),
+        ("Pong-v5", {}, "unknown environment 'Pong-v5'; did you mean 'ALE/Pong-v5'?"),
+        ("pong", {}, "unknown environment 'pong'; did you mean 'ALE/Pong-v5'?"),
+        ("Pongg-v5", {}, "unknown environment 'Pongg-v5'; did you mean 'ALE/Pong-v5'?"),
         ("ALE/Pon-v5", {}, "unknown environment 'ALE/Pon-v5'; did you mean 'ALE/Pong-v5'?"),
         ("toy:bandit", {}, "unknown environment 'toy:bandit'; did you mean 'toy:bandit-identity'?"),
         ("zzzzqqqq", {}, "unknown environment 'zzzzqqqq'"),
