@@ -110,9 +110,10 @@ def summary() -> None:
         if not results:
             lines.append(f"| {name} | - | not yet run | {recipe.required:g} | | | |")
             continue
+        scored = "greedy_return" if recipe.greedy else "training_return"
         cells = [
             ", ".join(str(r["seed"]) for r in results),
-            " / ".join(f"{r['score']:.1f}" for r in results),
+            " / ".join(f"{r[scored]:.1f}" for r in results),
             f"{recipe.required:g}" if recipe.required else "-",
             " / ".join(f"{r['greedy_return']:.1f}" for r in results),
             " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
