@@ -106,7 +106,7 @@ def summary() -> None:
     """Write summary.md and one plot per environment from what is recorded."""
     lines = ["| recipe | seeds | score | required | greedy | steps | wall time |", "|---|---|---|---|---|---|---|"]
     for name, recipe in RECIPES.items():
-        results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).glob("seed-?.json"))]
+        results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).rglob("seed-?.json"))]
         if not results:
             lines.append(f"| {name} | - | not yet run | {recipe.required:g} | | | |")
             continue
@@ -136,7 +136,7 @@ def plot(env: str) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     drawn = False
     for i, name in enumerate(n for n, r in RECIPES.items() if r.env == env):
-        for path in sorted((RESULTS / name).glob("seed-?.csv")):
+        for path in sorted((RESULTS / name).rglob("seed-?.csv")):
             with path.open() as f:
                 rows = [r for r in csv.DictReader(f) if r["episode_return"]]
             returns = [float(r["episode_return"]) for r in rows]
