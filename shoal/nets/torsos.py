@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -51,11 +51,10 @@ class PixelConv2d(nn.Conv2d):
 class ImageTorso(nn.Module):
     """Convolutions, then (unless ``fc`` is 0) one fully connected layer of ``fc`` units and a relu."""
 
-    def __init__(self, convs: nn.Module, channels: int, h: int, w: int, fc: int, layer_norm: bool):
+    def __init__(self, convs: nn.Module, h: int, w: int, fc: int, layer_norm: bool):
         super().__init__()
         self.convs = convs
-        with torch.no_grad():
-            flat = convs(torch.zeros(1, channels, h, w)).numel()
+        flat = _flat(convs, h, w)
         self.features = fc or flat
         self.fc: nn.Module = MLP((flat, fc), "relu", layer_norm) if fc else nn.Identity()
 
@@ -70,7 +69,7 @@ class NatureCNN(ImageTorso):
     def __init__(self, channels: int, h: int, w: int, fc: int = 512, layer_norm: bool = False):
         small = min(h, w) < SMALL
         kernels = ((3, 2, 1), (3, 2, 1), (3, 1, 1)) if small else ((8, 4, 0), (4, 2, 0), (3, 1, 0))
-        super().__init__(_plain(channels, (32, 64, 64), kernels), channels, h, w, fc, layer_norm)
+        super().__init__(_plain(channels, (32, 64, 64), kernels), h, w, fc, layer_norm)
         self.small = small
 
 
@@ -92,8 +91,25 @@ class ImpalaResNet(ImageTorso):
             convs = _plain(channels, (16, 32), ((3, 2, 1), (3, 2, 1)) if small else ((8, 4, 0), (4, 2, 0)))
         else:
             convs = nn.Sequential(_Section(channels, 16, PixelConv2d), _Section(16, 32), _Section(32, 32), nn.ReLU())
-        super().__init__(convs, channels, h, w, fc, layer_norm)
+        super().__init__(convs, h, w, fc, layer_norm)
         self.small = small
+
+
+def _flat(convs: nn.Module, h: int, w: int) -> int:
+    """Numbers that ``convs`` make of an image. Counted, not tried: a trial on the meta device imports sympy (2 s)."""
+    channels, sides = 0, [h, w]
+    for layer in convs.modules():
+        if not isinstance(layer, (nn.Conv2d, nn.MaxPool2d)):
+            continue
+        if isinstance(layer, nn.Conv2d):
+            channels = layer.out_channels
+        kernel, stride, pad = (v[0] if isinstance(v, tuple) else int(v) for v in _geometry(layer))
+        sides = [(n + 2 * pad - kernel) // stride + 1 for n in sides]
+    return channels * sides[0] * sides[1]
+
+
+def _geometry(layer: nn.Conv2d | nn.MaxPool2d) -> tuple[Any, Any, Any]:
+    return layer.kernel_size, layer.stride, layer.padding
 
 
 def _plain(channels: int, widths: Sequence[int], kernels: Sequence[tuple[int, int, int]]) -> nn.Sequential:
