@@ -7,8 +7,9 @@ or the preset that ``--preset auto`` chooses, so that these are the results a us
 
 Per seed it keeps, in ``benchmarks/results/learning/RECIPE``: the configuration, the learning curve (mean return of
 the last 100 training episodes against steps and seconds), and 100 evaluation episodes of the final policy with the
-greedy action. ``score`` is what the recipe is judged by: value-based systems explore while they train, so theirs is
-the greedy evaluation; the others' is the mean of the last 100 training episodes, sampled from the policy.
+greedy action (30 on Atari). ``score`` is what the recipe is judged by: the greedy evaluation for value-based systems,
+which explore while they train, and on Atari; for the rest the mean of the last 100 training episodes, sampled from the
+policy.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ class Recipe:
     stop: float | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> str:
+        """The result that is the score."""
+        return "greedy_return" if self.greedy else "training_return"
 
 
 RECIPES = {
@@ -80,11 +86,12 @@ def run(name: str, seed: int) -> dict[str, Any]:
         shutil.copy(path / "config.json", folder / f"seed-{seed}.config.json")
         thin(path, folder / f"seed-{seed}.csv")
     result = {
-        "recipe": name, "seed": seed, "score": mean(evaluation) if recipe.greedy else report.episode_return,
-        "required": recipe.required, "training_return": report.episode_return, "greedy_return": mean(evaluation),
-        "greedy_episodes": len(evaluation), "steps": report.steps, "updates": report.updates,
-        "seconds": report.seconds, "ended_by": report.reason, "machine": platform.processor() or platform.machine(),
+        "recipe": name, "seed": seed, "required": recipe.required, "training_return": report.episode_return,
+        "greedy_return": mean(evaluation), "greedy_episodes": len(evaluation), "steps": report.steps,
+        "updates": report.updates, "seconds": report.seconds, "ended_by": report.reason,
+        "machine": platform.processor() or platform.machine(),
     }  # fmt: skip
+    result["score"] = result[recipe.scored]
     (folder / f"seed-{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"{name} seed {seed}: score {result['score']:.1f} (required {recipe.required:g}), "
           f"{report.steps} steps in {report.seconds:.0f} s", flush=True)  # fmt: skip
@@ -110,10 +117,9 @@ def summary() -> None:
         if not results:
             lines.append(f"| {name} | - | not yet run | {recipe.required:g} | | | |")
             continue
-        scored = "greedy_return" if recipe.greedy else "training_return"
         cells = [
             ", ".join(str(r["seed"]) for r in results),
-            " / ".join(f"{r[scored]:.1f}" for r in results),
+            " / ".join(f"{r[recipe.scored]:.1f}" for r in results),
             f"{recipe.required:g}" if recipe.required else "-",
             " / ".join(f"{r['greedy_return']:.1f}" for r in results),
             " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
@@ -136,12 +142,12 @@ def plot(env: str) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     drawn = False
     for i, name in enumerate(n for n, r in RECIPES.items() if r.env == env):
-        for path in sorted((RESULTS / name).rglob("seed-?.csv")):
+        for j, path in enumerate(sorted((RESULTS / name).rglob("seed-?.csv"))):
             with path.open() as f:
                 rows = [r for r in csv.DictReader(f) if r["episode_return"]]
             returns = [float(r["episode_return"]) for r in rows]
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
-                label = name if path.stem.endswith("0") else None
+                label = None if j else name
                 axis.plot([float(r[x]) for r in rows], returns, color=f"C{i}", label=label, alpha=0.8)
             drawn = True
     if drawn:

@@ -80,7 +80,7 @@ PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
     max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
-ATARI: dict[str, Any] = dict(  # the paper's optimiser: Adam's equal steps in all weights drown the policy's signal
+ATARI: dict[str, Any] = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
     steps=5_000_000, envs=16, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
     learning_rate=6e-4, optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow",
