@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,28 +27,34 @@ class TrajectoryReplay:
     Each gradient step learns from the fresh ones and from ``ratio`` times as many drawn uniformly, with replacement,
     from all that are kept (the fresh ones among them).
 
-    Tensors are stored as they come, [T, columns, ...] and recurrent states and versions [columns, ...].
+    Tensors are stored as they come, [T, columns, ...] and recurrent states and versions [columns, ...]; but of
+    observations that are stacks of ``stack`` frames, each frame once.
     """
 
-    def __init__(self, capacity: int, ratio: float, seed: int) -> None:
-        self.capacity, self.ratio = capacity, ratio
+    def __init__(self, capacity: int, ratio: float, seed: int, stack: int = 1) -> None:
+        self.capacity, self.ratio, self.stack = capacity, ratio, stack
         self.random = torch.Generator().manual_seed(seed)
         self.kept: Tensors = {}
         self.size = self.next = 0
 
     def mix(self, batch: Batch) -> Batch:
         """The batch, followed by columns from the memory; a copy."""
+        items = dict(batch.items)
+        if self.stack > 1:
+            items["obs"] = frames_of(items["obs"])
         if not self.kept:
-            self.kept = {k: _room(k, v, self.capacity) for k, v in batch.items.items()}
-        count = next(v.shape[column_axis(k)] for k, v in batch.items.items())
+            self.kept = {k: _room(k, v, self.capacity) for k, v in items.items()}
+        count = next(v.shape[column_axis(k)] for k, v in items.items())
         fresh = torch.arange(self.next, self.next + count) % self.capacity
-        for k, v in batch.items.items():
+        for k, v in items.items():
             self.kept[k].index_copy_(column_axis(k), fresh.to(v.device), v)
         self.next = (self.next + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         drawn = torch.randint(self.size, (round(self.ratio * count),), generator=self.random)
         columns = torch.cat([fresh, drawn])
         mixed = {k: v.index_select(column_axis(k), columns.to(v.device)) for k, v in self.kept.items()}
+        if self.stack > 1:
+            mixed["obs"] = stacks_of(mixed["obs"], mixed["first"])
         return batch._replace(items=mixed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,11 +65,30 @@ class TrajectoryReplay:
         self.random.set_state(state["random"])
 
 
-def replay_nbytes(capacity: int, step: int, spec: Spec, envs: int) -> int:
+def frames_of(stacks: Tensor) -> Tensor:
+    """Stacks of S frames, the newest last, [T, columns, S, ...] -> each frame once, [S - 1 + T, columns, ...]."""
+    return torch.cat([stacks[0, :, :-1].transpose(0, 1), stacks[:, :, -1]])
+
+
+def stacks_of(frames: Tensor, first: Tensor) -> Tensor:
+    """The stacks that ``frames_of`` took apart. first [T, columns]: where an episode begins; frames before it are 0."""
+    steps = len(first)
+    older = len(frames) - steps
+    out = torch.stack([frames[k : k + steps] for k in range(older + 1)], 2)
+    for t, column in first[1:].nonzero().tolist():  # few; the first stack was stored with its own blanks
+        for age in range(min(older, steps - 1 - t)):
+            out[t + 1 + age, column, : older - age] = 0
+    return out
+
+
+def replay_nbytes(capacity: int, step: int, spec: Spec, envs: int, stack: int = 1) -> int:
     """Bytes of a TrajectoryReplay of ``capacity`` trajectories (0: none), where an item of ``spec`` brings ``envs``.
     UsageError if it cannot hold the ``step`` fresh ones of one gradient step."""
     if capacity and capacity < step:
         raise UsageError(f"replay ({capacity} trajectories) must hold at least one gradient step's ({step})")
+    if stack > 1:
+        rows, columns, _, *frame = spec["obs"].shape
+        spec = {**spec, "obs": replace(spec["obs"], shape=(rows + stack - 1, columns, *frame))}
     return capacity * spec_nbytes(spec) // envs
 
 

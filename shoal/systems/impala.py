@@ -176,7 +176,7 @@ def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: Params
     learner = SGDLearner(
         VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device,
         parts=max(1, cfg.envs // (cfg.batch or cfg.envs)),
-        replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed) if cfg.replay else None,
+        replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env_spec(cfg).stack) if cfg.replay else None,
     )  # fmt: skip
     return LearnerRole(ctx, learner, trajectories, params)
 
@@ -194,7 +194,7 @@ def program(cfg: Config) -> Program:
     )  # fmt: skip
     p.role(
         "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        memory=replay_nbytes(cfg.replay, cfg.batch or cfg.envs, spec, cfg.envs),
+        memory=replay_nbytes(cfg.replay, cfg.batch or cfg.envs, spec, cfg.envs, env_spec(cfg).stack),
         trajectories=trajectories.reader(count), params=params.writer(),
     )  # fmt: skip
     return p

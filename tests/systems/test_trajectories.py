@@ -10,6 +10,7 @@ import torch
 
 from shoal.algos.trajectories import TrajectoryReplay
 from shoal.api import Batch, UsageError
+from shoal.envs import EnvOptions, make
 from shoal.systems import load
 
 T = 3
@@ -76,3 +77,32 @@ def test_impala_says_what_its_memory_takes_and_refuses_one_below_a_gradient_step
     assert impala.program(config).memory()["learner"] == 100 * item // 4
     with pytest.raises(UsageError, match=r"replay \(3 trajectories\)"):
         impala.program(impala.Config(env="CartPole-v1", envs=4, replay=3))
+
+
+@pytest.mark.parametrize("life_loss", [False, True])
+def test_frames_kept_once_give_the_stacks_back(life_loss: bool) -> None:
+    """On episodes of at most 7 steps that begin anywhere in a trajectory, at its edges too."""
+    impala = load("impala")
+    options = EnvOptions(max_episode_steps=7, life_loss=life_loss)
+    env = make("ALE/Breakout-v5", 3, 5, options)
+    rng = np.random.default_rng(0)
+    replay = TrajectoryReplay(capacity=6, ratio=0.0, seed=0, stack=4)
+    obs, first, began = env.reset(5), np.ones(3, bool), 0
+    for _ in range(12):
+        stacks, firsts = [], []
+        for t in range(6):
+            stacks.append(obs["obs"].copy())
+            firsts.append(first.copy())
+            if t < 5:  # the next trajectory begins with the last observation of this one
+                step = env.step(rng.integers(0, 4, 3))
+                obs, first = step.obs, ~step.valid
+        items = {"obs": torch.from_numpy(np.stack(stacks)), "first": torch.from_numpy(np.stack(firsts))}
+        began += int(items["first"][1:].sum())
+        assert torch.equal(replay.mix(Batch(items)).items["obs"], items["obs"])
+    env.close()
+    assert began >= 12
+    assert replay.kept["obs"].shape == (4 + 5, 6, 84, 84)
+    config = impala.Config(env="ALE/Breakout-v5", envs=4, unroll=5, replay=8)
+    spec = impala.trajectory_spec(config)
+    rest = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for name, f in spec.items() if name != "obs") // 4
+    assert impala.program(config).memory()["learner"] == 8 * (rest + 9 * 84 * 84)
