@@ -25,13 +25,11 @@ def spec(env: str, options: EnvOptions) -> EnvSpec:
     """What ``make`` would give. Builds one sub-environment and throws it away; starts no process."""
     key = (env, repr(options))
     if key not in _specs:
-        batch = make(env, 1, 0, options)
-        batch.close()
-        _specs[key] = batch.spec
+        make(env, 1, 0, options).close()
     return _specs[key]
 
 
-_specs: dict[tuple[str, str], EnvSpec] = {}  # building an Atari game takes a tenth of a second
+_specs: dict[tuple[str, str], EnvSpec] = {}  # of what was made: building an Atari game takes a tenth of a second
 
 
 class Codec:
@@ -84,6 +82,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
+    _specs[env, repr(options)] = batch.spec
     return batch
 
 

@@ -1,7 +1,7 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
 from shoal.ops.noise import factorised_noise, scale_noise
-from shoal.ops.optim import RMSProp
+from shoal.ops.optim import Adam, RMSProp
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
 from shoal.ops.sampling import (
     epsilon_ladder,
@@ -27,6 +27,7 @@ from shoal.ops.value import (
 )
 
 __all__ = [
+    "Adam",
     "RMSProp",
     "VTrace",
     "categorical_cross_entropy",

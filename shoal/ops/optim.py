@@ -1,4 +1,4 @@
-"""RMSProp as the papers use it: epsilon inside the square root."""
+"""The optimisers: Adam, and RMSProp as the papers use it, with epsilon inside the square root."""
 
 from __future__ import annotations
 
@@ -8,10 +8,80 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-__all__ = ["RMSProp"]
+__all__ = ["Adam", "RMSProp"]
 
 
-class RMSProp(torch.optim.Optimizer):
+def _plain(method: Any) -> Any:
+    """A method of torch's optimisers without its wrapper for torch.compile."""
+    return getattr(method, "__wrapped__", method)
+
+
+class Optimiser(torch.optim.Optimizer):
+    """What both share. torch's own would import the machinery of torch.compile at the first call of any of these
+    methods and at Adam's first step: 1.4 s and 75 MB in every learner, for nothing (docs/performance.md)."""
+
+    add_param_group = _plain(torch.optim.Optimizer.add_param_group)
+    zero_grad = _plain(torch.optim.Optimizer.zero_grad)
+    state_dict = _plain(torch.optim.Optimizer.state_dict)
+    load_state_dict = _plain(torch.optim.Optimizer.load_state_dict)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update of every parameter that has a gradient; returns the closure's loss, if one is given."""
+        loss: float | None = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(params, [p.grad for p in params if p.grad is not None], group)
+        return loss
+
+    def _slot(self, params: list[Tensor], name: str, scalar: bool = False) -> list[Tensor]:
+        """What is kept for each parameter under ``name``: zeros of its shape, or one number."""
+        for p in params:
+            if name not in self.state[p]:
+                self.state[p][name] = p.new_zeros(()) if scalar else torch.zeros_like(p)
+        return [self.state[p][name] for p in params]
+
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Adam(Optimiser):
+    """Adam (Kingma and Ba 2015, algorithm 1), by torch's fused kernel; its state is that of ``torch.optim.Adam``.
+
+    Args: params: parameters or groups; lr: step size; betas: factors of the averages of g and g^2; eps: outside the
+    root.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        if lr < 0.0:
+            raise ValueError(f"Adam: expected lr >= 0, found {lr}")
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"Adam: expected betas in [0, 1), found {betas}")
+        if eps < 0.0:
+            raise ValueError(f"Adam: expected eps >= 0, found {eps}")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        steps = self._slot(params, "step", scalar=True)
+        means, squares = self._slot(params, "exp_avg"), self._slot(params, "exp_avg_sq")
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            params, grads, means, squares, [], steps, lr=group["lr"], beta1=group["betas"][0],
+            beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+
+class RMSProp(Optimiser):
     """RMSProp with ``g / sqrt(E[g^2] - E[g]^2 + eps)`` if centred, else ``g / sqrt(E[g^2] + eps)``.
 
     ``torch.optim.RMSprop`` adds eps outside the root, which with the large eps of the papers is another
@@ -44,29 +114,6 @@ class RMSProp(torch.optim.Optimizer):
             raise ValueError(f"RMSProp: expected momentum in [0, 1), found {momentum}")
         defaults = {"lr": lr, "decay": decay, "eps": eps, "centred": centred, "momentum": momentum}
         super().__init__(params, defaults)
-
-    def _slot(self, params: list[Tensor], name: str) -> list[Tensor]:
-        for p in params:
-            if name not in self.state[p]:
-                self.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        return [self.state[p][name] for p in params]
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update of every parameter that has a gradient; returns the closure's loss, if one is given."""
-        loss: float | None = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params: list[Tensor] = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(params, [p.grad for p in params if p.grad is not None], group)
-        return loss
 
     def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         if any(g.is_sparse for g in grads):

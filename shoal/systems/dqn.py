@@ -17,7 +17,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Spec, Writer
 from shoal.data import TableSpec
 from shoal.envs import make
-from shoal.ops import RMSProp, linear
+from shoal.ops import Adam, RMSProp, linear
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
@@ -123,7 +123,7 @@ def agent(cfg: Config, seed: int = 0, replicas: int = 1, taken: int = 0) -> QAge
 def optimiser(cfg: Any, nets: torch.nn.Module) -> torch.optim.Optimizer:
     """Adam, or the paper's RMSProp (centred, decay 0.95)."""
     if cfg.optimiser == "adam":
-        return torch.optim.Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps, fused=True)
+        return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
     return RMSProp(nets.parameters(), cfg.learning_rate, decay=0.95, eps=cfg.optimiser_eps, centred=True)
 
 

@@ -18,7 +18,7 @@ from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
 from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
 from shoal.envs import make
 from shoal.nets import LiveTensors
-from shoal.ops import RMSProp, linear, vtrace
+from shoal.ops import Adam, RMSProp, linear, vtrace
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
@@ -165,7 +165,7 @@ def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: Params
     device = cfg.learner_device()
     nets = network(cfg, device).to(device)
     if cfg.optimiser == "adam":
-        optimiser: torch.optim.Optimizer = torch.optim.Adam(nets.parameters(), eps=cfg.optimiser_eps, fused=True)
+        optimiser: torch.optim.Optimizer = Adam(nets.parameters(), eps=cfg.optimiser_eps)
     else:
         optimiser = RMSProp(nets.parameters(), cfg.learning_rate, decay=0.99, eps=cfg.optimiser_eps)
     updates = cfg.steps / (cfg.unroll * (cfg.batch or cfg.envs))

@@ -15,6 +15,7 @@ from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.algos.ppo import PPOLearner, PPOSettings
 from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, UsageError, Writer
 from shoal.envs import make
+from shoal.ops import Adam
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
@@ -132,7 +133,7 @@ def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWrit
         value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, max_grad_norm=cfg.max_grad_norm,
         target_kl=cfg.target_kl, total_steps=cfg.steps,
     )  # fmt: skip
-    optimiser = torch.optim.Adam(nets.parameters(), eps=cfg.optimiser_eps, fused=True)
+    optimiser = Adam(nets.parameters(), eps=cfg.optimiser_eps)
     return LearnerRole(ctx, PPOLearner(nets, optimiser, settings, ctx.seed), rollouts, params)
 
 

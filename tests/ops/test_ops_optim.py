@@ -1,0 +1,184 @@
+"""The optimisers against torch's Adam, an oracle of RMSProp and the fact sheets' worked numbers."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from shoal.ops import Adam, RMSProp
+
+
+def close(found, *expected, tol=1e-6):
+    np.testing.assert_allclose(np.asarray(found, dtype=np.float64).ravel(), expected, atol=tol, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------ Adam
+def test_adam_is_torchs_and_takes_its_state() -> None:
+    """Bit for bit, from a state that torch's own left on; a parameter without a gradient is left alone."""
+    torch.manual_seed(0)
+    ours, idle = torch.nn.Parameter(torch.randn(7, 3)), torch.nn.Parameter(torch.ones(2))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    reference = torch.optim.Adam([theirs], lr=3e-3, betas=(0.8, 0.99), eps=1e-5, fused=True)
+    optimiser = Adam([ours], lr=3e-3, betas=(0.8, 0.99), eps=1e-5)
+    for step in range(6):
+        theirs.grad = torch.randn(7, 3)
+        ours.grad = theirs.grad.clone()
+        reference.step()
+        if step < 3:
+            optimiser.step()
+        elif step == 3:  # goes on from theirs
+            ours = torch.nn.Parameter(theirs.detach().clone())
+            optimiser = Adam([ours, idle], lr=1.0)
+            state = copy.deepcopy(reference.state_dict())
+            state["param_groups"][0]["params"].append(1)
+            optimiser.load_state_dict(state)
+        else:
+            optimiser.step()
+        assert torch.equal(ours, theirs), step
+    assert torch.equal(idle, torch.ones(2)) and idle not in optimiser.state
+
+
+@pytest.mark.parametrize("wrong", [dict(lr=-1), dict(betas=(0.9, 1.0)), dict(eps=-1e-8)])
+def test_adam_refuses_what_makes_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Adam: expected"):
+        Adam([torch.zeros(1)], **wrong)
+
+
+def test_optimisers_do_not_import_the_compiler() -> None:
+    """It takes 1.4 s and 75 MB; torch's own import it to make an optimiser."""
+    told = """if True:
+        import copy, sys, torch
+        from shoal.ops import Adam, RMSProp
+        for kind in (Adam, RMSProp):
+            p = torch.nn.Parameter(torch.ones(3))
+            one = kind([p])
+            one.zero_grad()
+            p.sum().backward()
+            one.step()
+            one.load_state_dict(copy.deepcopy(one.state_dict()))
+        sys.exit("torch._dynamo" in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", told], timeout=60).returncode == 0
+
+
+# --------------------------------------------------------------------------------------- RMSProp
+def test_rmsprop_refuses_what_makes_no_sense():
+    with pytest.raises(ValueError, match="expected eps > 0, found 0"):
+        RMSProp([torch.zeros(1)], eps=0)
+
+
+def run(optimiser, params, grads):
+    """Feed flat gradients; returns the flat parameters after each step."""
+    history = []
+    for grad in grads:
+        at = 0
+        for p in params:
+            p.grad = torch.tensor(grad[at : at + p.numel()], dtype=p.dtype).view_as(p)
+            at += p.numel()
+        optimiser.step()
+        history.append(torch.cat([p.detach().flatten() for p in params]).numpy())
+    return np.array(history)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("lr", "decay", "eps"), [(2.5e-4, 0.95, 0.01), (7e-4, 0.99, 0.1), (6.25e-5, 0.95, 1.5e-7)])
+def test_rmsprop_oracle(centred, momentum, lr, decay, eps):
+    rng = np.random.default_rng(0)
+    start, grads = rng.normal(size=11), rng.normal(size=(25, 11))
+    params = [torch.tensor(start[:6]).view(2, 3).requires_grad_(), torch.tensor(start[6:]).requires_grad_()]
+    optimiser = RMSProp(params, lr=lr, decay=decay, eps=eps, centred=centred, momentum=momentum)
+    found = run(optimiser, params, grads)
+    expected = oracles.rmsprop(start, grads, lr, decay, eps, centred, momentum)
+    np.testing.assert_allclose(found - start, expected - start, rtol=1e-9, atol=1e-14)
+
+
+def test_dqn_trap_eps_inside():
+    """dqn-family.md 6: E[g^2] = .04, E[g] = .1, eps = .01: denominator .2, torch's .1832."""
+    steps = {}
+    for cls, kind in ((RMSProp, {"centred": True}), (torch.optim.RMSprop, {"centered": True})):
+        p = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        decay = {"decay": 0.5} if cls is RMSProp else {"alpha": 0.5}
+        optimiser = cls([p], lr=1.0, eps=0.01, **decay, **kind)
+        p.grad = torch.ones(1, dtype=torch.float64)
+        optimiser.step()
+        optimiser.state[p]["square_avg"].fill_(2 * 0.04 - 0.1**2)  # after one more gradient of .1: .04
+        optimiser.state[p]["grad_avg"].fill_(0.1)  # stays .1
+        before = p.item()
+        p.grad = torch.full((1,), 0.1, dtype=torch.float64)
+        optimiser.step()
+        steps[cls] = 0.1 / (before - p.item())
+    close(steps[RMSProp], 0.2, tol=1e-12)
+    close(steps[torch.optim.RMSprop], 0.1832, tol=1e-4)
+
+
+def test_a3c_item_3():
+    """a3c-unreal.md 4.3: g = .01 and .0499, steps .00211058 and .00361599."""
+    p = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimiser = RMSProp([p], lr=7e-4, decay=0.99, eps=0.1)
+    one = run(optimiser, [p], [[1.0]])[0, 0]
+    close(optimiser.state[p]["square_avg"], 0.01, tol=1e-12)
+    two = run(optimiser, [p], [[2.0]])[0, 0]
+    close(optimiser.state[p]["square_avg"], 0.0499, tol=1e-12)
+    close([-one, one - two], 0.00211058, 0.00361599, tol=5e-9)
+
+
+def test_rmsprop_constant_large_gradient_stays_finite():
+    """Rounding makes the centred variance negative, by more than Ape-X's eps of 1.5e-7, for a constant gradient."""
+    p = torch.zeros(64, requires_grad=True)
+    optimiser = RMSProp([p], lr=1e-4, decay=0.95, eps=1.5e-7, centred=True)
+    grad = torch.linspace(1.0, 300.0, 64)
+    negative = False
+    for _ in range(400):
+        p.grad = grad.clone()
+        optimiser.step()
+        variance = optimiser.state[p]["square_avg"] - optimiser.state[p]["grad_avg"] ** 2
+        negative |= bool((variance < -1.5e-7).any())
+    assert negative and torch.isfinite(p).all()
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_rmsprop_resumes_from_its_state_dict(centred, momentum):
+    rng = np.random.default_rng(1)
+    grads = rng.normal(size=(10, 5))
+    kind = {"lr": 1e-3, "centred": centred, "momentum": momentum}
+    p = torch.zeros(5, requires_grad=True)
+    whole = run(RMSProp([p], **kind), [p], grads)
+    p = torch.zeros(5, requires_grad=True)
+    first = RMSProp([p], **kind)
+    run(first, [p], grads[:4])
+    saved, q = copy.deepcopy(first.state_dict()), p.detach().clone().requires_grad_()
+    second = RMSProp([q])
+    second.load_state_dict(saved)
+    assert np.array_equal(run(second, [q], grads[4:]), whole[4:])
+
+
+def test_rmsprop_skips_missing_gradients_and_keeps_groups_apart():
+    a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
+    optimiser = RMSProp([{"params": [a, c]}, {"params": [b], "lr": 0.5}], lr=0.1, decay=0.0, eps=1e-12)
+    a.grad, b.grad = torch.tensor([3.0, -2.0]), torch.tensor([3.0, -2.0])
+    optimiser.step()
+    close(a.detach(), 0.9, 1.1, tol=1e-5)
+    close(b.detach(), 0.5, 1.5, tol=1e-5)
+    assert torch.equal(c, torch.ones(2)) and c not in optimiser.state
+
+
+def test_rmsprop_closure():
+    p = torch.tensor([2.0], requires_grad=True)
+    optimiser = RMSProp([p], lr=0.1)
+
+    def closure():
+        optimiser.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        return float(loss.detach())
+
+    losses = [optimiser.step(closure) for _ in range(30)]
+    assert losses[0] == 4.0 and losses[-1] < 0.5
