@@ -25,6 +25,7 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SHOAL = "shoal"
+LOAD_AT_START = os.getloadavg()[0]
 
 Figures = dict[str, Any]
 
@@ -183,7 +184,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
-        "load_at_start": os.getloadavg()[0],
+        "load_at_start": LOAD_AT_START,
     }
 
 

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "export_module": {"algos"},
     "video": {"policy", "envs", "roles"},
     "run": ANYTHING,  # the front door
+    "preload": ANYTHING,
     "profiling": ANYTHING,
     "__init__": ANYTHING,
     "cli": ANYTHING,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shoal.nets.pixels import channels_last
 from shoal.nets.precision import compute_dtype
 
 Activation = Literal["tanh", "relu"]
@@ -42,7 +43,7 @@ class PixelConv2d(nn.Conv2d):
     cheaper (docs/performance.md) and, in bfloat16, exact: it holds each byte but not its 255th."""
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = channels_last(x)
         if x.dtype != torch.uint8:
             return self._conv_forward(x.to(self.weight.dtype), self.weight, self.bias)
         return self._conv_forward(x.to(compute_dtype(x.device)), self.weight * (1 / 255), self.bias)
@@ -90,7 +91,9 @@ class ImpalaResNet(ImageTorso):
         if depth == "shallow":
             convs = _plain(channels, (16, 32), ((3, 2, 1), (3, 2, 1)) if small else ((8, 4, 0), (4, 2, 0)))
         else:
-            convs = nn.Sequential(_Section(channels, 16, PixelConv2d), _Section(16, 32), _Section(32, 32), nn.ReLU())
+            convs = nn.Sequential(
+                _Section(channels, 16, PixelConv2d), _Section(16, 32), _Section(32, 32), nn.ReLU(inplace=True)
+            )
         super().__init__(convs, h, w, fc, layer_norm)
         self.small = small
 
@@ -116,7 +119,7 @@ def _plain(channels: int, widths: Sequence[int], kernels: Sequence[tuple[int, in
     layers: list[nn.Module] = []
     for inputs, outputs, (kernel, stride, pad) in zip((channels, *widths[:-1]), widths, kernels, strict=True):
         conv = nn.Conv2d if layers else PixelConv2d
-        layers += [conv(inputs, outputs, kernel, stride, pad), nn.ReLU()]
+        layers += [conv(inputs, outputs, kernel, stride, pad), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
 
 

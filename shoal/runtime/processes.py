@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-PRELOAD = ["torch", "numpy", "numba", "cloudpickle", "gymnasium", "shoal.runtime.child"]
+PRELOAD = ["shoal.preload"]
 _THREADING = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

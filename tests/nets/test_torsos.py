@@ -6,6 +6,7 @@ import torch
 
 from shoal.api import Observation, UsageError
 from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
+from shoal.nets.pixels import channels_last
 
 IMAGE = Observation((4, 84, 84), "uint8", "image")
 SMALL = Observation((3, 20, 20), "uint8", "image")
@@ -152,3 +153,21 @@ def test_shapes_alone_import_no_sympy() -> None:
 def test_features_are_counted_as_the_convolutions_make_them(h: int, w: int) -> None:
     for torso in (NatureCNN(3, h, w, fc=0), ImpalaResNet(3, h, w, fc=0), ImpalaResNet(3, h, w, "shallow", fc=0)):
         assert torso(torch.zeros(2, 3, h, w)).shape == (2, torso.features)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 84, 84), (2, 4, 5, 7), (0, 4, 9, 9), (2, 3, 8, 8), (2, 1, 8, 8)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_channels_last_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randint(0, 256, shape).to(dtype)
+    for images in (x, x.flip(0), x[:, :, 1:]):  # the last is a view
+        ours, theirs = channels_last(images), images.contiguous(memory_format=torch.channels_last)
+        assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_a_torso_can_be_traced_although_its_bytes_are_reordered_outside_torch() -> None:
+    torso = NatureCNN(4, 84, 84)
+    one, other = (torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8) for _ in range(2))
+    traced = torch.jit.trace(torso, (one,))  # type: ignore[no-untyped-call]
+    exported = torch.export.export(torso, (one,)).module()
+    assert torch.allclose(traced(other), torso(other)) and torch.allclose(exported(other), torso(other))
