@@ -212,16 +212,26 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def publish(name: str, about: str, tables: Mapping[str, str], data: Any, smoke: bool) -> None:
-    """Print the tables, and keep them and the raw figures in ``benchmarks/results/NAME`` unless it was a smoke run."""
+def publish(name: str, about: str, tables: Mapping[str, str], figures: Mapping[str, Any], smoke: bool) -> None:
+    """Print the tables, and keep them and their raw figures in ``benchmarks/results/NAME`` unless it was a smoke run.
+    Both are keyed by case; cases of earlier runs stay, each with the machine as it was then."""
     facts = machine()
-    text = f"# {name}\n\n{about.strip()}\n\n" + ", ".join(f"{k} {v}" for k, v in facts.items() if v is not None) + "\n"
-    text += "".join(f"\n## {title}\n\n{body}\n" for title, body in tables.items())
-    print("\n" + text, flush=True)
+    cases = {c: {"machine": facts, "table": body, "figures": figures.get(c)} for c, body in tables.items()}
+    print("\n" + _markdown(name, about, cases), flush=True)
     if smoke:
         return
     folder = RESULTS / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps({"machine": facts, "figures": data}, indent=1) + "\n")
-    (folder / "results.md").write_text(text)
+    kept = folder / "results.json"
+    cases = {**(json.loads(kept.read_text()) if kept.exists() else {}), **cases}
+    kept.write_text(json.dumps(cases, indent=1) + "\n")
+    (folder / "results.md").write_text(_markdown(name, about, cases))
     print(f"wrote {folder}", flush=True)
+
+
+def _markdown(name: str, about: str, cases: Mapping[str, Mapping[str, Any]]) -> str:
+    out = f"# {name}\n\n{about.strip()}\n"
+    for title, case in cases.items():
+        facts = ", ".join(f"{k} {v}" for k, v in case["machine"].items() if v is not None)
+        out += f"\n## {title}\n\n{case['table']}\n\n{facts}\n"
+    return out

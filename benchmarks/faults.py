@@ -48,7 +48,7 @@ def main() -> int:
         [f"{kills} kills", int(last["restarts"]), median(back), max(back), late[0], steps],
         [f"{kills} without a kill", 0, median(control), max(control), late[1], steps],
     ]
-    publish("faults", __doc__ or "", {"Killed actors": table(columns, table_rows)}, data, args.smoke)
+    publish("faults", __doc__ or "", {"killed actors": table(columns, table_rows)}, {"killed actors": data}, args.smoke)
     return 0 if args.smoke or max(back) <= 10 else 1
 
 

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from ours import configuration, options
 
+from shoal.runtime.processes import keep_freed_memory
+
 ROUNDS = 3
 
 
@@ -92,6 +94,7 @@ def network(cfg: Any, module: Any, minibatch: int, seconds: float) -> tuple[floa
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as in a run
     module, cfg = configuration(args)
     env = environment(cfg, args.seconds)
     inference, gradient = network(cfg, module, args.minibatch, args.seconds)

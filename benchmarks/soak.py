@@ -60,7 +60,7 @@ def main() -> int:
     columns = ("case", "minutes", "memory MB", "MB/min", "shared MB", "MB/min", "descriptors", "growth", "threads",
                "growth", "verdict")  # fmt: skip
     body = table(columns, [[name, *row] for name, row in zip(figures, rows, strict=True)])
-    publish("soak", __doc__ or "", {"After the warm-up": body}, figures, args.smoke)
+    publish("soak", __doc__ or "", {"after the warm-up": body}, {"after the warm-up": figures}, args.smoke)
     return 0 if args.smoke or all(passed(figures[name]) for name in sampled) else 1
 
 

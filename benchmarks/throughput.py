@@ -99,7 +99,7 @@ CASES = {
     ),
     "pong-impala": Case(
         "impala", "ALE/Pong-v5",
-        {**FOREVER, "envs": 16, "unroll": 16, "batch": 32, "replay": 0, "torso": "nature"}, 512, 1,
+        {**FOREVER, "envs": 32, "unroll": 16, "batch": 32, "queue": 2, "replay": 0, "torso": "nature"}, 512, 1,
         (
             sample_factory(
                 *PONG, "--", "--num_workers=2", "--num_envs_per_worker=8", "--worker_num_splits=2", "--rollout=32",

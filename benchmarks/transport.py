@@ -252,7 +252,8 @@ def main() -> None:
         "between two processes": markdown(["items", "K items/s", "GB/s", "reader's CPU, us each", "Shoal is x"], rows),
         "the rest": markdown(["what", "figure"], facts),
     }
-    publish("transport", __doc__ or "", tables, {"rings": rings, "others": others, "rest": facts}, args.smoke)
+    figures = {"between two processes": {"rings": rings, "others": others}, "the rest": facts}
+    publish("transport", __doc__ or "", tables, figures, args.smoke)
 
 
 if __name__ == "__main__":
