@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from shoal.ops import _check
 
@@ -85,9 +86,7 @@ def huber(delta: Tensor, kappa: float = 1.0) -> Tensor:
     """
     if kappa <= 0.0:
         raise ValueError(f"huber: expected kappa > 0, found {kappa}")
-    size = delta.abs()
-    inside = size.clamp(max=kappa)
-    return inside * (size - 0.5 * inside)
+    return F.huber_loss(delta, delta.new_zeros(()).expand_as(delta), reduction="none", delta=kappa)
 
 
 def dueling(value: Tensor, advantage: Tensor, dim: int = -1) -> Tensor:
