@@ -41,7 +41,6 @@ class GradientStep:
             raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} updates in a row", facts)
         return None
 
-
     def _clip(self) -> float:
         """Scale the gradients down to ``max_norm``; returns their norm before. As ``clip_grad_norm_`` of torch, which
         scales by 1 too and takes 20 to 50 us longer."""
