@@ -106,13 +106,10 @@ def _flat(convs: nn.Module, h: int, w: int) -> int:
             continue
         if isinstance(layer, nn.Conv2d):
             channels = layer.out_channels
-        kernel, stride, pad = (v[0] if isinstance(v, tuple) else int(v) for v in _geometry(layer))
+        geometry: tuple[Any, ...] = (layer.kernel_size, layer.stride, layer.padding)
+        kernel, stride, pad = (v[0] if isinstance(v, tuple) else v for v in geometry)
         sides = [(n + 2 * pad - kernel) // stride + 1 for n in sides]
     return channels * sides[0] * sides[1]
-
-
-def _geometry(layer: nn.Conv2d | nn.MaxPool2d) -> tuple[Any, Any, Any]:
-    return layer.kernel_size, layer.stride, layer.padding
 
 
 def _plain(channels: int, widths: Sequence[int], kernels: Sequence[tuple[int, int, int]]) -> nn.Sequential:

@@ -121,7 +121,7 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return {k: np.stack(v) for k, v in seen.items()}, {k: np.stack(v) for k, v in told.items()}
 
 
-@pytest.mark.timeout(900)  # a thousand steps of every network, twice; exporting every case takes minutes
+@pytest.mark.timeout(300 if sys.executable == FOREIGN_PYTHON else 900)  # a thousand steps of every network, twice
 @pytest.mark.parametrize("to", ["onnx", "torchscript"])
 def test_parity_over_a_thousand_observations_without_shoal(to: str, tmp_path: Path) -> None:
     if to == "onnx":
