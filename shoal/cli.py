@@ -161,7 +161,10 @@ def _tell(run: Any, quiet: bool) -> int:
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
         print(f"saved in {run.path} (shoal eval {run.path})")
         if code:
-            print(f"to go on: shoal resume {run.path}")
+            from shoal.runtime.checkpoint import FOLDER, completed
+
+            resumable = completed(run.path / FOLDER)
+            print(f"to go on: shoal resume {run.path}" if resumable else "no checkpoint was completed to go on from")
     return code
 
 

@@ -15,7 +15,7 @@ from shoal.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.flags import unknown
 from shoal.policy import Policy
 from shoal.runtime import evaluations, loggers
-from shoal.runtime.checkpoint import FOLDER, Checkpoint, Saving, newest
+from shoal.runtime.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
 from shoal.runtime.evaluations import BEST
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
 from shoal.runtime.trace import Trace
@@ -255,7 +255,7 @@ class _Launch:
                     self.system, self.resolved.cfg, self.evaluation, self.path, report, settings["seed"]
                 )  # fmt: skip
         except RoleFailed as error:
-            if any((self.path / FOLDER).glob("[0-9]*")):
+            if completed(self.path / FOLDER):
                 error.args = (f"{error}\n(to go on from the newest checkpoint: shoal resume {self.path})",)
             raise
         finally:

@@ -203,6 +203,11 @@ def newest(folder: Path) -> Checkpoint:
     raise ShoalError(f"'{folder.parent}' has no checkpoint to resume from: {why}")
 
 
+def completed(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from, should it not be damaged."""
+    return bool(_complete(folder))
+
+
 def clean(folder: Path) -> None:
     """Remove what a killed run left unfinished; only the run that owns the directory may do this."""
     for path in folder.glob(f"{_TEMPORARY}*") if folder.is_dir() else ():

@@ -151,8 +151,8 @@ class Checkpointer:
             if pending.folder is not None:
                 checkpoint.discard(pending.folder)
             if not self._failing:
-                log.warning("no checkpoint at %s steps: %s (training goes on; the one before is kept)",
-                            f"{self._aggregator.steps:,}", error)  # fmt: skip
+                then = "" if pending.number == LAST else " (training goes on; the one before is kept)"
+                log.warning("no checkpoint at %s steps: %s%s", f"{self._aggregator.steps:,}", error, then)
             self._failing = True
 
 

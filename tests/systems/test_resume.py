@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import torch
 
 import shoal
+from shoal import cli
 from shoal.evaluation import Evaluation
 from shoal.runtime import checkpoint
 from shoal.runtime.checkpoint import Checkpoint, part
@@ -235,6 +237,26 @@ def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=25)
     assert process.returncode == 143 and f"to go on: shoal resume {run}" in output, output
     assert newest(run).steps > 0
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_only_a_run_with_a_checkpoint_is_said_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], checkpointed: bool
+) -> None:
+    """The second Ctrl-C ends a run at once, which may be before its first checkpoint is whole."""
+    run = shoal.train("dqn", run_dir=tmp_path / "r", steps=1_000, **{**SMALL, **SYSTEMS["dqn"]})
+    assert run.report is not None
+    run.report.reason = "interrupted"
+    if not checkpointed:
+        shutil.rmtree(run.path / checkpoint.FOLDER)
+    capsys.readouterr()
+    assert cli._tell(run, quiet=False) == 130
+    output = capsys.readouterr().out
+    assert (f"to go on: shoal resume {run.path}" in output) == checkpointed
+    assert ("no checkpoint was completed to go on from" in output) != checkpointed
+    if not checkpointed:
+        with pytest.raises(shoal.ShoalError, match="no checkpoint to resume from"):
+            shoal.resume(run.path)
 
 
 def test_a_replay_beyond_the_limit_is_left_out_and_filled_anew(
