@@ -306,6 +306,7 @@ class Context:
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
     steps: Callable[[], int] = lambda: 0  # environment steps of the whole run so far
+    team: Callable[[int], Any] | None = None  # an algos.shares.Team of so many; None: the runtime is one process
 
 
 # -------------------------------------------------------------------------------------- wiring
@@ -339,9 +340,8 @@ class Channel:
         return Port(self, "write")
 
     def reader(self, count: int = 1, each: bool = False, lockstep: bool = False) -> Port:
-        """A read end. queue: ``count`` items per ``get``, from any writer, or, with ``each``, one from
-        every writer in order. replay: ``count`` sampled items. params with ``lockstep``: ready only
-        when there is a version newer than the last one read."""
+        """A read end. queue: ``count`` items per ``get``, from any writer, or, with ``each``, one from every writer in
+        order. replay: ``count`` sampled items. params with ``lockstep``: ready only when newer than the last read."""
         return Port(self, "read", count, each, lockstep)
 
 

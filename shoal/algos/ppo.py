@@ -16,6 +16,8 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
 from shoal.algos.sgd import GradientStep, set_learning_rate, to_device
+from shoal.algos.shares import Shares, Team
+from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update
 from shoal.nets import LiveTensors
 from shoal.ops import gae, linear
@@ -41,18 +43,25 @@ class PPOSettings:
     total_steps: int
 
 
-METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")
+METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
 
 
 class PPOLearner:
-    """``epochs`` passes over one batch of trajectories in ``minibatches`` parts. Counts as one update."""
+    """``epochs`` passes over one batch of trajectories in ``minibatches`` parts. Counts as one update.
 
-    def __init__(self, nets: ActorCritic, optimiser: torch.optim.Optimizer, settings: PPOSettings, seed: int) -> None:
+    team: its members share the gradient of each minibatch.
+    """
+
+    def __init__(
+        self, nets: ActorCritic, optimiser: torch.optim.Optimizer, settings: PPOSettings, seed: int,
+        team: Team | None = None,
+    ) -> None:  # fmt: skip
         self.nets, self.optimiser, self.cfg = nets, optimiser, settings
         self._live = LiveTensors(nets)
         self.rng = torch.Generator().manual_seed(seed)
         steps = settings.epochs * settings.minibatches
         self.gradient_step = GradientStep(optimiser, settings.max_grad_norm, steps)
+        self.shares = Shares(nets, self._loss, len(METRICS), team)
         self.device = torch.device(nets.device)
         self.step = 0
         self.env_steps = 0
@@ -114,83 +123,68 @@ class PPOLearner:
         }
 
     def _epochs(self, data: Tensors, clip: float) -> dict[str, float]:
-        if self.nets.core.kind == "none":
-            keep = data.pop("valid").flatten().nonzero().squeeze(1)
+        rows = torch.arange(data["value"].shape[1], device=self.device)  # a minibatch is some of the trajectories
+        if self.nets.core.kind == "none":  # or some of the steps
+            rows = data["valid"].flatten().nonzero().squeeze(1)
             data = {k: v.flatten(0, 1) for k, v in data.items()}  # [T * B, ...]
-            whole = len(keep) == len(data["value"])
-            data = data if whole else {k: v[keep] for k, v in data.items()}
-            parts = len(data["value"])
-        else:
-            parts = data["value"].shape[1]
+        self.shares.load(data)
         found: list[Tensor] = []
         norms: list[float] = []
         skipped = 0
         for _ in range(self.cfg.epochs):
-            order = torch.randperm(parts, generator=self.rng).to(self.device)
-            kl = torch.zeros((), device=self.device)
-            size = math.ceil(parts / self.cfg.minibatches)
-            chunks = order.split(size)
-            for chunk in chunks:
-                loss, metrics = self._loss(self._minibatch(data, chunk), clip)
-                norm = self.gradient_step(loss)
+            order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
+            before = len(found)
+            for chunk in order.split(math.ceil(len(rows) / self.cfg.minibatches)):
+                steps = self._select(data, "advantage", chunk)[self._select(data, "valid", chunk)]
+                std, centre = torch.std_mean(steps, correction=0)
+                loss, metrics = self.shares.backward(chunk, (clip, float(centre), float(std), len(steps)))
+                norm = self.gradient_step.descend(loss)
                 if norm is None:
                     skipped += 1
                     continue
                 norms.append(norm)
-                found.append(torch.stack([metrics[name] for name in METRICS]))
-                kl += metrics["kl"] / len(chunks)
-            if self.cfg.target_kl is not None and kl > self.cfg.target_kl:
-                break
+                found.append(metrics)
+            if self.cfg.target_kl is not None and found[before:]:
+                kl = torch.stack(found[before:])[..., METRICS.index("kl")].sum(1).mean()
+                if kl > self.cfg.target_kl:
+                    break
         count = len(found)
         out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
         if found:
-            out |= dict(zip(METRICS, torch.stack(found).mean(0).tolist(), strict=True))
-            out["ratio_error"] = float(found[0][METRICS.index("ratio_error")])  # of the first: later ones should differ
+            shares = torch.stack(found)  # [minibatches, members, METRICS]
+            out |= dict(zip(METRICS, shares.sum(1).mean(0).tolist(), strict=True))
+            out["ratio_error"] = float(shares[0, :, -1].max())  # of the first minibatch: later ones should differ
             out["grad_norm"] = sum(norms) / count
         return out
 
-    def _minibatch(self, data: Tensors, chunk: Tensor) -> Tensors:
-        """Rows ``chunk`` of flattened steps [N, ...], or columns ``chunk`` of trajectories [T, B, ...]."""
-        if self.nets.core.kind == "none":
-            return {k: v.index_select(0, chunk) for k, v in data.items()}
-        return {k: v[chunk] if k.startswith("state/") else v[:, chunk] for k, v in data.items()}
+    def _select(self, data: Tensors, name: str, rows: Tensor) -> Tensor:
+        """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
+        return data[name].index_select(0 if self.nets.core.kind == "none" else column_axis(name), rows)
 
-    def _loss(self, part: Tensors, clip: float) -> tuple[Tensor, dict[str, Tensor]]:
-        cfg, dist = self.cfg, self.nets.dist
+    def _loss(self, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor]:
+        """What ``rows`` add to the loss and to METRICS of their minibatch."""
+        cfg = self.cfg
+        clip, centre, std, steps = constants  # of the advantages; steps of the minibatch
+        part = {k: self._select(data, k, rows) for k in data}
         if self.nets.core.kind == "none":
             policy, value, _ = self.nets.step(observations(part), part["first"], {})
-            mask, total = None, torch.ones(())
         else:
             policy, value = self.nets.unroll(observations(part), part["first"], start_state(part))
-            mask = part["valid"].float()
-            total = mask.sum()
-
-        def mean(x: Tensor) -> Tensor:
-            return x.mean() if mask is None else (x * mask).sum() / total
-
-        advantage = part["advantage"]
-        centre = mean(advantage)
-        std = (mean((advantage - centre).square())).sqrt()
-        advantage = (advantage - centre) / (std + 1e-8)
-        log_prob, entropies = dist.evaluate(policy, part["action"])
+        advantage = (part["advantage"] - centre) / (std + 1e-8)
+        log_prob, entropy = self.nets.dist.evaluate(policy, part["action"])
         log_ratio = log_prob - part["log_prob"]
         ratio = log_ratio.exp()
-        policy_loss = -mean(torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage))
+        policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
         error = (value - part["target"]).square()
         if cfg.clip_value:
             clipped = part["value"] + (value - part["value"]).clamp(-clip, clip)
             error = torch.maximum(error, (clipped - part["target"]).square())
-        value_loss = 0.5 * mean(error)
-        entropy = mean(entropies)
-        loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
+        loss = policy_loss + 0.5 * cfg.value_cost * error
+        if cfg.entropy_cost:
+            loss = loss - cfg.entropy_cost * entropy
+        weight = part["valid"].flatten() / steps
         with torch.no_grad():
-            off = (ratio - 1).abs() if mask is None else (ratio - 1).abs() * mask
-            metrics = {
-                "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
-                "entropy": entropy.detach(),
-                "kl": mean(ratio - 1 - log_ratio),  # k3
-                "clip_fraction": mean((off > clip).float()),
-                "ratio_error": off.max(),
-            }
-        return loss, metrics
+            off = (ratio - 1).abs()
+            kl = ratio - 1 - log_ratio  # k3
+            told = torch.stack((policy_loss, 0.5 * error, entropy, kl, (off > clip).float())).flatten(1).mv(weight)
+        return loss.flatten().dot(weight), torch.cat((told, off.max().view(1)))

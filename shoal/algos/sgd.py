@@ -28,6 +28,10 @@ class GradientStep:
         """Minimise ``loss``; returns the gradient's norm before clipping, None for a step that was skipped."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        return self.descend(loss)
+
+    def descend(self, loss: torch.Tensor) -> float | None:
+        """The same along the gradient that ``.grad`` of the parameters already holds."""
         norm = self._clip()
         value = loss.item()
         if math.isfinite(norm) and math.isfinite(value):

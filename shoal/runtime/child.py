@@ -33,6 +33,7 @@ from shoal.runtime.pace import Pace, lower_priority
 from shoal.runtime.pulse import DUMP, RAISE, Pulse
 from shoal.runtime.saver import Saver, restore
 from shoal.runtime.session import Session
+from shoal.runtime.team import Team
 from shoal.runtime.telemetry import Outbox
 
 FLUSH = 0.5  # seconds between reports
@@ -229,6 +230,14 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, 
     context.counts = progress.before
     session.metrics.show = Pulse(session.arena, plan, spec.name, job.index).show
     context.steps = progress.steps
+    teams = contextlib.ExitStack()
+
+    def team(size: int) -> Team:
+        made = Team(size)
+        teams.callback(made.close)
+        return made
+
+    context.team = team
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
@@ -254,6 +263,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, 
     except api.Stopped:
         pass
     finally:
+        teams.close()
         close = getattr(role, "close", None)
         if close is not None:
             close()

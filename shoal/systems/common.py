@@ -57,7 +57,7 @@ class CommonConfig:
     hidden: tuple[int, ...] = (64, 64)
     """Units of each MLP layer."""
     learner_threads: int = 0
-    """Torch threads of the learner; 0: one, but every core where actors wait for it and observations are images."""
+    """Torch threads of the learner; 0: one."""
 
     def env_options(self, last_action_reward: bool = False) -> EnvOptions:
         """The part that the environment needs."""
@@ -100,12 +100,6 @@ def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
         names = {"discrete": "Discrete", "multi_discrete": "MultiDiscrete", "continuous": "Box"}
         supported = " and ".join(names[k] for k in kinds)
         raise UsageError(f"{system} supports {supported} actions; {env.id} has {env.action}")
-
-
-def lockstep_threads(cfg: CommonConfig) -> int:
-    """Threads of a learner whose actors wait for it: more than one pays only for convolutions."""
-    images = any(o.kind == "image" for o in env_spec(cfg).observations.values())
-    return cfg.learner_threads or (cores() if images else 1)
 
 
 def params_spec(network: Callable[[], nn.Module]) -> Spec:

@@ -13,13 +13,13 @@ import torch
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.algos.ppo import PPOLearner, PPOSettings
-from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, UsageError, Writer
+from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, UsageError, Writer, spec_nbytes
 from shoal.envs import make
 from shoal.ops import Adam
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
-from shoal.systems.common import CommonConfig, env_spec, lockstep_threads, params_spec
+from shoal.systems.common import CommonConfig, cores, env_spec, params_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,8 @@ class Config(CommonConfig):
     """Normalise vector observations by running statistics."""
     normalise_reward: bool = False
     """Divide rewards by the standard deviation of the discounted return."""
+    learner_processes: int = 0
+    """Processes that share each gradient; 0: one per core where minibatches are large, as workers wait meanwhile."""
 
 
 PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
@@ -134,7 +136,22 @@ def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWrit
         target_kl=cfg.target_kl, total_steps=cfg.steps,
     )  # fmt: skip
     optimiser = Adam(nets.parameters(), eps=cfg.optimiser_eps)
-    return LearnerRole(ctx, PPOLearner(nets, optimiser, settings, ctx.seed), rollouts, params)
+    members = learner_processes(cfg)
+    team = ctx.team(members) if ctx.team is not None and members > 1 else None
+    return LearnerRole(ctx, PPOLearner(nets, optimiser, settings, ctx.seed, team), rollouts, params)
+
+
+def learner_processes(cfg: Config) -> int:
+    """How many share a gradient. A share of fewer than 32 images or 512 other steps costs its process as much."""
+    if cfg.learner_processes or cfg.learner_device() != "cpu":
+        return max(1, cfg.learner_processes)
+    columns = cfg.num_actors() * cfg.envs
+    steps = columns * cfg.unroll // cfg.minibatches
+    images = any(o.kind == "image" for o in env_spec(cfg).observations.values())
+    shares = steps // (32 if images else 512)
+    if cfg.core != "none":  # a share is whole trajectories
+        shares = min(shares, columns // cfg.minibatches) if images else 1
+    return max(1, min(cores(), shares))
 
 
 def program(cfg: Config) -> Program:
@@ -146,13 +163,16 @@ def program(cfg: Config) -> Program:
         )
     p = Program("recurrent-ppo")
     rollouts = p.channel(Channel("rollouts", "queue", rollout_spec(cfg), capacity=1))
-    params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
+    parameters = params_spec(lambda: network(cfg))
+    params = p.channel(Channel("params", "params", parameters))
     p.role(
         "worker", partial(make_worker, cfg), replicas=cfg.num_actors(), on_failure="restart",
         rollouts=rollouts.writer(), params=params.reader(lockstep=True),
     )  # fmt: skip
+    members = learner_processes(cfg)
+    common = cfg.num_actors() * spec_nbytes(rollout_spec(cfg)) + members * spec_nbytes(parameters)
     p.role(
-        "learner", partial(make_learner, cfg), threads=lockstep_threads(cfg), device=cfg.learner_device(),
-        rollouts=rollouts.reader(each=True), params=params.writer(),
+        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        memory=common if members > 1 else 0, rollouts=rollouts.reader(each=True), params=params.writer(),
     )  # fmt: skip
     return p

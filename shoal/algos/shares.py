@@ -1,0 +1,101 @@
+"""One gradient from several processes, each of which takes a share of the minibatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from shoal.api import Tensors
+from shoal.nets import LiveTensors
+
+Loss = Callable[[Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
+
+
+class Team(Protocol):
+    """A process (member 0) and copies of it that work at its word; only tensors of ``zeros`` are common to all."""
+
+    size: int
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """A common tensor, if made before ``start``."""
+
+    def start(self, work: Callable[[int], None]) -> None:
+        """Make the copies, as this process is now: in every ``run``, each member does ``work(number)``."""
+
+    def run(self) -> None: ...
+
+
+class Shares:
+    """Gradients of ``loss`` by ``nets`` on rows of ``data``, divided among the members of ``team`` (None: alone).
+
+    loss: (data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch is
+    the sum of the losses of its parts.
+    """
+
+    def __init__(self, nets: nn.Module, loss: Loss, found: int, team: Team | None = None) -> None:
+        self.nets, self.loss, self.found, self.team = nets, loss, found, team
+        self._live = LiveTensors(nets)
+        self.parameters = [p for p in nets.parameters() if p.requires_grad]
+        self.data: Tensors = {}
+        self._follows = False
+
+    def load(self, data: Tensors) -> None:
+        """Learn from ``data`` from now on; with a team, from a copy of it."""
+        if self.team is None:
+            self.data = data
+            return
+        if {k: v.shape for k, v in data.items()} != {k: v.shape for k, v in self.data.items()}:
+            self._start(self.team, data)
+        for name, tensor in data.items():
+            self.data[name].copy_(tensor)
+
+    def backward(self, rows: Tensor, constants: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Leaves the gradient of the loss of ``rows`` (int64) in ``.grad`` of the parameters; returns the loss, and
+        what each member found [members, found]."""
+        if self.team is None:
+            loss, found, grads = self._gradient(rows, list(constants))
+        else:
+            with torch.no_grad():
+                torch._foreach_copy_(self._seen, list(self._live.tensors.values()))
+            self._rows[: len(rows)] = rows
+            head = (len(rows), len(constants), *constants)
+            self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
+            self.team.run()
+            loss, found, grads = self._losses.sum(), self._found.clone(), self._mine
+            for theirs in self._grads:
+                torch._foreach_add_(grads, theirs)
+        for p, grad in zip(self.parameters, grads, strict=True):
+            p.grad = grad
+        return loss, found.view(-1, self.found)
+
+    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        loss, found = self.loss(self.data, rows, constants)
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return loss.detach(), found, grads
+
+    def _start(self, team: Team, data: Tensors) -> None:
+        self.data = {k: team.zeros(v.shape, v.dtype) for k, v in data.items()}
+        self._seen = [team.zeros(v.shape, v.dtype) for v in self._live.tensors.values()]  # by the copies
+        self._grads = [[team.zeros(p.shape, p.dtype) for p in self.parameters] for _ in range(1, team.size)]
+        self._rows = team.zeros((max(v.numel() for v in data.values()),), torch.int64)  # more than enough: not touched
+        self._head = team.zeros((16,), torch.float64)  # numbers of rows and constants, then these
+        self._losses, self._found = team.zeros((team.size,)), team.zeros((team.size, self.found))
+        team.start(self._work)
+
+    def _work(self, number: int) -> None:
+        """A member's part of ``backward``."""
+        assert self.team is not None
+        if number and not self._follows:  # parameters and buffers of the copies are member 0's, as of its last word
+            for own, seen in zip(self.nets.state_dict(keep_vars=True).values(), self._seen, strict=True):
+                own.data = seen
+            self._follows = True
+        count, constants, *values = self._head.tolist()
+        rows = self._rows[: int(count)].tensor_split(self.team.size)[number]
+        self._losses[number], self._found[number], grads = self._gradient(rows, values[: int(constants)])
+        if number:
+            torch._foreach_copy_(self._grads[number - 1], grads)
+        else:
+            self._mine = grads
