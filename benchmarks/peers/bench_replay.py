@@ -3,14 +3,15 @@ Runs in the peer's environment; prints one JSON line.
 
     python bench_replay.py PEER cartpole|atari local|processes [--seconds 1.5] [--capacity 1000000]
 
-``local``: adds, samples and priority updates per second in one process and thread. ``processes``: two writer processes
-and a reader process, all as fast as they can (RLlib's buffer as a Ray actor).
+``local``: adds, samples and priority updates per second in one process and thread, of a buffer that was filled first.
+``processes``: two writer processes and a reader process, all as fast as they can (RLlib's buffer as a Ray actor).
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import resource
 import time
 from statistics import median
 
@@ -24,7 +25,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np  # noqa: E402
-import psutil  # noqa: E402
 
 BATCH, WRITERS = 512, 2
 
@@ -36,7 +36,9 @@ class Items:
         atari = item == "atari"
         self.shape, self.dtype = ((4, 84, 84), np.uint8) if atari else ((4,), np.float32)
         self.add = 64 if atari else 256  # transitions per add
-        self.held = {"tianshou": 20_000, "rllib": 20_000 if atari else 60_000, "reverb": 5_000 if atari else 20_000}
+        self.held = {  # the capacity at most, as filling takes long
+            "tianshou": 20_000, "rllib": 20_000 if atari else 60_000, "reverb": 5_000 if atari else 20_000
+        }  # fmt: skip
 
     def block(self, n):
         rng = np.random.default_rng(0)
@@ -58,9 +60,11 @@ def rate(work, units, seconds):
 
 
 def local(add, sample, update, items, held, seconds):
-    for _ in range(held // items.add):
+    count, begin = -(-held // items.add), time.perf_counter()
+    for _ in range(count):
         add()
-    found = {"held": held, "inserts_per_s": rate(add, items.add, seconds)}
+    found = {"held": held, "fill_per_s": count * items.add / (time.perf_counter() - begin)}
+    found["inserts_per_s"] = rate(add, items.add, seconds)
     found["samples_per_s"] = rate(sample, BATCH, seconds)
     found["updates_per_s"] = rate(update(), BATCH, seconds)
     return found
@@ -280,7 +284,10 @@ def reverb_processes(items, args):
 if __name__ == "__main__":
     given = parser.parse_args()
     measure = globals()[given.peer if given.mode == "local" else f"{given.peer}_processes"]
-    result = measure(Items(given.item), given)
-    memory = psutil.Process().memory_info().rss / 2**20
+    wanted = Items(given.item)
+    if given.mode == "local":
+        given.capacity = min(given.capacity, wanted.held[given.peer])
+    result = measure(wanted, given)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # at its most
     print(json.dumps({"peer": given.peer, "capacity": given.capacity, "rss_mb": round(memory), **result}), flush=True)
     os._exit(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.data.jit import jit
+from shoal.data.jit import jit, jit_allocating
 
 
 @jit
@@ -99,7 +99,7 @@ def _descend(tree: np.ndarray, offsets: np.ndarray, draws: np.ndarray, rows: np.
             rows[i], draws[i] = 8 * rows[i] + child, draw
 
 
-@jit
+@jit_allocating
 def tree_draw(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray, probs: np.ndarray) -> float:
     """Stratified: one draw in each of ``len(rows)`` equal parts of the total, which it returns."""
     n = len(rows)
@@ -113,7 +113,7 @@ def tree_draw(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.n
     return total
 
 
-@jit
+@jit_allocating
 def tree_take(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray) -> None:
     """Draw without replacement: each drawn leaf is cleared."""
     draw = np.empty(1, np.float64)
@@ -226,7 +226,7 @@ def heap_clear(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, counts: 
     counts[1] += len(rows)
 
 
-@jit
+@jit_allocating
 def heap_sort(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, counts: np.ndarray) -> None:
     """Sort the heap, largest first: a sorted array is a heap, and its positions are exact ranks."""
     size = counts[0]

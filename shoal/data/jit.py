@@ -9,6 +9,15 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_njit: Any = numba.njit  # typed without ``_nrt``, which its own library uses
+
 
 def jit(function: F) -> F:
-    return cast(F, numba.njit(nogil=True, cache=True)(function))
+    """For functions that make no arrays. Numba then counts no references to those they are given, which it would do
+    with an atomic operation at each access and call: most of the time of a short function."""
+    return cast(F, _njit(nogil=True, cache=True, _nrt=False)(function))
+
+
+def jit_allocating(function: F) -> F:
+    """For functions that make arrays."""
+    return cast(F, _njit(nogil=True, cache=True)(function))

@@ -2,8 +2,9 @@
 
 A row is one step of one stream; ``previous`` links it to the step before, ``depth`` says how many of those links a
 stack may follow. An item is named by its first row; it holds a reference on every row its two observations show.
-A stream holds one on its last ``n_step + stack`` rows. A row without references is free. Functions that call each
-other stay in this file, because numba's disk cache watches only the file of the outer function.
+A stream holds one on its last ``n_step + stack`` rows. A row without references is free. None of these
+functions makes an array (``jit``). Those that call each other stay in this file, because numba's disk cache watches
+only the file of the outer function.
 """
 
 from __future__ import annotations

@@ -25,19 +25,22 @@ class _Buffers:
         self.keys, self.probs = np.empty(n, np.int64), np.empty(n, np.float32)
         self.reward, self.discount = np.empty(n, np.float32), np.empty(n, np.float32)
         arrays: Arrays = {}
-        self.copies: list[tuple[Column, np.ndarray, bool, bool]] = []  # (column, bytes, stacked, of the window's end)
+        self.stacks: list[tuple[int, np.ndarray, np.ndarray]] = []  # (offset, bytes, those of the window's end)
+        self.copies: list[tuple[int, np.ndarray, np.ndarray]] = []  # (offset, bytes, rows)
+
+        def place(name: str, column: Column, stack: tuple[int, ...] = ()) -> np.ndarray:
+            arrays[name] = array = np.empty((n, *stack, *column.shape[len(stack) :]), column.dtype)
+            return array.reshape(-1).view(np.uint8).reshape(n, *stack, column.nbytes)
+
         for column in table.layout.obs:
-            stacked = table.stacked(column)
-            shape = (n, table.spec.stack, *column.shape[1:]) if stacked else (n, *column.shape)
-            for prefix in ("", "next/"):
-                arrays[prefix + column.name] = array = np.empty(shape, column.dtype)
-                count = (table.spec.stack,) if stacked else ()
-                raw = array.view(np.uint8) if array.ndim > 1 else array[:, None].view(np.uint8)
-                self.copies.append((column, raw.reshape(n, *count, column.nbytes), stacked, prefix == "next/"))
+            if table.stacked(column):
+                now, after = (place(p + column.name, column, (table.spec.stack,)) for p in ("", "next/"))
+                self.stacks.append((column.offset, now, after))
+            else:
+                self.copies.append((column.offset, place(column.name, column), self.rows))
+                self.copies.append((column.offset, place("next/" + column.name, column), self.ends))
         for column in table.layout.rest:
-            arrays[column.name] = array = np.empty((n, *column.shape), column.dtype)
-            raw = array.view(np.uint8) if array.ndim > 1 else array[:, None].view(np.uint8)
-            self.copies.append((column, raw.reshape(n, column.nbytes), False, False))
+            self.copies.append((column.offset, place(column.name, column), self.rows))
         arrays["reward"], arrays["discount"] = self.reward, self.discount
         self.tensors: Tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         self.key_tensor, self.prob_tensor = torch.from_numpy(self.keys), torch.from_numpy(self.probs)
@@ -216,13 +219,11 @@ class Table:
             self.sampler.draw(b.rows, b.probs)
             r = self._r
             copies.pick(r.key, r.end, r.reward, r.discount, b.rows, b.keys, b.ends, b.reward, b.discount)
-            for column, out, stacked, end in b.copies:
-                chosen = b.ends if end else b.rows
-                if stacked:
-                    zero = self.spec.pad == "zero"
-                    copies.gather_stack(self._data, column.offset, r.previous, r.depth, zero, chosen, out)
-                else:
-                    copies.gather(self._data, column.offset, chosen, out)
+            zero = self.spec.pad == "zero"
+            for offset, now, after in b.stacks:
+                copies.gather_stacks(self._data, offset, r.previous, r.depth, zero, b.rows, b.ends, now, after)
+            for offset, out, chosen in b.copies:
+                copies.gather(self._data, offset, chosen, out)
             self._counters[SAMPLED] += n
             self.sampled += n
             return Batch(b.tensors, b.key_tensor, b.prob_tensor, self.size)
