@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, QHead, autocast
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import double_q_target, huber, importance_weights, q_target
+from shoal.ops import double_q_target, importance_weights, q_target
 
 
 class QNetwork(nn.Module):
@@ -65,20 +66,31 @@ class QLearning:
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
         q = self.nets(obs).gather(-1, items["action"].unsqueeze(-1)).squeeze(-1)
+        weights = None
         with torch.no_grad():
             q_next = self.target(next_obs)
             if self.double:
                 target = double_q_target(items["reward"], items["discount"], q_next, self.nets(next_obs))
             else:
                 target = q_target(items["reward"], items["discount"], q_next)
-        delta = target - q
-        per_item = 0.5 * delta.square() if self.clip is None else huber(delta, self.clip)
-        if self.beta is not None:
-            assert batch.probs is not None
-            per_item = per_item * importance_weights(batch.probs, batch.size, self.beta(self.updates))
-        loss = per_item.sum() if self.reduction == "sum" else per_item.mean()
-        metrics = {"q_mean": q.detach().mean(), "td_error": delta.detach().abs().mean()}
-        return loss, Update(metrics, delta.detach().abs() if self.beta is not None else None)
+            error = (target - q).abs()
+            metrics = {"q_mean": q.mean(), "td_error": error.mean()}
+            if self.beta is not None:
+                assert batch.probs is not None
+                weights = importance_weights(batch.probs, batch.size, self.beta(self.updates))
+        return self._reduce(q, target, weights), Update(metrics, None if weights is None else error)
+
+    def _reduce(self, q: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        """The error of each item, weighted, over the batch; without weights, one operation instead of three."""
+        if self.clip is None:
+            per_item = 0.5 * (target - q).square()
+        elif weights is None:
+            return F.huber_loss(q, target, reduction=self.reduction, delta=self.clip)
+        else:
+            per_item = F.huber_loss(q, target, reduction="none", delta=self.clip)
+        if weights is not None:
+            per_item = per_item * weights
+        return per_item.sum() if self.reduction == "sum" else per_item.mean()
 
     def after_step(self, step: int) -> None:
         self.updates = step
