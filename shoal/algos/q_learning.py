@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
-from shoal.nets import DuelingQHead, Encoder, LiveTensors, QHead, autocast
+from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import double_q_target, importance_weights, q_target
 
@@ -35,12 +35,35 @@ class QNetwork(nn.Module):
         self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
+        self.perceptron = Perceptron.of(self.encoder, self.head)  # if the network is one
 
     def forward(self, obs: Tensors) -> Tensor:
+        if self.perceptron is not None and not torch.is_grad_enabled():
+            return self.perceptron.forward(self.encoder.vector(obs))[-1]
         if self.precision == "fp32":
             return self.head(self.encoder(obs))
         with autocast(self.precision, self.device):
             return self.head(self.encoder(obs))
+
+
+class TDLoss(NamedTuple):
+    """A loss that knows its gradient by the values: as the papers write it, and no graph of a dozen small operations
+    for autograd to walk."""
+
+    value: Tensor
+    backward: Callable[[], None]
+
+    def item(self) -> float:
+        return self.value.item()
+
+
+def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Tensor], None]]:
+    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters."""
+    if isinstance(nets, QNetwork) and nets.perceptron is not None:
+        kept = nets.perceptron.forward(nets.encoder.vector(obs))
+        return kept[-1], partial(nets.perceptron.backward, kept)
+    values = nets(obs)
+    return values.detach(), values.backward
 
 
 class QLearning:
@@ -61,36 +84,32 @@ class QLearning:
         self.clip, self.reduction = clip, reduction
         self.updates = 0
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Update]:
+    def loss(self, batch: Batch) -> tuple[TDLoss, Update]:
         items = batch.items
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
-        q = self.nets(obs).gather(-1, items["action"].unsqueeze(-1)).squeeze(-1)
-        weights = None
+        values, backward = differentiable(self.nets, obs)
         with torch.no_grad():
+            action = items["action"].unsqueeze(-1)
+            q = values.gather(-1, action).squeeze(-1)
             q_next = self.target(next_obs)
             if self.double:
                 target = double_q_target(items["reward"], items["discount"], q_next, self.nets(next_obs))
             else:
                 target = q_target(items["reward"], items["discount"], q_next)
-            error = (target - q).abs()
-            metrics = {"q_mean": q.mean(), "td_error": error.mean()}
+            delta = q - target
+            error = delta.abs()
+            slope = delta if self.clip is None else delta.clamp(-self.clip, self.clip)
+            loss = torch.sub(delta, slope, alpha=0.5)  # times slope, its derivative: Huber's, or half the square
             if self.beta is not None:
                 assert batch.probs is not None
-                weights = importance_weights(batch.probs, batch.size, self.beta(self.updates))
-        return self._reduce(q, target, weights), Update(metrics, None if weights is None else error)
-
-    def _reduce(self, q: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        """The error of each item, weighted, over the batch; without weights, one operation instead of three."""
-        if self.clip is None:
-            per_item = 0.5 * (target - q).square()
-        elif weights is None:
-            return F.huber_loss(q, target, reduction=self.reduction, delta=self.clip)
-        else:
-            per_item = F.huber_loss(q, target, reduction="none", delta=self.clip)
-        if weights is not None:
-            per_item = per_item * weights
-        return per_item.sum() if self.reduction == "sum" else per_item.mean()
+                slope = slope * importance_weights(batch.probs, batch.size, self.beta(self.updates))
+            if self.reduction == "mean":
+                slope = slope / len(slope)
+            gradient = torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
+            metrics = {"q_mean": q.mean(), "td_error": error.mean()}
+        told = Update(metrics, error if self.beta is not None else None)
+        return TDLoss(loss.dot(slope), partial(backward, gradient)), told
 
     def after_step(self, step: int) -> None:
         self.updates = step

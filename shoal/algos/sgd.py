@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -12,6 +12,14 @@ from shoal.algos.trajectories import TrajectoryReplay, split
 from shoal.api import Algorithm, Batch, Diverged, Stateful, Tensors, Update
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
+
+
+class Loss(Protocol):
+    """What a gradient step minimises: a scalar tensor, or what can say its value and give every parameter its
+    ``grad``."""
+
+    def item(self) -> float: ...
+    def backward(self) -> None: ...
 
 
 class GradientStep:
@@ -24,7 +32,7 @@ class GradientStep:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
 
-    def __call__(self, loss: torch.Tensor) -> float | None:
+    def __call__(self, loss: Loss) -> float | None:
         """Minimise ``loss``; returns the gradient's norm before clipping, None for a step that was skipped."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -99,7 +107,7 @@ class SGDLearner:
         rate = self.optimiser.param_groups[0]["lr"]
         if norm is None:
             return Update({"learning_rate": rate, "skipped_updates": 1.0})
-        metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
+        metrics = {"loss": loss.item(), "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
         return Update({**metrics, **update.metrics}, update.priorities)
 
     def params(self) -> Tensors:
