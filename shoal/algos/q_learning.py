@@ -20,6 +20,8 @@ from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, au
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import double_q_target, importance_weights, q_target
 
+TOLD_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+
 
 class QNetwork(nn.Module):
     """Observations ``[B, ...]`` to action values ``[B, A]``."""
@@ -98,7 +100,6 @@ class QLearning:
             else:
                 target = q_target(items["reward"], items["discount"], q_next)
             delta = q - target
-            error = delta.abs()
             slope = delta if self.clip is None else delta.clamp(-self.clip, self.clip)
             loss = torch.sub(delta, slope, alpha=0.5)  # times slope, its derivative: Huber's, or half the square
             if self.beta is not None:
@@ -107,9 +108,11 @@ class QLearning:
             if self.reduction == "mean":
                 slope = slope / len(slope)
             gradient = torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
-            metrics = {"q_mean": q.mean(), "td_error": error.mean()}
-        told = Update(metrics, error if self.beta is not None else None)
-        return TDLoss(loss.dot(slope), partial(backward, gradient)), told
+            told = self.updates % TOLD_EVERY == 0
+            error = delta.abs() if told or self.beta is not None else None
+            metrics = {"q_mean": q.mean(), "td_error": error.mean()} if told and error is not None else {}
+        update = Update(metrics, error if self.beta is not None else None)
+        return TDLoss(loss.dot(slope), partial(backward, gradient)), update
 
     def after_step(self, step: int) -> None:
         self.updates = step

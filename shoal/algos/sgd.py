@@ -53,7 +53,7 @@ class GradientStep:
         """Scale the gradients down to ``max_norm``; returns their norm before. As ``clip_grad_norm_`` of torch, which
         scales by 1 too and takes 20 to 50 us longer."""
         grads = [p.grad for p in self.parameters if p.grad is not None]
-        norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))))
+        norm = math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
         if norm > self.max_norm:
             torch._foreach_mul_(grads, self.max_norm / (norm + 1e-6))
         return norm
