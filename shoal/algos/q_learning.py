@@ -108,9 +108,9 @@ class QLearning:
             if self.reduction == "mean":
                 slope = slope / len(slope)
             gradient = torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
-            told = self.updates % TOLD_EVERY == 0
-            error = delta.abs() if told or self.beta is not None else None
-            metrics = {"q_mean": q.mean(), "td_error": error.mean()} if told and error is not None else {}
+            error, metrics = delta.abs(), {}
+            if self.updates % TOLD_EVERY == 0:
+                metrics = {"q_mean": q.mean(), "td_error": error.mean()}
         update = Update(metrics, error if self.beta is not None else None)
         return TDLoss(loss.dot(slope), partial(backward, gradient)), update
 

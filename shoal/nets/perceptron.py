@@ -1,6 +1,6 @@
 """A perceptron outside autograd, its gradient worked out by hand: at the batches of value learning most of a small
-network's time goes into autograd and the calls of modules. An update of 64 transitions on 128-128 units takes 440 us
-in its place instead of 710, with the same numbers (docs/performance.md)."""
+network's time goes into autograd and the calls of modules. An update of 64 transitions on 128-128 units takes 445 us
+in its place instead of 690, with the same numbers (docs/performance.md)."""
 
 from __future__ import annotations
 
