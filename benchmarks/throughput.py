@@ -63,6 +63,7 @@ def tianshou(*args: str) -> Side:
 CARTPOLE, PONG = ("--env", "CartPole-v1"), ("--env", "ALE/Pong-v5")
 NUMPY = ("--vectorize", "vector_entry_point")
 FOREVER = {"steps": 10**9}
+PLAIN = {"double": False, "n_step": 1}  # as the peers' DQN is
 PRECISIONS = (("shoal fp32", {"precision": "fp32"}), ("shoal bf16", {"precision": "bf16"}))
 
 CASES = {
@@ -90,7 +91,8 @@ CASES = {
     ),
     "cartpole-dqn": Case(
         "dqn", "CartPole-v1",
-        {**FOREVER, "envs": 8, "unroll": 8, "batch": 64, "samples_per_insert": 8.0, "hidden": [128, 128]}, 64, 8,
+        {**FOREVER, **PLAIN, "envs": 8, "unroll": 8, "batch": 64, "samples_per_insert": 8.0, "hidden": [128, 128]},
+        64, 8,
         (
             sb3("--algo", "dqn", *CARTPOLE, "--envs", "8", "--batch", "64", "--hidden", "128", "128"),
             tianshou(*CARTPOLE, "--envs", "8", "--batch", "64"),
@@ -123,7 +125,7 @@ CASES = {
     "pong-dqn": Case(
         "dqn", "ALE/Pong-v5",
         {
-            **FOREVER, "envs": 8, "unroll": 16, "batch": 32, "samples_per_insert": 8.0, "torso": "nature",
+            **FOREVER, **PLAIN, "envs": 8, "unroll": 16, "batch": 32, "samples_per_insert": 8.0, "torso": "nature",
             "hidden": [512], "replay": 100_000,
         },
         32, 8,
@@ -136,7 +138,7 @@ CASES = {
     ),
     "cartpole-apex-dqn": Case(
         "apex-dqn", "CartPole-v1",
-        {**FOREVER, "actors": 1, "envs": 16, "unroll": 16, "batch": 64, "samples_per_insert": 8.0,
+        {**FOREVER, **PLAIN, "actors": 1, "envs": 16, "unroll": 16, "batch": 64, "samples_per_insert": 8.0,
          "hidden": [128, 128], "dueling": False},
         64, 8,
         (
@@ -144,6 +146,20 @@ CASES = {
             tianshou(*CARTPOLE, "--envs", "8", "--batch", "64"),
         ),
         what="as cartpole-dqn; Shoal also prioritises, which the peers do not",
+    ),
+    "pong-apex-dqn": Case(
+        "apex-dqn", "ALE/Pong-v5",
+        {
+            **FOREVER, **PLAIN, "actors": 1, "envs": 16, "unroll": 16, "batch": 32, "samples_per_insert": 8.0,
+            "torso": "nature", "hidden": [512], "replay": 100_000, "dueling": False,
+        },
+        32, 8,
+        (
+            sb3("--algo", "dqn", *PONG, "--envs", "8", "--batch", "32", "--threads", "2"),
+            tianshou(*PONG, "--envs", "8", "--batch", "32"),
+        ),
+        PRECISIONS,
+        "as pong-dqn; Shoal also prioritises, which the peers do not",
     ),
 }  # fmt: skip
 SMOKE = ("cartpole-impala",)

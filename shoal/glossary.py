@@ -35,8 +35,8 @@ LEARNING = (
     Entry("learning_rate", "", "learner", "of this update"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
-    Entry("q_mean", "return", "learner (dqn, apex-dqn)", "mean Q-value of the batch's actions"),
-    Entry("td_error", "return", "learner (dqn, apex-dqn)", "mean absolute TD error, before clipping and weighting"),
+    Entry("q_mean", "return", "learner (dqn, apex-dqn)", "mean Q-value of the batch's actions, every tenth update"),
+    Entry("td_error", "return", "learner (dqn, apex-dqn)", "mean absolute TD error, unclipped, every tenth update"),
     Entry("replay_size", "transitions", "learner (dqn, apex-dqn)", "that can be sampled"),
     Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn)", "drawn per transition inserted beyond the first "
           "`min_replay`, since the start"),

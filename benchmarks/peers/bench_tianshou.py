@@ -58,8 +58,8 @@ if __name__ == "__main__":
         net = Net(state_shape=one.observation_space.shape, action_shape=actions, hidden_sizes=args.hidden)
     policy = DiscreteQLearningPolicy(model=net, action_space=one.action_space, observation_space=one.observation_space,
                                      eps_training=0.05)  # fmt: skip
-    algorithm = DQN(policy=policy, optim=AdamOptimizerFactory(lr=args.lr), gamma=0.99, n_step_return_horizon=3,
-                    target_update_freq=100)  # fmt: skip
+    algorithm = DQN(policy=policy, optim=AdamOptimizerFactory(lr=args.lr), gamma=0.99, n_step_return_horizon=1,
+                    target_update_freq=100, is_double=False)  # fmt: skip
     buffer = VectorReplayBuffer(100_000, args.envs, ignore_obs_next=ATARI)
     collector = Collector(algorithm, envs, buffer, exploration_noise=True)
     collector.reset()

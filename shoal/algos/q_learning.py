@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
-from shoal.nets import DuelingQHead, Encoder, LiveTensors, QHead, autocast
+from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import double_q_target, huber, importance_weights, q_target
+from shoal.ops import double_q_target, importance_weights, q_target
+
+TOLD_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
 
 
 class QNetwork(nn.Module):
@@ -34,12 +37,35 @@ class QNetwork(nn.Module):
         self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
+        self.perceptron = Perceptron.of(self.encoder, self.head)  # if the network is one
 
     def forward(self, obs: Tensors) -> Tensor:
+        if self.perceptron is not None and not torch.is_grad_enabled():
+            return self.perceptron.forward(self.encoder.vector(obs))[-1]
         if self.precision == "fp32":
             return self.head(self.encoder(obs))
         with autocast(self.precision, self.device):
             return self.head(self.encoder(obs))
+
+
+class TDLoss(NamedTuple):
+    """A loss that knows its gradient by the values: as the papers write it, and no graph of a dozen small operations
+    for autograd to walk."""
+
+    value: Tensor
+    backward: Callable[[], None]
+
+    def item(self) -> float:
+        return self.value.item()
+
+
+def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Tensor], None]]:
+    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters."""
+    if isinstance(nets, QNetwork) and nets.perceptron is not None:
+        kept = nets.perceptron.forward(nets.encoder.vector(obs))
+        return kept[-1], partial(nets.perceptron.backward, kept)
+    values = nets(obs)
+    return values.detach(), values.backward
 
 
 class QLearning:
@@ -60,25 +86,33 @@ class QLearning:
         self.clip, self.reduction = clip, reduction
         self.updates = 0
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Update]:
+    def loss(self, batch: Batch) -> tuple[TDLoss, Update]:
         items = batch.items
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
-        q = self.nets(obs).gather(-1, items["action"].unsqueeze(-1)).squeeze(-1)
+        values, backward = differentiable(self.nets, obs)
         with torch.no_grad():
+            action = items["action"].unsqueeze(-1)
+            q = values.gather(-1, action).squeeze(-1)
             q_next = self.target(next_obs)
             if self.double:
                 target = double_q_target(items["reward"], items["discount"], q_next, self.nets(next_obs))
             else:
                 target = q_target(items["reward"], items["discount"], q_next)
-        delta = target - q
-        per_item = 0.5 * delta.square() if self.clip is None else huber(delta, self.clip)
-        if self.beta is not None:
-            assert batch.probs is not None
-            per_item = per_item * importance_weights(batch.probs, batch.size, self.beta(self.updates))
-        loss = per_item.sum() if self.reduction == "sum" else per_item.mean()
-        metrics = {"q_mean": q.detach().mean(), "td_error": delta.detach().abs().mean()}
-        return loss, Update(metrics, delta.detach().abs() if self.beta is not None else None)
+            delta = q - target
+            slope = delta if self.clip is None else delta.clamp(-self.clip, self.clip)
+            loss = torch.sub(delta, slope, alpha=0.5)  # times slope, its derivative: Huber's, or half the square
+            if self.beta is not None:
+                assert batch.probs is not None
+                slope = slope * importance_weights(batch.probs, batch.size, self.beta(self.updates))
+            if self.reduction == "mean":
+                slope = slope / len(slope)
+            gradient = torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
+            error, metrics = delta.abs(), {}
+            if self.updates % TOLD_EVERY == 0:
+                metrics = {"q_mean": q.mean(), "td_error": error.mean()}
+        update = Update(metrics, error if self.beta is not None else None)
+        return TDLoss(loss.dot(slope), partial(backward, gradient)), update
 
     def after_step(self, step: int) -> None:
         self.updates = step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -12,6 +12,14 @@ from shoal.algos.trajectories import TrajectoryReplay, split
 from shoal.api import Algorithm, Batch, Diverged, Stateful, Tensors, Update
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
+
+
+class Loss(Protocol):
+    """What a gradient step minimises: a scalar tensor, or what can say its value and give every parameter its
+    ``grad``."""
+
+    def item(self) -> float: ...
+    def backward(self) -> None: ...
 
 
 class GradientStep:
@@ -24,7 +32,7 @@ class GradientStep:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
 
-    def __call__(self, loss: torch.Tensor) -> float | None:
+    def __call__(self, loss: Loss) -> float | None:
         """Minimise ``loss``; returns the gradient's norm before clipping, None for a step that was skipped."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -49,7 +57,7 @@ class GradientStep:
         """Scale the gradients down to ``max_norm``; returns their norm before. As ``clip_grad_norm_`` of torch, which
         scales by 1 too and takes 20 to 50 us longer."""
         grads = [p.grad for p in self.parameters if p.grad is not None]
-        norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))))
+        norm = math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
         if norm > self.max_norm:
             torch._foreach_mul_(grads, self.max_norm / (norm + 1e-6))
         return norm
@@ -103,7 +111,7 @@ class SGDLearner:
         rate = self.optimiser.param_groups[0]["lr"]
         if norm is None:
             return Update({"learning_rate": rate, "skipped_updates": 1.0})
-        metrics = {"loss": loss.detach(), "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
+        metrics = {"loss": loss.item(), "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
         return Update({**metrics, **update.metrics}, update.priorities)
 
     def params(self) -> Tensors:

@@ -6,6 +6,7 @@ from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_
 from shoal.nets.init import orthogonal
 from shoal.nets.live import LiveTensors
 from shoal.nets.normaliser import RewardScaler, RunningNorm
+from shoal.nets.perceptron import Perceptron
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
 from shoal.nets.torsos import MLP, ImpalaResNet, NatureCNN
@@ -18,6 +19,7 @@ __all__ = [
     "ImpalaResNet",
     "LiveTensors",
     "NatureCNN",
+    "Perceptron",
     "PolicyHead",
     "QHead",
     "RecurrentCore",

@@ -74,23 +74,25 @@ class Encoder(nn.Module):
         self.features += inputs
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
-        lead = obs[self._lead_of].shape
-        lead = lead[: len(lead) - self._event_dims]
-        rows = {n: obs[n].reshape(-1, *o.shape) for n, o in self.observations.items()}  # [N, *shape]
-        if self.own is not None:
-            y = self.own(rows)
-        else:
-            parts: list[Tensor] = [self.images[_key(n)](rows[n]).float() for n in rows if _key(n) in self.images]
-            if self.flat:
-                flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
-                parts.append(self._vector(flats[0] if len(flats) == 1 else torch.cat(flats, -1)))
-            y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return cast(Tensor, y).float().reshape(*lead, self.features)
+        shape = obs[self._lead_of].shape
+        lead = shape[: len(shape) - self._event_dims]
+        batch = len(lead) == 1  # and so it stays
+        rows = {n: obs[n] if batch else obs[n].reshape(-1, *o.shape) for n, o in self.observations.items()}
+        y = cast(Tensor, self.own(rows) if self.own is not None else self._join(rows)).float()
+        return y if batch else y.reshape(*lead, self.features)
 
-    def _vector(self, x: Tensor) -> Tensor:
-        with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
-            y: Tensor = self.mlp(x)
-        return y
+    def vector(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """What goes into the MLP: all that are no images to a torso, side by side; ``rows`` are ``[N, *shape]``."""
+        flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
+        return flats[0] if len(flats) == 1 else torch.cat(flats, -1)
+
+    def _join(self, rows: Mapping[str, Tensor]) -> Tensor:
+        parts: list[Tensor] = [self.images[_key(n)](x).float() for n, x in rows.items() if n not in self.flat]
+        if self.flat:
+            x = self.vector(rows)
+            with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
+                parts.append(self.mlp(x))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def resolve_torso(torso: str | Factory) -> Factory | None:

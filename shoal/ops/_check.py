@@ -27,8 +27,15 @@ def time_major(where: str, cut: Tensor, **tensors: Tensor) -> None:
 
 def shape(where: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
     """Raise ValueError unless ``tensor`` has the shape ``expected``."""
-    if tuple(tensor.shape) != expected:
-        raise ValueError(f"{where}: expected {name} of shape {expected}, found {tuple(tensor.shape)}")
+    if tensor.shape != expected:
+        raise ValueError(f"{where}: expected {name} of shape {tuple(expected)}, found {tuple(tensor.shape)}")
+
+
+def values(where: str, name: str, tensor: Tensor, rows: Tensor) -> None:
+    """Raise ValueError unless ``tensor`` has one more axis, the last, than ``rows``: a value of each action."""
+    if tensor.shape[:-1] != rows.shape:
+        found = tuple(tensor.shape[:-1])
+        raise ValueError(f"{where}: expected {name} without its last axis of shape {tuple(rows.shape)}, found {found}")
 
 
 def in_range(where: str, name: str, value: float, low: float, high: float) -> None:

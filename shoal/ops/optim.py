@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from operator import is_
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -52,15 +53,32 @@ class Optimiser(torch.optim.Optimizer):
                 elif p.grad is not None:
                     p.grad.zero_()
 
-    def _slot(self, params: list[Tensor], name: str, scalar: bool = False) -> list[Tensor]:
-        """What is kept for each parameter under ``name``: zeros of its shape, or one number."""
+    def _slot(self, params: list[Tensor], name: str) -> list[Tensor]:
+        """What is kept for each parameter under ``name``, at first zeros of its shape."""
         for p in params:
             if name not in self.state[p]:
-                self.state[p][name] = p.new_zeros(()) if scalar else torch.zeros_like(p)
+                self.state[p][name] = torch.zeros_like(p)
         return [self.state[p][name] for p in params]
+
+    def _numbers(self, params: list[Tensor], name: str) -> Tensor:
+        """One number of each parameter, at first 0: joined in memory, so that one operation changes all of them."""
+        joined = torch.stack([self.state[p].get(name, p.new_zeros(())) for p in params])
+        for p, number in zip(params, joined.unbind(), strict=True):
+            self.state[p][name] = number
+        return joined
 
     def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+class _Averages(NamedTuple):
+    """Adam's state of the parameters that had gradients at the last step of their group."""
+
+    params: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+    taken: Tensor  # steps, one number per parameter
+    steps: list[Tensor]  # the same numbers, each by itself
 
 
 class Adam(Optimiser):
@@ -80,15 +98,23 @@ class Adam(Optimiser):
         if eps < 0.0:
             raise ValueError(f"Adam: expected eps >= 0, found {eps}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self._known: dict[int, _Averages] = {}  # by group: the state, looked up once
 
     def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
-        steps = self._slot(params, "step", scalar=True)
-        means, squares = self._slot(params, "exp_avg"), self._slot(params, "exp_avg_sq")
-        torch._foreach_add_(steps, 1)
+        known = self._known.get(id(group))
+        if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
+            taken = self._numbers(params, "step")
+            means, squares = self._slot(params, "exp_avg"), self._slot(params, "exp_avg_sq")
+            known = self._known[id(group)] = _Averages(params, means, squares, taken, list(taken.unbind()))
+        known.taken.add_(1.0)
         torch._fused_adam_(
-            params, grads, means, squares, [], steps, lr=group["lr"], beta1=group["betas"][0],
+            params, grads, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
         )  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
+        super().__setstate__(state)
+        self._known = {}
 
 
 class RMSProp(Optimiser):

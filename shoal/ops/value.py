@@ -33,7 +33,7 @@ def select(q: Tensor, actions: Tensor) -> Tensor:
 
     Args: q: float ``[..., A]``; actions: integer ``[...]``. Returns: ``[...]``.
     """
-    _check.shape("select", "actions", actions, tuple(q.shape[:-1]))
+    _check.shape("select", "actions", actions, q.shape[:-1])
     return q.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
 
 
@@ -47,7 +47,7 @@ def q_target(rewards: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
     Source: Mnih et al. (2015), Human-level control through deep RL, Methods, algorithm 1.
     """
     _check.same_shape("q_target", rewards=rewards, discounts=discounts)
-    _check.shape("q_target", "next_q without its last axis", next_q[..., 0], tuple(rewards.shape))
+    _check.values("q_target", "next_q", next_q, rewards)
     return rewards + discounts * next_q.amax(-1)
 
 
@@ -61,7 +61,7 @@ def double_q_target(rewards: Tensor, discounts: Tensor, next_q: Tensor, selector
     """
     _check.same_shape("double_q_target", rewards=rewards, discounts=discounts)
     _check.same_shape("double_q_target", next_q=next_q, selector_q=selector_q)
-    _check.shape("double_q_target", "next_q without its last axis", next_q[..., 0], tuple(rewards.shape))
+    _check.values("double_q_target", "next_q", next_q, rewards)
     return rewards + discounts * select(next_q, selector_q.argmax(-1))
 
 
@@ -189,7 +189,7 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0, taus:
     negative; taus: float ``[N]`` or ``[B, N]``, default the midpoints ``(i + 1/2) / N``. Returns: ``[B]``.
     Source: Dabney et al. (2018), QR-DQN, eqs. 9 and 10; divided by kappa as in IQN (Dabney et al. 2018b).
     """
-    _check.shape("quantile_huber", "targets without its last axis", targets[..., 0], tuple(quantiles.shape[:-1]))
+    _check.values("quantile_huber", "targets", targets, quantiles[..., 0])
     if kappa < 0.0:
         raise ValueError(f"quantile_huber: expected kappa >= 0, found {kappa}")
     count = quantiles.shape[-1]

@@ -59,17 +59,17 @@ class StoreWriter:
             raise api.UsageError(
                 f"Channel {self._layout.channel.name!r} takes the parameters {sorted(targets)}, got {sorted(params)}."
             )
+        sources = [params[name] for name in targets]
+        for (name, target), source in zip(targets.items(), sources, strict=True):
+            if source.shape != target.shape:
+                raise api.UsageError(
+                    f"Channel {self._layout.channel.name!r}, parameter {name!r}: expected shape "
+                    f"{list(target.shape)}, got {list(source.shape)}."
+                )
         words[at + LINE + version % 2] = version
         futex.fence()
         with torch.no_grad():
-            for name, target in targets.items():
-                source = params[name]
-                if source.shape != target.shape:
-                    raise api.UsageError(
-                        f"Channel {self._layout.channel.name!r}, parameter {name!r}: expected shape "
-                        f"{list(target.shape)}, got {list(source.shape)}."
-                    )
-                target.copy_(source)
+            torch._foreach_copy_(list(targets.values()), sources)
         futex.fence()
         words[at] = version
         futex.fence()

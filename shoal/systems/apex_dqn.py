@@ -56,6 +56,7 @@ PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": dqn.CLASSIC, "box2d": dqn.BOX2D}
+network = dqn.network
 
 
 def agent(cfg: Config, seed: int = 0, index: int = 0, replicas: int = 1) -> QAgent:
@@ -64,7 +65,7 @@ def agent(cfg: Config, seed: int = 0, index: int = 0, replicas: int = 1) -> QAge
     epsilons = np.array(
         [epsilon_ladder(index * cfg.envs + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)]
     )
-    return QAgent(dqn.network(cfg), lambda steps: epsilons, seed, with_values=True)
+    return QAgent(network(cfg), lambda steps: epsilons, seed, with_values=True)
 
 
 def stream_spec(cfg: Config) -> Spec:
@@ -80,7 +81,7 @@ def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsRea
 
 def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:
     torch.manual_seed(ctx.seed)
-    nets = dqn.network(cfg, cfg.learner_device()).to(cfg.learner_device())
+    nets = network(cfg, cfg.learner_device()).to(cfg.learner_device())
     algorithm = QLearning(
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=(lambda update: cfg.importance_exponent) if cfg.prioritised else None,  # not annealed

@@ -45,6 +45,25 @@ def test_adam_is_torchs_and_takes_its_state() -> None:
     assert torch.equal(idle, torch.ones(2)) and idle not in optimiser.state
 
 
+def test_adam_counts_each_parameters_own_steps() -> None:
+    """Gradients that come and go, and a copy on the way: as torch's."""
+    torch.manual_seed(0)
+    ours = [torch.nn.Parameter(torch.randn(3)) for _ in range(3)]
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    optimiser, reference = Adam(ours, lr=1e-2), torch.optim.Adam(theirs, lr=1e-2, fused=True)
+    for step, given in enumerate([(0, 1, 2), (0, 2), (1,), (0, 2), (0, 1, 2), (0, 1, 2)]):
+        for i, (p, q) in enumerate(zip(ours, theirs, strict=True)):
+            p.grad = torch.randn(3) if i in given else None
+            q.grad = None if p.grad is None else p.grad.clone()
+        optimiser.step()
+        reference.step()
+        if step == 3:
+            ours, optimiser = copy.deepcopy((ours, optimiser))
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=0)
+        assert optimiser.state[p]["step"] == reference.state[q]["step"]
+
+
 @pytest.mark.parametrize("wrong", [dict(lr=-1), dict(betas=(0.9, 1.0)), dict(eps=-1e-8)])
 def test_adam_refuses_what_makes_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Adam: expected"):

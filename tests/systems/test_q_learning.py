@@ -1,0 +1,77 @@
+"""Q-learning's gradient, which it works out itself, against autograd's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from shoal.algos.q_learning import QLearning, QNetwork
+from shoal.api import Action, Batch, EnvSpec, Observation
+from shoal.ops import importance_weights
+
+ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
+ROWS = 16
+
+
+def batch(seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    items = {
+        "obs": torch.randn(ROWS, 4, generator=generator), "next/obs": torch.randn(ROWS, 4, generator=generator),
+        "action": torch.randint(0, 3, (ROWS,), generator=generator),
+        "reward": 3 * torch.randn(ROWS, generator=generator), "discount": torch.full((ROWS,), 0.9),
+    }  # fmt: skip
+    return Batch(items, torch.arange(ROWS), torch.rand(ROWS, generator=generator) / ROWS + 0.01, 100)
+
+
+@pytest.mark.parametrize("hidden", [(32, 16), (8,), ()])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("clip, reduction, beta", [(1.0, "mean", None), (None, "sum", None), (0.5, "mean", 0.4)])
+def test_loss_and_gradient_are_those_of_autograd(hidden, dueling, double, clip, reduction, beta) -> None:
+    torch.manual_seed(1)
+    nets, given = QNetwork(ENV, hidden=hidden, dueling=dueling), batch()
+    assert (nets.perceptron is None) == dueling
+    algorithm = QLearning(
+        nets, double=double, target_period=10, clip=clip, reduction=reduction, beta=beta and (lambda update: beta)
+    )
+    for p in algorithm.target.parameters():
+        p.add_(0.1 * torch.randn_like(p))
+    found, update = algorithm.loss(given)
+    found.backward()
+    gradients = [p.grad for p in nets.parameters()]
+    nets.zero_grad()
+
+    q = nets({"obs": given.items["obs"]}).gather(1, given.items["action"][:, None])[:, 0]
+    with torch.no_grad():
+        after = {"obs": given.items["next/obs"]}
+        q_next = algorithm.target(after)
+        best = (nets(after) if double else q_next).argmax(1)
+        target = given.items["reward"] + given.items["discount"] * q_next[torch.arange(ROWS), best]
+    per_item = 0.5 * (q - target) ** 2 if clip is None else F.huber_loss(q, target, reduction="none", delta=clip)
+    if beta:
+        per_item = per_item * importance_weights(given.probs, given.size, beta)
+    loss = per_item.mean() if reduction == "mean" else per_item.sum()
+    loss.backward()
+    assert found.item() == pytest.approx(loss.item(), rel=1e-5)
+    for p, gradient in zip(nets.parameters(), gradients, strict=True):
+        torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-6)
+    error = (target - q).detach().abs()
+    assert float(update.metrics["td_error"]) == pytest.approx(float(error.mean()), rel=1e-5)
+    assert (update.priorities is not None) == (beta is not None)
+    if update.priorities is not None:
+        torch.testing.assert_close(update.priorities, error)
+
+
+def test_a_copied_network_computes_with_its_own_parameters() -> None:
+    nets, obs = QNetwork(ENV, hidden=(8,)), {"obs": torch.randn(5, 4)}
+    other = copy.deepcopy(nets)
+    with torch.no_grad():
+        before = nets(obs)
+        for p in other.parameters():
+            p.zero_()
+        torch.testing.assert_close(nets(obs), before)
+        assert not other(obs).any()
+    torch.testing.assert_close(nets(obs).detach(), before)  # by modules and autograd
