@@ -7,6 +7,7 @@ Both sides of a case have the same environment protocol, network, batch and numb
 configuration found for them, RLlib on Gymnasium's NumPy CartPole, the others on Python instances. A step is an agent
 step (Atari: four emulator frames). ``limit`` is what two cores could do if nothing but the environment, inference and
 gradients cost anything (benchmarks/limits.py, measured in the same run); ``share`` is how much of it was reached.
+``first update`` counts from the start of the side's process (RLlib: to its first result); ``PSS`` is of all processes.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ CASES = {
             sb3(*CARTPOLE, "--envs", "64", "--steps", "256", "--batch", "8192", "--hidden", "64", "64"),
             rllib("--algo", "ppo", *CARTPOLE, "--envs", "64", "--batch", "16384", "--minibatch", "8192", *NUMPY),
         ),
-        (("shoal", {}), ("shoal, 2 learner threads", {"learner_threads": 2})),
+        (("shoal", {}), ("shoal, one learner process", {"learner_processes": 1})),
         "64-64 tanh MLP shared by policy and value; rollouts of 16,384 steps, 4 epochs in minibatches of 8,192",
     ),
     "cartpole-dqn": Case(
@@ -179,14 +180,15 @@ def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
     figures = alternate(sides, args.repeats, extra)
     speeds = {label: middle(found, "env_steps_per_s") for label, found in figures.items()}
     columns = ["side", "precision", "steps/s", "updates/s", "limit", "share", *(f"x {s.label}" for s in case.peers)]
+    columns += ["first update, s", "PSS, MB"]
     rows = []
     for label, speed in speeds.items():
         limit = limits.get(label, {}).get("env_steps_per_s", float("nan"))
         ratios = [ratio(speed, speeds.get(p.label, 0.0)) if label in limits else "" for p in case.peers]
         precision = figures[label][0].get("precision", "")
-        rows.append(
-            [label, precision, speed, middle(figures[label], "updates_per_s"), limit, ratio(speed, limit), *ratios]
-        )
+        facts = [middle(figures[label], key) for key in ("first_update_s", "pss_mb")]
+        updates = middle(figures[label], "updates_per_s")
+        rows.append([label, precision, speed, updates, limit, ratio(speed, limit), *ratios, *facts])
     text = [case.what + ".", "", table(columns, rows), ""]
     for label, found in limits.items():
         parts = [

@@ -153,7 +153,7 @@ def throughput(algorithm, out):
         now, steps = time.time(), int(found["env_runners"].get("num_env_steps_sampled_lifetime", 0))
         if first is None:
             first = now
-            out["first_result_s"] = now - BEGIN
+            out["first_update_s"] = now - BEGIN  # of a whole result: it tells no sooner
         if since is None and now - first >= args.warmup:
             since = (now, steps)
         elif since and now - since[0] >= args.seconds:

@@ -38,7 +38,7 @@ class GradientStep:
         loss.backward()
         return self.descend(loss)
 
-    def descend(self, loss: torch.Tensor) -> float | None:
+    def descend(self, loss: Loss) -> float | None:
         """The same along the gradient that ``.grad`` of the parameters already holds."""
         norm = self._clip()
         value = loss.item()
