@@ -108,10 +108,10 @@ class QLearning:
             if self.reduction == "mean":
                 slope = slope / len(slope)
             gradient = torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
-            error, metrics = delta.abs(), {}
+            metrics = {}
             if self.updates % TOLD_EVERY == 0:
-                metrics = {"q_mean": q.mean(), "td_error": error.mean()}
-        update = Update(metrics, error if self.beta is not None else None)
+                metrics = {"q_mean": q.mean(), "td_error": delta.abs().mean()}
+        update = Update(metrics, None if self.beta is None else delta.abs())
         return TDLoss(loss.dot(slope), partial(backward, gradient)), update
 
     def after_step(self, step: int) -> None:
