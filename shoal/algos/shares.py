@@ -80,7 +80,7 @@ class Shares:
         self.data = {k: team.zeros(v.shape, v.dtype) for k, v in data.items()}
         self._seen = [team.zeros(v.shape, v.dtype) for v in self._live.tensors.values()]  # by the copies
         self._grads = [[team.zeros(p.shape, p.dtype) for p in self.parameters] for _ in range(1, team.size)]
-        self._rows = team.zeros((max(v.numel() for v in data.values()),), torch.int64)  # more than enough: not touched
+        self._rows = team.zeros((max(max(v.shape) for v in data.values()),), torch.int64)  # at least as many as data
         self._head = team.zeros((16,), torch.float64)  # numbers of rows and constants, then these
         self._losses, self._found = team.zeros((team.size,)), team.zeros((team.size, self.found))
         team.start(self._work)

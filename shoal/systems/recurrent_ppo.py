@@ -89,7 +89,7 @@ MUJOCO: dict[str, Any] = dict(
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
     actors=1, envs=32, unroll=32, epochs=3, minibatches=4, steps=300_000, learning_rate=2e-3, gamma=0.98,
-    normalise_obs=True, normalise_reward=True,
+    normalise_reward=True,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
     envs=16, unroll=256, epochs=4, minibatches=32, steps=2_000_000, learning_rate=5e-4, gamma=0.995, gae_lambda=0.97,
