@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -85,16 +86,19 @@ class QLearning:
         self.double, self.target_period, self.beta = double, target_period, beta
         self.clip, self.reduction = clip, reduction
         self.updates = 0
+        convolves = isinstance(nets, QNetwork) and len(nets.encoder.images) > 0 and nets.device == "cpu"
+        self._aside = ThreadPoolExecutor(1, "target") if convolves else None  # beside the online network's values
 
     def loss(self, batch: Batch) -> tuple[TDLoss, Update]:
         items = batch.items
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
+        aside = self._aside.submit(self._target_values, next_obs) if self._aside is not None else None
         values, backward = differentiable(self.nets, obs)
         with torch.no_grad():
             action = items["action"].unsqueeze(-1)
             q = values.gather(-1, action).squeeze(-1)
-            q_next = self.target(next_obs)
+            q_next = aside.result() if aside is not None else self._target_values(next_obs)
             if self.double:
                 target = double_q_target(items["reward"], items["discount"], q_next, self.nets(next_obs))
             else:
@@ -113,6 +117,11 @@ class QLearning:
                 metrics = {"q_mean": q.mean(), "td_error": delta.abs().mean()}
         update = Update(metrics, None if self.beta is None else delta.abs())
         return TDLoss(loss.dot(slope), partial(backward, gradient)), update
+
+    @torch.no_grad()
+    def _target_values(self, next_obs: Tensors) -> Tensor:
+        values: Tensor = self.target(next_obs)
+        return values
 
     def after_step(self, step: int) -> None:
         self.updates = step
