@@ -25,7 +25,7 @@ def test_the_page_is_generated() -> None:
 
 
 def recorded_in(tree: ast.AST) -> set[str]:
-    """Literal names given to ``metrics``' methods, to ``Update`` and to dicts called metrics."""
+    """Literal names given to ``metrics``' methods, to ``Update``, and to dicts or tuples called metrics."""
     methods = {"count": "", "record": "", "tally": "_p50", "phase": "", "enter": ""}
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -38,6 +38,8 @@ def recorded_in(tree: ast.AST) -> set[str]:
             keyed += [(k, "") for k in node.args[0].keys] if isinstance(node.args[0], ast.Dict) else []
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "metrics":
             keyed += [(k, "") for k in node.value.keys] if isinstance(node.value, ast.Dict) else []
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "METRICS":
+            keyed += [(name, "") for name in node.value.elts] if isinstance(node.value, ast.Tuple) else []
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("metrics["):
             assert isinstance(node.targets[0], ast.Subscript)
             keyed.append((node.targets[0].slice, ""))
