@@ -306,7 +306,7 @@ class Context:
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
     steps: Callable[[], int] = lambda: 0  # environment steps of the whole run so far
-    team: Callable[[int], Any] | None = None  # an algos.shares.Team of so many; None: the runtime is one process
+    team: Callable[[int], Any] | None = None  # an algos.shares.Team of so many; None: the runtime has none
 
 
 # -------------------------------------------------------------------------------------- wiring

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoal.api import Tensors
 from shoal.nets import LiveTensors
 
-Loss = Callable[[Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
+LossOfRows = Callable[[Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
 
 
 class Team(Protocol):
@@ -35,7 +35,7 @@ class Shares:
     the sum of the losses of its parts.
     """
 
-    def __init__(self, nets: nn.Module, loss: Loss, found: int, team: Team | None = None) -> None:
+    def __init__(self, nets: nn.Module, loss: LossOfRows, found: int, team: Team | None = None) -> None:
         self.nets, self.loss, self.found, self.team = nets, loss, found, team
         self._live = LiveTensors(nets)
         self.parameters = [p for p in nets.parameters() if p.requires_grad]

@@ -238,7 +238,8 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, 
         teams.callback(made.close)
         return made
 
-    context.team = team
+    if sys.platform == "linux":  # elsewhere a forked copy may not compute
+        context.team = team
     role: Any = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
