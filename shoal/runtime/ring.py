@@ -101,7 +101,7 @@ class Producer:
     def _wait(self) -> None:
         """Returns once the ring has a free slot."""
         words = self._words
-        if self.ready():
+        if self.ready() or (futex.soon(words, self._tail_at, self._tail) and self.ready()):
             return
         try:
             while True:
@@ -221,7 +221,8 @@ class Consumer:
     def wait(self, satisfied: Callable[[], bool]) -> None:
         """Sleep until ``satisfied()``; every put to one of these rings makes it look again."""
         words = self._words
-        if satisfied():
+        seen = words[self._bell_at]
+        if satisfied() or (futex.soon(words, self._bell_at, seen) and satisfied()):
             return
         try:
             while True:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import numpy as np
 import pytest
 from channels import check, ends, item, queue
 
 from shoal import api
-from shoal.runtime import processes
+from shoal.runtime import futex, processes
 from shoal.runtime.layout import STOP, Plan
 from shoal.runtime.memory import Arena
 from shoal.runtime.metrics import Recorder
@@ -29,6 +30,18 @@ def write(arena: Arena, plan: Plan, writer: int, generation: int, count: int, ha
             with producer.slot(version=number) as slot:
                 for name, array in item(writer, generation, number).items():
                     slot[name][...] = array
+
+
+def test_a_few_looks_see_a_word_that_changes_and_give_up_on_one_that_does_not() -> None:
+    words = memoryview(bytearray(16)).cast("q")
+    assert not futex.soon(words, 1, 0)
+    words[1] = 2**40 + 7
+    assert futex.soon(words, 1, 7), "all 64 bits count"
+    changed = threading.Timer(0.01, words.__setitem__, (0, 1))
+    changed.start()
+    while not futex.soon(words, 0, 0):
+        assert changed.is_alive() or words[0] == 1
+    changed.join()
 
 
 def test_items_arrive_whole_and_in_order() -> None:
