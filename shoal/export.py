@@ -61,6 +61,8 @@ def policy_module(policy: Policy) -> PolicyModule:
     if not isinstance(nets, (ActorCritic, QNetwork)):
         raise UsageError("only policies with Shoal's own networks (ActorCritic, QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
+    for name, tensor in nets.state_dict(keep_vars=True).items():
+        tensor.data = policy.params[name].cpu().clone()  # an agent may hold its own rounded
     nets.precision, nets.device = "fp32", "cpu"
     return PolicyModule(nets, list(policy.spec.observations), policy.codec.action_space).eval()
 

@@ -104,6 +104,9 @@ class ActorCriticAgent:
 
     def __init__(self, nets: ActorCritic, seed: int, extras: Sequence[str] = ()) -> None:
         self.nets = nets.requires_grad_(False)
+        if nets.precision == "bf16":
+            for encoder in filter(None, (nets.encoder, nets.critic)):
+                encoder.round_weights()
         self._live = LiveTensors(nets)
         self.extras = extras
         self.rng = torch.Generator().manual_seed(seed)

@@ -57,11 +57,11 @@ class PPOLearner:
         team: Team | None = None,
     ) -> None:  # fmt: skip
         self.nets, self.optimiser, self.cfg = nets, optimiser, settings
-        self._live = LiveTensors(nets)
         self.rng = torch.Generator().manual_seed(seed)
         steps = settings.epochs * settings.minibatches
         self.gradient_step = GradientStep(optimiser, settings.max_grad_norm, steps)
         self.shares = Shares(nets, self._loss, len(METRICS), team)
+        self._live = LiveTensors(nets)
         self.device = torch.device(nets.device)
         self.step = 0
         self.env_steps = 0

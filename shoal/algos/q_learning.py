@@ -150,6 +150,8 @@ class QAgent:
         taken: int = 0,
     ) -> None:  # fmt: skip
         self.nets, self.epsilon, self.with_values = nets.requires_grad_(False), epsilon, with_values
+        if nets.precision == "bf16":
+            nets.encoder.round_weights()
         self._live = LiveTensors(nets)
         self.rng = np.random.default_rng(seed)
         self.steps = taken

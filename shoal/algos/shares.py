@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Tensors
-from shoal.nets import LiveTensors
 
 LossOfRows = Callable[[Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
 
@@ -32,15 +31,17 @@ class Shares:
     """Gradients of ``loss`` by ``nets`` on rows of ``data``, divided among the members of ``team`` (None: alone).
 
     loss: (data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch is
-    the sum of the losses of its parts.
+    the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares: look them up
+    afterwards.
     """
 
     def __init__(self, nets: nn.Module, loss: LossOfRows, found: int, team: Team | None = None) -> None:
-        self.nets, self.loss, self.found, self.team = nets, loss, found, team
-        self._live = LiveTensors(nets)
+        self.loss, self.found, self.team = loss, found, team
+        if team is not None:  # the copies read what this process's optimiser writes
+            for tensor in nets.state_dict(keep_vars=True).values():
+                tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
         self.parameters = [p for p in nets.parameters() if p.requires_grad]
         self.data: Tensors = {}
-        self._follows = False
 
     def load(self, data: Tensors) -> None:
         """Learn from ``data`` from now on; with a team, from a copy of it."""
@@ -56,29 +57,31 @@ class Shares:
         """Leaves the gradient of the loss of ``rows`` (int64) in ``.grad`` of the parameters; returns the loss, and
         what each member found [members, found]."""
         if self.team is None:
-            loss, found, grads = self._gradient(rows, list(constants))
+            loss, found, _ = self._gradient(rows, list(constants))
         else:
-            with torch.no_grad():
-                torch._foreach_copy_(self._seen, list(self._live.tensors.values()))
             self._rows[: len(rows)] = rows
             head = (len(rows), len(constants), *constants)
             self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
             self.team.run()
-            loss, found, grads = self._losses.sum(), self._found.clone(), self._mine
+            loss, found = self._losses.sum(), self._found.clone()
             for theirs in self._grads:
-                torch._foreach_add_(grads, theirs)
-        for p, grad in zip(self.parameters, grads, strict=True):
-            p.grad = grad
+                torch._foreach_add_(self._mine, theirs)
         return loss, found.view(-1, self.found)
 
-    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The same of this process alone, and the gradient."""
         loss, found = self.loss(self.data, rows, constants)
-        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        for p in self.parameters:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]  # and not autograd.grad, whose order in memory is any
+        grads = []
+        for p in self.parameters:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            grads.append(p.grad)
         return loss.detach(), found, grads
 
     def _start(self, team: Team, data: Tensors) -> None:
         self.data = {k: team.zeros(v.shape, v.dtype) for k, v in data.items()}
-        self._seen = [team.zeros(v.shape, v.dtype) for v in self._live.tensors.values()]  # by the copies
         self._grads = [[team.zeros(p.shape, p.dtype) for p in self.parameters] for _ in range(1, team.size)]
         self._rows = team.zeros((max(max(v.shape) for v in data.values()),), torch.int64)  # at least as many as data
         self._head = team.zeros((16,), torch.float64)  # numbers of rows and constants, then these
@@ -88,10 +91,6 @@ class Shares:
     def _work(self, number: int) -> None:
         """A member's part of ``backward``."""
         assert self.team is not None
-        if number and not self._follows:  # parameters and buffers of the copies are member 0's, as of its last word
-            for own, seen in zip(self.nets.state_dict(keep_vars=True).values(), self._seen, strict=True):
-                own.data = seen
-            self._follows = True
         count, constants, *values = self._head.tolist()
         rows = self._rows[: int(count)].tensor_split(self.team.size)[number]
         self._losses[number], self._found[number], grads = self._gradient(rows, values[: int(constants)])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shoal.nets.pixels import channels_last
+from shoal.nets.pixels import channels_last, readable, unshuffled
 from shoal.nets.precision import compute_dtype
 
 Activation = Literal["tanh", "relu"]
@@ -45,13 +45,25 @@ class MLP(nn.Sequential):
 
 class PixelConv2d(nn.Conv2d):
     """The first convolution of a torso. Bytes are scaled into [0, 1] by its weights instead of one by one, which is
-    cheaper (docs/performance.md) and, in bfloat16, exact: it holds each byte but not its 255th."""
+    cheaper (docs/performance.md) and, in bfloat16, exact: it holds each byte but not its 255th.
+
+    Where the stride divides kernel and image, both are cut into blocks of stride x stride, whose pixels become
+    channels: the same sums by a kernel of stride 1 over many channels, in bfloat16 twice as fast to learn from.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        x = channels_last(x)
         if x.dtype != torch.uint8:
-            return self._conv_forward(x.to(self.weight.dtype), self.weight, self.bias)
-        return self._conv_forward(x.to(compute_dtype(x.device)), self.weight * (1 / 255), self.bias)
+            return self._conv_forward(channels_last(x).to(self.weight.dtype), self.weight, self.bias)
+        dtype, weight = compute_dtype(x.device), self.weight * (1 / 255)
+        if not self._blocks(x):
+            return self._conv_forward(channels_last(x).to(dtype), weight, self.bias)
+        side = self.stride[0]
+        return F.conv2d(unshuffled(x, side).to(dtype), F.pixel_unshuffle(weight, side), self.bias)
+
+    def _blocks(self, x: Tensor) -> bool:
+        side = self.stride[0]
+        lengths = (*self.kernel_size, *x.shape[-2:])
+        return readable(x) and side > 1 and self.padding == (0, 0) and not any(n % side for n in lengths)
 
 
 class ImageTorso(nn.Module):

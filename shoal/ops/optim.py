@@ -107,8 +107,12 @@ class Adam(Optimiser):
             means, squares = self._slot(params, "exp_avg"), self._slot(params, "exp_avg_sq")
             known = self._known[id(group)] = _Averages(params, means, squares, taken, list(taken.unbind()))
         known.taken.add_(1.0)
+        # The kernel pairs numbers by their place in memory: a gradient with its channels last is one of other weights.
+        ordered = [
+            g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)
+        ]
         torch._fused_adam_(
-            params, grads, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
+            params, ordered, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ and every case is exported to ONNX.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -79,7 +80,8 @@ def policy_of(case: str) -> Policy:
     """With parameters and statistics that are not those of a fresh network."""
     system, env, settings = CASES[case]
     policy = untrained(system, env, **settings)
-    nets: Any = policy.agent.nets  # type: ignore[attr-defined]
+    nets = policy.system.network(policy.cfg).requires_grad_(False)
+    nets.load_state_dict(policy.params)
     torch.manual_seed(1)
     for parameter in nets.parameters():
         parameter.data.add_(0.02 * torch.randn_like(parameter))
@@ -92,8 +94,8 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(observations of ``STEPS`` steps of a real environment, what the policy's network says in float32)."""
     env = make(policy.cfg.env, 1, 0, evaluation_options(policy.cfg))
     agent: Any = policy.fresh_agent(0)
-    nets = agent.nets
-    nets.precision = "fp32"
+    nets = policy.system.network(dataclasses.replace(policy.cfg, precision="fp32"))
+    nets.load_state_dict(policy.params)
     seen: dict[str, list[np.ndarray]] = {}
     told: dict[str, list[np.ndarray]] = {}
     obs, first, state = env.reset(0), np.ones(1, bool), agent.initial_state(1)

@@ -36,6 +36,18 @@ def test_bf16_is_close_and_features_and_gradients_are_float32():
     assert all(p.grad.dtype == torch.float32 for p in IMAGES.parameters())
 
 
+@pytest.mark.parametrize("torso", ["nature", "impala-shallow", "impala-deep"])
+def test_rounded_weights_are_what_autocast_would_compute_with(torso):
+    encoder = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, torso).requires_grad_(False)
+    x = {"obs": torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)}
+    with autocast("bf16"):
+        want = encoder(x)
+        encoder.round_weights()
+        assert torch.equal(encoder(x), want)
+    kinds = [p.dtype for p in encoder.parameters()]
+    assert kinds == [torch.float32] * 2 + [torch.bfloat16] * (len(kinds) - 2), "all but the first convolution"
+
+
 def test_vectors_stay_float32_under_autocast():
     x = {"obs": torch.randn(5, 4)}
     with autocast("bf16"):

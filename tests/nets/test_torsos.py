@@ -6,7 +6,7 @@ import torch
 
 from shoal.api import Observation, UsageError
 from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
-from shoal.nets.pixels import channels_last
+from shoal.nets.pixels import channels_last, unshuffled
 
 IMAGE = Observation((4, 84, 84), "uint8", "image")
 SMALL = Observation((3, 20, 20), "uint8", "image")
@@ -164,10 +164,37 @@ def test_channels_last_is_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> 
         assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 84, 84), (2, 3, 8, 16), (0, 4, 8, 8)])
+@pytest.mark.parametrize("side", [2, 4])
+def test_unshuffled_is_torchs_with_the_channels_last(shape: tuple[int, ...], side: int) -> None:
+    x = torch.randint(0, 256, shape).to(torch.uint8)
+    for images in (x, x.flip(0), x[:, :, 4:], x.float()):
+        ours = unshuffled(images, side)
+        if len(images):  # torch's does nothing to none
+            assert torch.equal(ours, torch.nn.functional.pixel_unshuffle(images, side))
+        assert ours.shape == (len(x), shape[1] * side**2, images.shape[2] // side, images.shape[3] // side)
+        assert ours.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("side", [84, 72, 83])  # the last is not made of blocks
+@pytest.mark.parametrize("make", [NatureCNN, lambda *a: ImpalaResNet(*a, depth="shallow")])
+def test_a_convolution_of_blocks_is_the_convolution(make, side):
+    torch.manual_seed(0)
+    net, images = make(4, side, side), image((4, side, side), 5)
+    conv = net.convs[0]
+    assert conv._blocks(images) == (side != 83)
+    out, plain = conv(images), conv._conv_forward(images.float(), conv.weight / 255, conv.bias)
+    torch.testing.assert_close(out, plain)
+    given = torch.randn_like(out)
+    ours = torch.autograd.grad(out, (conv.weight, conv.bias), given)
+    torch.testing.assert_close(ours, torch.autograd.grad(plain, (conv.weight, conv.bias), given), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
 def test_a_torso_can_be_traced_although_its_bytes_are_reordered_outside_torch() -> None:
     torso = NatureCNN(4, 84, 84)
     one, other = (torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8) for _ in range(2))
     traced = torch.jit.trace(torso, (one,))  # type: ignore[no-untyped-call]
     exported = torch.export.export(torso, (one,)).module()
-    assert torch.allclose(traced(other), torso(other)) and torch.allclose(exported(other), torso(other))
+    torch.testing.assert_close(traced(other), torso(other))
+    torch.testing.assert_close(exported(other), torso(other))

@@ -201,3 +201,17 @@ def test_rmsprop_closure():
 
     losses = [optimiser.step(closure) for _ in range(30)]
     assert losses[0] == 4.0 and losses[-1] < 0.5
+
+
+def test_adam_reads_a_gradient_in_any_order_in_memory() -> None:
+    """Convolutions may give theirs with the channels last; the fused kernel goes by the place in memory."""
+    torch.manual_seed(0)
+    plain, other = (torch.nn.Parameter(torch.ones(3, 4, 5, 6)) for _ in range(2))
+    ours, theirs = Adam([plain], lr=0.1), Adam([other], lr=0.1)
+    for _ in range(3):
+        plain.grad = torch.randn_like(plain)
+        other.grad = plain.grad.contiguous(memory_format=torch.channels_last)
+        assert other.grad.stride() != plain.grad.stride()
+        ours.step()
+        theirs.step()
+    assert torch.equal(plain, other)

@@ -12,7 +12,9 @@ import torch
 from helpers import config, record_batches, run, spy
 
 from shoal.algos.ppo import PPOLearner, PPOSettings
-from shoal.api import Batch, RoleFailed, Stop
+from shoal.algos.shares import Shares
+from shoal.api import Batch, RoleFailed, Stop, Tensors
+from shoal.nets import NatureCNN
 from shoal.ops import Adam
 from shoal.runtime.aggregator import Snapshot
 from shoal.runtime.local import LocalRuntime
@@ -53,6 +55,32 @@ def test_a_team_learns_what_one_learns(core: str, members: int) -> None:
             torch.testing.assert_close(together.params()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
     finally:
         team.close()
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(members: int) -> None:
+    """A fused optimiser pairs numbers by their place in memory, and convolutions give theirs with the channels last."""
+    torch.manual_seed(0)
+    nets = torch.nn.Sequential(NatureCNN(4, 84, 84), torch.nn.Linear(512, 1))
+    data = {"image": torch.randint(0, 256, (12, 4, 84, 84), dtype=torch.uint8), "target": torch.randn(12)}
+
+    def loss(data: Tensors, rows: torch.Tensor, constants: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        error = nets(data["image"][rows]).squeeze(-1) - data["target"][rows]
+        return constants[0] * error.square().sum(), torch.zeros(1)
+
+    team = Team(members) if members > 1 else None
+    shares = Shares(nets, loss, 1, team)
+    try:
+        shares.load(data)
+        shares.backward(torch.arange(12), [0.5])
+        for p in nets.parameters():
+            assert p.grad is not None and p.grad.stride() == p.stride()
+        wanted = torch.autograd.grad(loss(data, torch.arange(12), [0.5])[0], [*nets.parameters()])
+        assert any(g.stride() != p.stride() for p, g in zip(nets.parameters(), wanted, strict=True)), "else no test"
+        torch.testing.assert_close([p.grad for p in nets.parameters()], [*wanted], rtol=1e-4, atol=1e-4)
+    finally:
+        if team is not None:
+            team.close()
 
 
 def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
