@@ -80,7 +80,7 @@ PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et
     torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    envs=16, unroll=64, steps=2_000_000, epochs=4, minibatches=8, learning_rate=1e-3, clip=0.1, entropy_cost=0.01,
+    envs=16, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=2e-3, clip=0.1, entropy_cost=0.01,
     reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
 MUJOCO: dict[str, Any] = dict(
