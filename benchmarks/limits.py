@@ -11,6 +11,7 @@ precision, with Adam: no loss could cost less. ``passes``: how often a step is l
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import time
@@ -70,8 +71,11 @@ def observations(cfg: Any, rows: int) -> dict[str, torch.Tensor]:
 def network(cfg: Any, module: Any, minibatch: int, seconds: float) -> tuple[float, float]:
     """Microseconds of inference and of a gradient step, per step."""
     nets = module.network(cfg)
+    acting = copy.deepcopy(nets)
+    if nets.precision == "bf16":
+        acting.encoder.round_weights()  # as agents do
 
-    def forward(obs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    def forward(nets: Any, obs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         if not hasattr(nets, "step"):
             return [nets(obs)]
         rows = len(next(iter(obs.values())))
@@ -82,11 +86,11 @@ def network(cfg: Any, module: Any, minibatch: int, seconds: float) -> tuple[floa
 
     def act() -> None:
         with torch.inference_mode():
-            forward(few)
+            forward(acting, few)
 
     def learn() -> None:
         optimiser.zero_grad()
-        sum(y.square().mean() for y in forward(many)).backward()  # type: ignore[union-attr]
+        sum(y.square().mean() for y in forward(nets, many)).backward()  # type: ignore[union-attr]
         optimiser.step()
 
     return cost(act, cfg.envs, seconds), cost(learn, minibatch, seconds)
