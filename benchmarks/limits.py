@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from ours import configuration, options
 
+from shoal.nets import inferring
 from shoal.runtime.processes import keep_freed_memory
 
 ROUNDS = 3
@@ -71,9 +72,7 @@ def observations(cfg: Any, rows: int) -> dict[str, torch.Tensor]:
 def network(cfg: Any, module: Any, minibatch: int, seconds: float) -> tuple[float, float]:
     """Microseconds of inference and of a gradient step, per step."""
     nets = module.network(cfg)
-    acting = copy.deepcopy(nets)
-    if nets.precision == "bf16":
-        acting.encoder.round_weights()  # as agents do
+    acting = inferring(copy.deepcopy(nets))  # as agents do
 
     def forward(nets: Any, obs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         if not hasattr(nets, "step"):

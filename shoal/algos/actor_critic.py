@@ -19,6 +19,7 @@ from shoal.nets import (
     RunningNorm,
     ValueHead,
     autocast,
+    inferring,
     orthogonal,
     policy_and_value,
 )
@@ -103,10 +104,7 @@ class ActorCriticAgent:
     ``value`` [E] beside each action, as far as ``extras`` names them."""
 
     def __init__(self, nets: ActorCritic, seed: int, extras: Sequence[str] = ()) -> None:
-        self.nets = nets.requires_grad_(False)
-        if nets.precision == "bf16":
-            for encoder in filter(None, (nets.encoder, nets.critic)):
-                encoder.round_weights()
+        self.nets = inferring(nets)
         self._live = LiveTensors(nets)
         self.extras = extras
         self.rng = torch.Generator().manual_seed(seed)

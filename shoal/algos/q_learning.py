@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
-from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast
+from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import double_q_target, importance_weights, q_target
 
@@ -149,9 +149,7 @@ class QAgent:
         self, nets: QNetwork, epsilon: Callable[[int], float | np.ndarray], seed: int, with_values: bool = False,
         taken: int = 0,
     ) -> None:  # fmt: skip
-        self.nets, self.epsilon, self.with_values = nets.requires_grad_(False), epsilon, with_values
-        if nets.precision == "bf16":
-            nets.encoder.round_weights()
+        self.nets, self.epsilon, self.with_values = inferring(nets), epsilon, with_values
         self._live = LiveTensors(nets)
         self.rng = np.random.default_rng(seed)
         self.steps = taken

@@ -1,7 +1,7 @@
 """Networks: torsos, encoder, recurrent core, heads, action distributions, normalisers, precision."""
 
 from shoal.nets.distributions import ActionDistribution
-from shoal.nets.encoder import Encoder
+from shoal.nets.encoder import Encoder, inferring
 from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
 from shoal.nets.live import LiveTensors
@@ -27,6 +27,7 @@ __all__ = [
     "RunningNorm",
     "ValueHead",
     "autocast",
+    "inferring",
     "orthogonal",
     "policy_and_value",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from shoal.nets.precision import full
 from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN, PixelConv2d
 
 Observations = Mapping[str, Observation]
+M = TypeVar("M", bound=nn.Module)
 Factory = Callable[[dict[str, Observation]], nn.Module]
 TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "none")
 
@@ -86,14 +87,6 @@ class Encoder(nn.Module):
         flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
         return flats[0] if len(flats) == 1 else torch.cat(flats, -1)
 
-    def round_weights(self) -> None:
-        """Hold in bfloat16 what autocast to it would round at every call: for a network that only infers, whose values
-        stay the same bit for bit (Nature network, 16 images: 1.6 ms instead of 2.2)."""
-        for torso in self.images.values():
-            for layer in torso.modules():
-                if isinstance(layer, (nn.Linear, nn.Conv2d)) and not isinstance(layer, PixelConv2d):
-                    layer.bfloat16()  # a PixelConv2d scales its weights first
-
     def _join(self, rows: Mapping[str, Tensor]) -> Tensor:
         parts: list[Tensor] = [self.images[_key(n)](x).float() for n, x in rows.items() if n not in self.flat]
         if self.flat:
@@ -101,6 +94,19 @@ class Encoder(nn.Module):
             with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
                 parts.append(self.mlp(x))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def inferring(nets: M) -> M:
+    """``nets``, changed into a network that only infers: without gradients and, if its ``precision`` is bf16, with the
+    weights of image torsos in bfloat16 that autocast would round at every call. Its values stay the same bit for bit
+    (Nature network, 16 images: 1.6 ms instead of 2.2)."""
+    nets.requires_grad_(False)
+    if getattr(nets, "precision", None) == "bf16":
+        torsos = [torso for m in nets.modules() if isinstance(m, Encoder) for torso in m.images.values()]
+        for layer in (layer for torso in torsos for layer in torso.modules()):
+            if isinstance(layer, (nn.Linear, nn.Conv2d)) and not isinstance(layer, PixelConv2d):
+                layer.bfloat16()  # a PixelConv2d scales its weights first
+    return nets
 
 
 def resolve_torso(torso: str | Factory) -> Factory | None:

@@ -21,7 +21,8 @@ def channels_last(x: Tensor) -> Tensor:
     n, channels, h, w = x.shape
     out = torch.empty_like(x, memory_format=torch.channels_last)
     pixels = out.permute(0, 2, 3, 1).view(n, h * w, channels).numpy().view(np.uint32)
-    compiled()[0](x.view(n, channels, h * w).numpy(), pixels[..., 0])
+    interleave, _ = compiled()
+    interleave(x.view(n, channels, h * w).numpy(), pixels[..., 0])
     return out
 
 
@@ -31,11 +32,13 @@ def unshuffled(x: Tensor, side: int) -> Tensor:
     of four (84x84), torch's 10."""
     n, channels, h, w = x.shape
     if not readable(x) or x.dtype != torch.uint8 or side != 4 or not x.is_contiguous():
+        # not F.pixel_unshuffle, which leaves an empty batch as it is
         blocks = x.reshape(n, channels, h // side, side, w // side, side).permute(0, 2, 4, 1, 3, 5)
         return blocks.reshape(n, h // side, w // side, channels * side * side).permute(0, 3, 1, 2)
     out = torch.empty((n, 16 * channels, h // 4, w // 4), dtype=x.dtype, memory_format=torch.channels_last)
     rows = x.numpy().view(np.uint32).reshape(n, channels, h // 4, 4, w // 4)
-    compiled()[1](rows, out.permute(0, 2, 3, 1).numpy().view(np.uint32))
+    _, gather_blocks = compiled()
+    gather_blocks(rows, out.permute(0, 2, 3, 1).numpy().view(np.uint32))
     return out
 
 

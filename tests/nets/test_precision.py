@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from shoal.api import Observation, UsageError
-from shoal.nets import Encoder, autocast, precision
+from shoal.nets import Encoder, autocast, inferring, precision
 
 IMAGES = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, "impala-shallow")
 VECTORS = Encoder({"obs": Observation((4,), "float32")})
@@ -39,10 +39,12 @@ def test_bf16_is_close_and_features_and_gradients_are_float32():
 @pytest.mark.parametrize("torso", ["nature", "impala-shallow", "impala-deep"])
 def test_rounded_weights_are_what_autocast_would_compute_with(torso):
     encoder = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, torso).requires_grad_(False)
+    nets = torch.nn.Sequential(encoder)
+    nets.precision = "bf16"  # type: ignore[assignment]
     x = {"obs": torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)}
     with autocast("bf16"):
         want = encoder(x)
-        encoder.round_weights()
+        assert inferring(nets) is nets
         assert torch.equal(encoder(x), want)
     kinds = [p.dtype for p in encoder.parameters()]
     assert kinds == [torch.float32] * 2 + [torch.bfloat16] * (len(kinds) - 2), "all but the first convolution"
