@@ -7,6 +7,7 @@ state the actor stored, with the same ``first`` mask that acting used.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,7 @@ class PPOLearner:
         self.rng = torch.Generator().manual_seed(seed)
         steps = settings.epochs * settings.minibatches
         self.gradient_step = GradientStep(optimiser, settings.max_grad_norm, steps)
-        self.shares = Shares(nets, self._loss, len(METRICS), team)
+        self.shares = Shares(nets, self._loss, len(METRICS), self.gradient_step, team)
         self._live = LiveTensors(nets)
         self.device = torch.device(nets.device)
         self.step = 0
@@ -84,9 +85,11 @@ class PPOLearner:
         return self._live.tensors
 
     def state_dict(self) -> dict[str, Any]:
+        learned = {"nets": self.nets.state_dict(), "optimiser": self.optimiser.state_dict()}
+        if self.shares.team is not None:  # whoever writes this down while training goes on would see it change
+            learned = copy.deepcopy(learned)
         return {
-            "nets": self.nets.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            **learned,
             "step": self.step,
             "env_steps": self.env_steps,
             "skipped": self.gradient_step.skipped,
@@ -97,6 +100,7 @@ class PPOLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nets.load_state_dict(state["nets"])
         self.optimiser.load_state_dict(state["optimiser"])
+        self.shares.restart()
         self.step, self.env_steps, self.gradient_step.skipped = state["step"], state["env_steps"], state["skipped"]
         self.rng.set_state(state["rng"])
         if self.nets.rewards is not None:
@@ -137,8 +141,7 @@ class PPOLearner:
             for chunk in order.split(math.ceil(len(rows) / self.cfg.minibatches)):
                 steps = self._select(data, "advantage", chunk)[self._select(data, "valid", chunk)]
                 std, centre = torch.std_mean(steps, correction=0)
-                loss, metrics = self.shares.backward(chunk, (clip, float(centre), float(std), len(steps)))
-                norm = self.gradient_step.descend(loss)
+                norm, metrics = self.shares.step(chunk, (clip, float(centre), float(std), len(steps)))
                 if norm is None:
                     skipped += 1
                     continue

@@ -1,16 +1,22 @@
-"""One gradient from several processes, each of which takes a share of the minibatch."""
+"""One gradient step by several processes: each differentiates its part of the minibatch, then moves its part of the
+weights."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from shoal.algos.sgd import GradientStep, clip, global_norm
 from shoal.api import Tensors
+from shoal.ops.optim import Adam, divide
 
 LossOfRows = Callable[[Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
+
+DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all
 
 
 class Team(Protocol):
@@ -26,21 +32,25 @@ class Team(Protocol):
 
     def run(self) -> None: ...
 
+    def meet(self, number: int) -> None:
+        """In a member's work: wait until all have come here."""
+
 
 class Shares:
-    """Gradients of ``loss`` by ``nets`` on rows of ``data``, divided among the members of ``team`` (None: alone).
+    """Gradient steps on ``loss`` of rows of ``data``, shared by the members of ``team`` (None: alone).
 
     loss: (data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch is
-    the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares: look them up
-    afterwards.
+    the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares (look them up
+    afterwards), and so does the state of the optimiser.
     """
 
-    def __init__(self, nets: nn.Module, loss: LossOfRows, found: int, team: Team | None = None) -> None:
-        self.loss, self.found, self.team = loss, found, team
-        if team is not None:  # the copies read what this process's optimiser writes
+    def __init__(
+        self, nets: nn.Module, loss: LossOfRows, found: int, step: GradientStep, team: Team | None = None
+    ) -> None:
+        self.loss, self.found, self.gradient_step, self.team = loss, found, step, team
+        if team is not None:  # all read what one writes
             for tensor in nets.state_dict(keep_vars=True).values():
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
-        self.parameters = [p for p in nets.parameters() if p.requires_grad]
         self.data: Tensors = {}
 
     def load(self, data: Tensors) -> None:
@@ -53,48 +63,77 @@ class Shares:
         for name, tensor in data.items():
             self.data[name].copy_(tensor)
 
-    def backward(self, rows: Tensor, constants: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Leaves the gradient of the loss of ``rows`` (int64) in ``.grad`` of the parameters; returns the loss, and
+    def restart(self) -> None:
+        """The optimiser's state has been replaced: the copies are to see the new one."""
+        self.data = {}
+
+    def step(self, rows: Tensor, constants: Sequence[float]) -> tuple[float | None, Tensor]:
+        """One step on the loss of ``rows`` (int64); returns the gradient's norm before clipping (None: skipped), and
         what each member found [members, found]."""
         if self.team is None:
-            loss, found, _ = self._gradient(rows, list(constants))
-        else:
-            self._rows[: len(rows)] = rows
-            head = (len(rows), len(constants), *constants)
-            self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
-            self.team.run()
-            loss, found = self._losses.sum(), self._found.clone()
-            for theirs in self._grads:
-                torch._foreach_add_(self._mine, theirs)
-        return loss, found.view(-1, self.found)
-
-    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """The same of this process alone, and the gradient."""
-        loss, found = self.loss(self.data, rows, constants)
-        for p in self.parameters:
-            p.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]  # and not autograd.grad, whose order in memory is any
-        grads = []
-        for p in self.parameters:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            grads.append(p.grad)
-        return loss.detach(), found, grads
+            loss, found = self.loss(self.data, rows, list(constants))
+            return self.gradient_step(loss), found.view(1, self.found)
+        self._rows[: len(rows)] = rows
+        head = (len(rows), self.gradient_step.optimiser.param_groups[0]["lr"], len(constants), *constants)
+        self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
+        self.team.run()
+        value, norm = self._outcome()
+        return norm if self.gradient_step.accepts(value, norm) else None, self._found.clone()
 
     def _start(self, team: Team, data: Tensors) -> None:
+        optimiser = self.gradient_step.optimiser
+        assert isinstance(optimiser, Adam)
+        parameters = self.gradient_step.parameters
+        self._movers = team.size if sum(p.numel() for p in parameters) >= DIVIDED else 1
+        self._optimisers = optimiser.divided(self._movers, team.zeros) if self._movers > 1 else [optimiser]
         self.data = {k: team.zeros(v.shape, v.dtype) for k, v in data.items()}
-        self._grads = [[team.zeros(p.shape, p.dtype) for p in self.parameters] for _ in range(1, team.size)]
+        grads = [[team.zeros(p.shape, p.dtype) for p in parameters] for _ in range(team.size)]
+        self._sent = [self._parts(own) for own in grads]  # [from][to][weights]
         self._rows = team.zeros((max(max(v.shape) for v in data.values()),), torch.int64)  # at least as many as data
-        self._head = team.zeros((16,), torch.float64)  # numbers of rows and constants, then these
+        self._head = team.zeros((16,), torch.float64)  # numbers of rows, learning rate, number of constants, then these
         self._losses, self._found = team.zeros((team.size,)), team.zeros((team.size, self.found))
+        self._norms = team.zeros((self._movers,), torch.float64)
         team.start(self._work)
 
     def _work(self, number: int) -> None:
-        """A member's part of ``backward``."""
-        assert self.team is not None
-        count, constants, *values = self._head.tolist()
-        rows = self._rows[: int(count)].tensor_split(self.team.size)[number]
+        """A member's part of ``step``."""
+        team, movers = self.team, range(self._movers)
+        assert team is not None
+        count, rate, constants, *values = self._head.tolist()
+        rows = self._rows[: int(count)].tensor_split(team.size)[number]
         self._losses[number], self._found[number], grads = self._gradient(rows, values[: int(constants)])
-        if number:
-            torch._foreach_copy_(self._grads[number - 1], grads)
-        else:
-            self._mine = grads
+        parts = self._parts(grads)
+        for mover in movers:
+            if mover != number:
+                torch._foreach_copy_(self._sent[number][mover], parts[mover])
+        team.meet(number)
+        if number not in movers:
+            return
+        mine = parts[number]
+        for member in range(team.size):
+            if member != number:
+                torch._foreach_add_(mine, self._sent[member][number])
+        self._norms[number] = global_norm(mine)
+        if self._movers > 1:
+            team.meet(number)
+        value, norm = self._outcome()
+        if math.isfinite(value) and math.isfinite(norm):
+            clip(mine, norm, self.gradient_step.max_norm)
+            self._optimisers[number].descend(mine, rate)
+
+    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Loss, findings and gradient of this process's rows."""
+        loss, found = self.loss(self.data, rows, constants)
+        for p in self.gradient_step.parameters:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]  # and not autograd.grad, whose order in memory is any
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.gradient_step.parameters]
+        return loss.detach(), found, grads
+
+    def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:
+        """[movers][tensors]: of each tensor, what each of the movers moves."""
+        return divide(tensors, self._movers) if self._movers > 1 else [tensors]
+
+    def _outcome(self) -> tuple[float, float]:
+        """The minibatch's loss and the norm of its gradient."""
+        return float(self._losses.sum()), math.hypot(*self._norms.tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any, NamedTuple, overload
 
@@ -81,6 +81,11 @@ class _Averages(NamedTuple):
     steps: list[Tensor]  # the same numbers, each by itself
 
 
+def divide(tensors: list[Tensor], parts: int) -> list[list[Tensor]]:
+    """[parts][tensors]: each tensor's elements, flat, in equal parts (views; expects contiguous tensors)."""
+    return [list(part) for part in zip(*(t.view(-1).tensor_split(parts) for t in tensors), strict=True)]
+
+
 class Adam(Optimiser):
     """Adam (Kingma and Ba 2015, algorithm 1), by torch's fused kernel; its state is that of ``torch.optim.Adam``.
 
@@ -115,6 +120,37 @@ class Adam(Optimiser):
             params, ordered, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
         )  # fmt: skip
+
+    @torch.no_grad()
+    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Adam]:
+        """Optimisers that each move one of ``parts`` of this one's parameters (see ``divide``), in place.
+
+        This one keeps the state, which moves to tensors of zeros that ``memory`` gives. All of them count their steps
+        in it, so at most one of them may step in one process.
+        """
+        (group,) = self.param_groups
+        params = group["params"]
+        taken = self._numbers(params, "step")
+        for name in ("exp_avg", "exp_avg_sq"):
+            for p, old in zip(params, self._slot(params, name), strict=True):
+                self.state[p][name] = memory(p.shape).copy_(old)
+        self._known = {}
+        means, squares = (divide(self._slot(params, name), parts) for name in ("exp_avg", "exp_avg_sq"))
+        out = []
+        for number, part in enumerate(divide([p.data for p in params], parts)):
+            one = Adam(part, group["lr"], group["betas"], group["eps"])
+            own = _Averages(part, means[number], squares[number], taken, list(taken.unbind()))
+            one._known[id(one.param_groups[0])] = own
+            out.append(one)
+        return out
+
+    def descend(self, grads: list[Tensor], lr: float) -> None:
+        """One step of size ``lr`` along ``grads``, one for each parameter."""
+        (group,) = self.param_groups
+        group["lr"] = lr
+        for p, grad in zip(group["params"], grads, strict=True):
+            p.grad = grad
+        self.step()
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)

@@ -8,6 +8,7 @@ one thread at a time can make one.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import sys
@@ -24,6 +25,7 @@ from shoal.runtime.layout import LINE
 from shoal.runtime.processes import describe_exit
 
 _LOW = 0xFFFFFFFF
+BEGUN, MET = 0, 1  # columns of a member's line: runs begun (of member 0), meetings come to
 
 
 class Team:
@@ -35,9 +37,11 @@ class Team:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._words = self._map((size, LINE), np.int64)  # column 0: rounds begun (line 0) or done (the others)
+        self._words = self._map((size, LINE), np.int64)  # a line for each member
+        self._flat = memoryview(self._words.reshape(-1))  # type: ignore[arg-type]
         self._address = self._words.ctypes.data
         self._copies: list[int] = []
+        self._leader = os.getpid()
         self._work: Callable[[int], None] | None = None
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -50,28 +54,27 @@ class Team:
         """Fork the other members; each does ``work(number)`` in every ``run``. A second call replaces them."""
         self.close()
         self._words[:] = 0
-        self._work, parent = work, os.getpid()
+        self._work, self._leader = work, os.getpid()
         for number in range(1, self.size):
             with warnings.catch_warnings():  # of threads: the copy takes no lock of theirs, and leaves by _exit
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
             if not pid:
-                self._follow(number, parent)
+                self._follow(number)
             self._copies.append(pid)
 
     def run(self) -> None:
         """Returns when every member has done its work once."""
         assert self._work is not None, "start first"
-        words = self._words
-        words[0, 0] += 1
-        futex.fence()
-        futex.wake(self._address)
+        self._raise(0, BEGUN)
         self._work(0)
-        for number in range(1, self.size):
-            while (done := words[number, 0]) < words[0, 0]:
-                futex.wait(self._address + number * LINE * 8, int(done) & _LOW)
-                self._check(number)
-        futex.fence()
+        self.meet(0)
+
+    def meet(self, number: int) -> None:
+        """Called by member ``number`` in its work: returns when every member has called it as often."""
+        mine = self._raise(number, MET)
+        for other in range(self.size):
+            self._await(other, MET, mine, number)
 
     def close(self) -> None:
         for pid in self._copies:
@@ -80,35 +83,51 @@ class Team:
                 os.waitpid(pid, 0)
         self._copies = []
 
-    def _check(self, number: int) -> None:
-        pid, status = os.waitpid(self._copies[number - 1], os.WNOHANG)
-        if pid:
-            del self._copies[number - 1]
-            self.close()
-            how = describe_exit(os.waitstatus_to_exitcode(status))
-            raise api.ShoalError(f"process {pid}, which shared the work of this one, {how}")
-
-    def _follow(self, number: int, parent: int) -> None:
+    def _follow(self, number: int) -> None:
         """The life of a copy."""
-        words, line = self._words, self._address
         assert self._work is not None
         try:
-            while True:
-                done = words[number, 0]
-                while words[0, 0] == done:
-                    futex.wait(line, int(done) & _LOW)
-                    if os.getppid() != parent:
-                        os._exit(0)
-                futex.fence()
+            for round in itertools.count(1):
+                self._await(0, BEGUN, round, number)
                 self._work(number)
-                futex.fence()
-                words[number, 0] = done + 1
-                futex.wake(line + number * LINE * 8)
+                self.meet(number)
         except BaseException:  # noqa: BLE001 - the process has nobody else to tell
             traceback.print_exc()
             sys.stderr.flush()
         finally:
             os._exit(1)
+
+    def _raise(self, line: int, column: int) -> int:
+        """Count one up, after all that this process has written before; returns the count."""
+        futex.fence()
+        at = line * LINE + column
+        self._flat[at] += 1
+        futex.fence()
+        futex.wake(self._address + at * 8)
+        return self._flat[at]
+
+    def _await(self, line: int, column: int, count: int, number: int) -> None:
+        """Member ``number`` sleeps until another's count is ``count``."""
+        at = line * LINE + column
+        while (seen := self._flat[at]) < count:
+            if not futex.soon(self._flat, at, seen):
+                futex.wait(self._address + at * 8, seen & _LOW)
+                self._check(number)
+        futex.fence()
+
+    def _check(self, number: int) -> None:
+        """A copy ends with its parent; the parent raises if a copy has ended."""
+        if number:
+            if os.getppid() != self._leader:
+                os._exit(0)
+            return
+        for pid in self._copies:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                self._copies.remove(pid)
+                self.close()
+                how = describe_exit(os.waitstatus_to_exitcode(status))
+                raise api.ShoalError(f"process {pid}, which shared the work of this one, {how}")
 
     @staticmethod
     def _map(shape: tuple[int, ...], dtype: type) -> np.ndarray:

@@ -170,7 +170,8 @@ def program(cfg: Config) -> Program:
         rollouts=rollouts.writer(), params=params.reader(lockstep=True),
     )  # fmt: skip
     members = learner_processes(cfg)
-    common = cfg.num_actors() * spec_nbytes(rollout_spec(cfg)) + members * spec_nbytes(parameters)
+    copies = members + 3  # of the parameters: themselves, a gradient of each member, both averages of Adam
+    common = cfg.num_actors() * spec_nbytes(rollout_spec(cfg)) + copies * spec_nbytes(parameters)
     p.role(
         "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
         memory=common if members > 1 else 0, rollouts=rollouts.reader(each=True), params=params.writer(),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from shoal.ops import Adam, RMSProp
+from shoal.ops.optim import divide
 
 
 def close(found, *expected, tol=1e-6):
@@ -62,6 +63,38 @@ def test_adam_counts_each_parameters_own_steps() -> None:
     for p, q in zip(ours, theirs, strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=0)
         assert optimiser.state[p]["step"] == reference.state[q]["step"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_part_of_adam_moves_its_part(number: int) -> None:
+    """As the whole would, from its state and into it; of a tensor with fewer elements than parts, perhaps none."""
+    torch.manual_seed(0)
+    whole = [torch.nn.Parameter(torch.randn(shape)) for shape in ((5, 3, 2), (7,), (), (2,))]
+    divided = [torch.nn.Parameter(p.detach().clone()) for p in whole]
+    grads = [[torch.randn(p.shape) for p in whole] for _ in range(4)]
+    one, other = Adam(whole, lr=1e-2), Adam(divided, lr=1e-2)
+    for optimiser, params in (one, whole), (other, divided):
+        for p, grad in zip(params, grads[0], strict=True):
+            p.grad = grad.clone()
+        optimiser.step()
+    part = other.divided(3, torch.zeros)[number]
+    before = [p.detach().clone() for p in divided]
+    for given in grads[1:]:
+        for p, grad in zip(whole, given, strict=True):
+            p.grad = grad.clone()
+        one.param_groups[0]["lr"] = 3e-3
+        one.step()
+        part.descend(divide(given, 3)[number], 3e-3)
+    for i in range(4):
+        wanted, found, old = (divide([t[i].detach()], 3) for t in (whole, divided, before))
+        states = [
+            divide([o.state_dict()["state"][i][name]], 3) for o in (one, other) for name in ("exp_avg", "exp_avg_sq")
+        ]
+        for mine, theirs in (found, wanted), (states[0], states[2]), (states[1], states[3]):  # up to fused arithmetic
+            torch.testing.assert_close(mine[number][0], theirs[number][0], rtol=1e-6, atol=1e-7)
+        for elsewhere in {0, 1, 2} - {number}:
+            assert torch.equal(found[elsewhere][0], old[elsewhere][0])
+        assert float(other.state_dict()["state"][i]["step"]) == float(one.state_dict()["state"][i]["step"]) == 4
 
 
 @pytest.mark.parametrize("wrong", [dict(lr=-1), dict(betas=(0.9, 1.0)), dict(eps=-1e-8)])

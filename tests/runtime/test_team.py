@@ -43,6 +43,25 @@ def test_each_member_works_once_in_each_run_and_sees_what_was_written_before(tea
         assert found.tolist() == [[10 * n + 101 * round, 10 * n + 1001 * round] for n in range(3)]
 
 
+def test_members_meet_in_their_work(team: Team) -> None:
+    """What each wrote before they met, all see after it; however often they meet, and whoever is late."""
+    written, seen = team.zeros((3,), torch.int64), team.zeros((3, 3), torch.int64)
+
+    def work(number: int) -> None:
+        for round in range(3):
+            if number == round:
+                time.sleep(0.002)
+            written[number] += number + 1
+            team.meet(number)
+            seen[number] = written
+            team.meet(number)
+
+    team.start(work)
+    for round in range(1, 40):
+        team.run()
+        assert seen.tolist() == [[3 * round, 6 * round, 9 * round]] * 3
+
+
 def test_a_second_start_replaces_the_copies(team: Team) -> None:
     found = team.zeros((3,))
     team.start(lambda number: found.__setitem__(number, os.getpid()))

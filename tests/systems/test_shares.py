@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -11,9 +15,11 @@ import pytest
 import torch
 from helpers import config, record_batches, run, spy
 
+from shoal.algos import shares
 from shoal.algos.ppo import PPOLearner, PPOSettings
+from shoal.algos.sgd import GradientStep
 from shoal.algos.shares import Shares
-from shoal.api import Batch, RoleFailed, Stop, Tensors
+from shoal.api import Batch, Diverged, RoleFailed, Stop, Tensors
 from shoal.nets import NatureCNN
 from shoal.ops import Adam
 from shoal.runtime.aggregator import Snapshot
@@ -33,54 +39,127 @@ def learner(cfg: recurrent_ppo.Config, team: Team | None) -> PPOLearner:
     return PPOLearner(nets, Adam(nets.parameters(), eps=1e-5), settings, 0, team)
 
 
+@pytest.fixture(params=[False, True], ids=["one moves the weights", "all move them"])
+def divided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(shares, "DIVIDED", 0 if request.param else 10**9)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("core", ["none", "gru"])
 @pytest.mark.parametrize("members", [2, 3])
+@pytest.mark.usefixtures("divided")
 def test_a_team_learns_what_one_learns(core: str, members: int) -> None:
-    """Over several updates, with normalised observations (buffers that change) and rows that do not count."""
+    """Over several updates, with normalised observations (buffers that change) and rows that do not count. The second
+    half is learned by a learner that goes on from the state of the first."""
     cfg = config("recurrent-ppo", env="CartPole-v1", core=core, core_size=8, minibatches=1 if core == "gru" else 2,
                  normalise_obs=True, normalise_reward=True, entropy_cost=0.01, clip_value=True)  # fmt: skip
     batches = record_batches(program := recurrent_ppo.program(cfg))
     run(program, 4)
-    team = Team(members)
+    first, second = Team(members), Team(members)
     try:
-        alone, together = learner(cfg, None), learner(cfg, team)
-        for batch, _ in batches:
+        alone, together, other = learner(cfg, None), learner(cfg, first), learner(cfg, second)
+        for i, (batch, _) in enumerate(batches):
             given = Batch({k: v.clone() for k, v in batch.items.items()})
             given.items["valid"][3, 1] = False
+            if i == len(batches) // 2:
+                other.update(given)  # its copies are there when it is given the state
+                other.load_state_dict(copy.deepcopy(together.state_dict()))
+                together = other
             one, many = alone.update(given), together.update(given)
             assert one.metrics.keys() == many.metrics.keys()
             for name, value in one.metrics.items():
                 assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), name
+        assert other is together
         for name, tensor in alone.params().items():
             torch.testing.assert_close(together.params()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+        for wanted, found in zip(
+            *(x.state_dict()["optimiser"]["state"].values() for x in (alone, together)), strict=True
+        ):
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-7)
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.usefixtures("divided")
+def test_a_checkpoint_does_not_see_what_the_team_learns_while_it_is_written() -> None:
+    """The process that writes it is a fork, whose private memory stands still; that of a team does not."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", normalise_obs=True)
+    batches = record_batches(program := recurrent_ppo.program(cfg))
+    run(program, 1)
+    batch = batches[0][0]
+    team = Team(2)
+    try:
+        together = learner(cfg, team)
+        together.update(batch)
+        state = together.state_dict()
+        before = copy.deepcopy(state)
+        together.update(batch)
+        torch.testing.assert_close(state, before, rtol=0, atol=0)
+        new = together.state_dict()
+        for part in "nets", "optimiser":
+            with pytest.raises(AssertionError):
+                torch.testing.assert_close(new[part], before[part], rtol=0, atol=0)
     finally:
         team.close()
 
 
-@pytest.mark.parametrize("members", [1, 2])
-def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(members: int) -> None:
-    """A fused optimiser pairs numbers by their place in memory, and convolutions give theirs with the channels last."""
+Images = tuple[torch.nn.Module, Shares, GradientStep, Tensors]
+
+
+@pytest.fixture(params=[1, 2])
+def images(request: pytest.FixtureRequest, divided: bool) -> Iterator[Images]:
+    """Convolutions that learn the sum of squared errors."""
     torch.manual_seed(0)
     nets = torch.nn.Sequential(NatureCNN(4, 84, 84), torch.nn.Linear(512, 1))
     data = {"image": torch.randint(0, 256, (12, 4, 84, 84), dtype=torch.uint8), "target": torch.randn(12)}
-
-    def loss(data: Tensors, rows: torch.Tensor, constants: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
-        error = nets(data["image"][rows]).squeeze(-1) - data["target"][rows]
-        return constants[0] * error.square().sum(), torch.zeros(1)
-
-    team = Team(members) if members > 1 else None
-    shares = Shares(nets, loss, 1, team)
+    team = Team(request.param) if request.param > 1 else None
+    step = GradientStep(Adam(nets.parameters(), lr=1e-3), max_norm=0.5)
     try:
-        shares.load(data)
-        shares.backward(torch.arange(12), [0.5])
-        for p in nets.parameters():
-            assert p.grad is not None and p.grad.stride() == p.stride()
-        wanted = torch.autograd.grad(loss(data, torch.arange(12), [0.5])[0], [*nets.parameters()])
-        assert any(g.stride() != p.stride() for p, g in zip(nets.parameters(), wanted, strict=True)), "else no test"
-        torch.testing.assert_close([p.grad for p in nets.parameters()], [*wanted], rtol=1e-4, atol=1e-4)
+        yield nets, Shares(nets, partial(squares, nets), 1, step, team), step, data
     finally:
         if team is not None:
             team.close()
+
+
+def squares(
+    nets: torch.nn.Module, data: Tensors, rows: torch.Tensor, constants: list[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    error = nets(data["image"][rows]).squeeze(-1) - data["target"][rows]
+    return constants[0] * error.square().sum(), torch.zeros(1)
+
+
+def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(images: Images) -> None:
+    """A fused optimiser pairs numbers by their place in memory, and convolutions give theirs with the channels last."""
+    nets, together, _, data = images
+    plain = copy.deepcopy(nets)
+    theirs = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    together.load(data)
+    for rows in torch.arange(12), torch.arange(7):
+        norm, _ = together.step(rows, [0.5])
+        theirs.zero_grad()
+        grads = torch.autograd.grad(squares(plain, data, rows, [0.5])[0], [*plain.parameters()])
+        assert any(g.stride() != p.stride() for p, g in zip(plain.parameters(), grads, strict=True)), "else no test"
+        for p, grad in zip(plain.parameters(), grads, strict=True):
+            p.grad = grad.contiguous()
+        assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)), rel=1e-4)
+        theirs.step()
+        moved = [(p.detach(), q.detach()) for p, q in zip(nets.parameters(), plain.parameters(), strict=True)]
+        for mine, wanted in moved:  # by Adam, where a gradient near 0 moves as far
+            assert float((mine - wanted).abs().mean()) < 2e-5, mine.shape
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_the_tenth_named(images: Images) -> None:
+    nets, together, step, data = images
+    together.load(data)
+    before = [p.detach().clone() for p in nets.parameters()]
+    for n in range(1, 10):
+        assert together.step(torch.arange(12), [math.nan])[0] is None and step.skipped == n
+    assert all(torch.equal(p, old) for p, old in zip(nets.parameters(), before, strict=True))
+    with pytest.raises(Diverged, match="the loss was not finite"):
+        together.step(torch.arange(12), [math.nan])
+    assert together.step(torch.arange(12), [1.0])[0] is not None and step.skipped == 0
+    assert not any(torch.equal(p, old) for p, old in zip(nets.parameters(), before, strict=True))
 
 
 def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
