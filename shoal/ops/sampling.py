@@ -51,8 +51,9 @@ def importance_weights(probs: Tensor, size: int, beta: float, normalise: bool = 
     if size < 1:
         raise ValueError(f"importance_weights: expected size >= 1, found {size}")
     _check.in_range("importance_weights", "beta", beta, 0.0, float("inf"))
-    weights = (size * probs).pow(-beta)
-    return weights / weights.max() if normalise else weights
+    if normalise:  # the size cancels
+        return (probs.min() / probs).pow(beta)
+    return (size * probs).pow(-beta)
 
 
 @torch.no_grad()

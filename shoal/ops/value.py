@@ -48,7 +48,7 @@ def q_target(rewards: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
     """
     _check.same_shape("q_target", rewards=rewards, discounts=discounts)
     _check.values("q_target", "next_q", next_q, rewards)
-    return rewards + discounts * next_q.amax(-1)
+    return torch.addcmul(rewards, discounts, next_q.amax(-1))
 
 
 @torch.no_grad()
