@@ -16,7 +16,7 @@ shared=("gymnasium[classic-control]" ale-py opencv-python-headless psutil)
 for peer in ${*:-sb3 sf rllib tianshou reverb}; do
   case $peer in
     sb3) environment sb3 "stable-baselines3[extra]==2.9.0" "gymnasium[box2d]" "${shared[@]}" ;;
-    sf) environment sf "sample-factory==2.1.1" "${shared[@]}" ;;
+    sf) environment sf "sample-factory==2.1.1" box2d "${shared[@]}" ;;
     rllib) environment rllib "ray[rllib]==2.60.0" "${shared[@]}" ;;
     tianshou) environment tianshou "tianshou==2.0.*" "${shared[@]}" ;;
     reverb) environment reverb "dm-reverb[tensorflow]==0.14.0" psutil ;;

@@ -1,0 +1,88 @@
+"""Whether bfloat16 learns as fp32 does: the learning curves on Pong that learning.py has recorded of both.
+
+    python benchmarks/learning.py pong-recurrent-ppo pong-recurrent-ppo-fp32      (some 80 minutes)
+    python benchmarks/precision.py
+
+The *band* is what lies between the lowest and the highest of fp32's seeds at the same number of steps; a run that has
+ended stays where it was. Table and drawing go to ``benchmarks/results/learning``.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from learning import RESULTS
+
+SIDES = {"bf16": "pong-recurrent-ppo", "fp32": "pong-recurrent-ppo-fp32"}
+MARKS = (-15.0, -10.0, 0.0, 10.0, 18.0)
+EVERY = 10_000  # steps between two points of comparison
+LEAST = 1.0  # return: a mean of 100 episodes is no better known
+
+
+def curve(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and the mean return of the last 100 episodes there."""
+    with path.open() as f:
+        rows = [(float(r["steps"]), float(r["episode_return"])) for r in csv.DictReader(f) if r["episode_return"]]
+    steps, returns = np.array(rows).T
+    return steps, returns
+
+
+def steps_to(steps: np.ndarray, returns: np.ndarray, mark: float) -> str:
+    reached = np.flatnonzero(returns >= mark)
+    return f"{steps[reached[0]] / 1000:,.0f}K" if len(reached) else "-"
+
+
+def compare(curves: dict[str, list[tuple[np.ndarray, np.ndarray]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Points of comparison [P], and the returns of each side there [seeds, P]."""
+    every = [c for side in curves.values() for c in side]
+    at = np.arange(max(s[0] for s, _ in every), max(s[-1] for s, _ in every), EVERY)
+    return at, {side: np.array([np.interp(at, *c) for c in found]) for side, found in curves.items()}
+
+
+def outside(returns: np.ndarray, band: np.ndarray) -> np.ndarray:
+    """How far each point [P] lies outside of the seeds' band [seeds, P]."""
+    found: np.ndarray = np.maximum(returns - band.max(0), band.min(0) - returns).clip(min=0.0)
+    return found
+
+
+def main() -> None:
+    curves = {side: [curve(p) for p in sorted((RESULTS / name).glob("seed-?.csv"))] for side, name in SIDES.items()}
+    at, returns = compare(curves)
+    lines = ["| side | seed | " + " | ".join(f"steps to {m:g}" for m in MARKS) + " |", "|---" * (len(MARKS) + 2) + "|"]
+    for side, found in curves.items():
+        lines += [f"| {side} | {i} | " + " | ".join(steps_to(*c, m) for m in MARKS) + " |" for i, c in enumerate(found)]
+    lines += ["", "| curve | within fp32's band | within 1 of it | farthest outside |", "|---|---|---|---|"]
+    cases = {"bf16, mean of its seeds": (returns["bf16"].mean(0), returns["fp32"])}
+    cases |= {f"bf16, seed {i}": (r, returns["fp32"]) for i, r in enumerate(returns["bf16"])}
+    for i, r in enumerate(returns["fp32"]):
+        cases[f"fp32, seed {i}, in the band of its others"] = r, np.delete(returns["fp32"], i, 0)
+    for name, (r, band) in cases.items():
+        far = outside(r, band)
+        worst = f"{far.max():.1f} at {at[far.argmax()] / 1000:,.0f}K"
+        lines.append(f"| {name} | {(far == 0).mean():.0%} | {(far <= LEAST).mean():.0%} | {worst} |")
+    (RESULTS / "precision.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    draw(at, returns)
+
+
+def draw(at: np.ndarray, returns: dict[str, np.ndarray]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    axes.fill_between(at, returns["fp32"].min(0), returns["fp32"].max(0), color="C1", alpha=0.3, label="fp32's band")
+    for side, colour in ("fp32", "C1"), ("bf16", "C0"):
+        for i, r in enumerate(returns[side]):
+            axes.plot(at, r, color=colour, label=None if i else side, linewidth=1)
+    axes.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title="ALE/Pong-v5, PPO")
+    axes.legend()
+    figure.savefig(RESULTS / "precision.png", dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
