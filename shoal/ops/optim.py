@@ -132,8 +132,9 @@ class Adam(Optimiser):
         params = group["params"]
         taken = self._numbers(params, "step")
         for name in ("exp_avg", "exp_avg_sq"):
-            for p, old in zip(params, self._slot(params, name), strict=True):
-                self.state[p][name] = memory(p.shape).copy_(old)
+            for p in params:
+                old, new = self.state[p].get(name), memory(p.shape)
+                self.state[p][name] = new if old is None else new.copy_(old)
         self._known = {}
         means, squares = (divide(self._slot(params, name), parts) for name in ("exp_avg", "exp_avg_sq"))
         out = []

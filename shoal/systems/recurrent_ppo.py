@@ -92,7 +92,7 @@ CLASSIC: dict[str, Any] = dict(
     normalise_reward=True,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    envs=16, unroll=256, epochs=4, minibatches=32, steps=2_000_000, learning_rate=5e-4, gamma=0.995, gae_lambda=0.97,
+    envs=16, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=1e-3, gamma=0.995, gae_lambda=0.97,
     entropy_cost=0.01, reward_scale=0.05, hidden=(128, 128),
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
