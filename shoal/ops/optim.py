@@ -152,6 +152,7 @@ class Adam(Optimiser):
         for p, grad in zip(group["params"], grads, strict=True):
             p.grad = grad
         self.step()
+        self.zero_grad()  # or they would take memory until the next
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)
