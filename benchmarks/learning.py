@@ -25,7 +25,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 import shoal
+from shoal.curves import Curve
 from shoal.runtime.metric_files import read_curve
 
 RESULTS = Path(__file__).parent / "results" / "learning"
@@ -112,6 +115,14 @@ def thin(run: Path, target: Path, rows: int = 400) -> None:
         writer.writerows([f"{r[c]:.8g}" if c in r else "" for c in columns] for r in keep)
 
 
+def recorded(path: Path, recipe: Recipe) -> Curve:
+    """A learning curve that ``thin`` has kept."""
+    with path.open() as f:
+        rows = [r for r in csv.DictReader(f) if r["episode_return"]]
+    columns = (np.array([float(r[k]) for r in rows]) for k in ("steps", "seconds", "episode_return"))
+    return Curve(path, recipe.system, recipe.env, recipe.fields, *columns)
+
+
 def summary() -> None:
     """Write summary.md and one plot per environment from what is recorded."""
     lines = ["| recipe | seeds | score | required | greedy | steps | wall time |", "|---|---|---|---|---|---|---|"]
@@ -146,12 +157,10 @@ def plot(env: str) -> None:
     drawn = False
     for i, name in enumerate(n for n, r in RECIPES.items() if r.env == env):
         for j, path in enumerate(sorted((RESULTS / name).rglob("seed-?.csv"))):
-            with path.open() as f:
-                rows = [r for r in csv.DictReader(f) if r["episode_return"]]
-            returns = [float(r["episode_return"]) for r in rows]
+            curve = recorded(path, RECIPES[name])
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
                 label = None if j else name
-                axis.plot([float(r[x]) for r in rows], returns, color=f"C{i}", label=label, alpha=0.8)
+                axis.plot(curve.x(x), curve.returns, color=f"C{i}", label=label, alpha=0.8)
             drawn = True
     if drawn:
         axes[0].set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=env)

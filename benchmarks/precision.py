@@ -9,11 +9,10 @@ ended stays where it was. Table and drawing go to ``benchmarks/results/learning`
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import numpy as np
-from learning import RESULTS
+from learning import RECIPES, RESULTS, recorded
+
+from shoal.curves import Curve
 
 SIDES = {"bf16": "pong-recurrent-ppo", "fp32": "pong-recurrent-ppo-fp32"}
 MARKS = (-15.0, -10.0, 0.0, 10.0, 18.0)
@@ -21,24 +20,16 @@ EVERY = 10_000  # steps between two points of comparison
 LEAST = 1.0  # return: a mean of 100 episodes is no better known
 
 
-def curve(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and the mean return of the last 100 episodes there."""
-    with path.open() as f:
-        rows = [(float(r["steps"]), float(r["episode_return"])) for r in csv.DictReader(f) if r["episode_return"]]
-    steps, returns = np.array(rows).T
-    return steps, returns
+def steps_to(curve: Curve, mark: float) -> str:
+    reached = curve.reached(mark)
+    return "-" if reached is None else f"{reached[0] / 1000:,.0f}K"
 
 
-def steps_to(steps: np.ndarray, returns: np.ndarray, mark: float) -> str:
-    reached = np.flatnonzero(returns >= mark)
-    return f"{steps[reached[0]] / 1000:,.0f}K" if len(reached) else "-"
-
-
-def compare(curves: dict[str, list[tuple[np.ndarray, np.ndarray]]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def compare(curves: dict[str, list[Curve]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Points of comparison [P], and the returns of each side there [seeds, P]."""
-    every = [c for side in curves.values() for c in side]
-    at = np.arange(max(s[0] for s, _ in every), max(s[-1] for s, _ in every), EVERY)
-    return at, {side: np.array([np.interp(at, *c) for c in found]) for side, found in curves.items()}
+    every = [c.steps for side in curves.values() for c in side]
+    at = np.arange(max(steps[0] for steps in every), max(steps[-1] for steps in every), EVERY)
+    return at, {side: np.array([np.interp(at, c.steps, c.returns) for c in found]) for side, found in curves.items()}
 
 
 def outside(returns: np.ndarray, band: np.ndarray) -> np.ndarray:
@@ -48,11 +39,14 @@ def outside(returns: np.ndarray, band: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    curves = {side: [curve(p) for p in sorted((RESULTS / name).glob("seed-?.csv"))] for side, name in SIDES.items()}
+    curves = {
+        side: [recorded(p, RECIPES[name]) for p in sorted((RESULTS / name).glob("seed-?.csv"))]
+        for side, name in SIDES.items()
+    }
     at, returns = compare(curves)
     lines = ["| side | seed | " + " | ".join(f"steps to {m:g}" for m in MARKS) + " |", "|---" * (len(MARKS) + 2) + "|"]
     for side, found in curves.items():
-        lines += [f"| {side} | {i} | " + " | ".join(steps_to(*c, m) for m in MARKS) + " |" for i, c in enumerate(found)]
+        lines += [f"| {side} | {i} | " + " | ".join(steps_to(c, m) for m in MARKS) + " |" for i, c in enumerate(found)]
     lines += ["", "| curve | within fp32's band | within 1 of it | farthest outside |", "|---|---|---|---|"]
     cases = {"bf16, mean of its seeds": (returns["bf16"].mean(0), returns["fp32"])}
     cases |= {f"bf16, seed {i}": (r, returns["fp32"]) for i, r in enumerate(returns["bf16"])}

@@ -64,7 +64,7 @@ TASKS = {
             # rl-baselines3-zoo's recipe for LunarLander with PPO
             sb3("LunarLander-v3", "--envs", "16", "--steps", "1024", "--batch", "64", "--epochs", "4",
                 "--gamma", "0.999", "--gae", "0.98", "--entropy", "0.01"),
-            # as Shoal's preset: Sample Factory has no recipe of its own for it
+            # as Shoal's preset but for the learning rate: Sample Factory has no recipe of its own
             sample_factory(
                 "LunarLander-v3", "--num_workers=2", "--num_envs_per_worker=16", "--worker_num_splits=2",
                 "--rollout=128", "--batch_size=512", "--num_batches_per_epoch=8", "--batched_sampling=True",

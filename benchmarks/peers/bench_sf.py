@@ -43,9 +43,8 @@ class AsArray(gym.ObservationWrapper):
 
 
 def make(name, cfg=None, env_config=None, render_mode=None):
-    if (
-        not ATARI
-    ):  # gymnasium 0.29, pinned by Sample Factory, has the version before, the same but for a wind that is off
+    if not ATARI:
+        # gymnasium 0.29, pinned by Sample Factory, has version 2, which differs in a wind that is off
         return gym.make(args.env.replace("LunarLander-v3", "LunarLander-v2"), render_mode=render_mode)
     import cv2
     from ale_py.env import AtariEnv  # that gymnasium does not see the ids of ale-py 0.12

@@ -47,7 +47,7 @@ class GradientStep:
 
     def accepts(self, loss: float, norm: float) -> bool:
         """Whether a step of such a loss and such a gradient is to be taken."""
-        if math.isfinite(loss) and math.isfinite(norm):
+        if finite(loss, norm):
             self.skipped = 0
             return True
         self.skipped += 1
@@ -56,6 +56,11 @@ class GradientStep:
             facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self.skipped}
             raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} updates in a row", facts)
         return False
+
+
+def finite(loss: float, norm: float) -> bool:
+    """Whether a step along a gradient of that norm makes sense."""
+    return math.isfinite(loss) and math.isfinite(norm)
 
 
 def global_norm(grads: list[Tensor]) -> float:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import GradientStep, clip, global_norm
+from shoal.algos.sgd import GradientStep, clip, finite, global_norm
 from shoal.api import Tensors
 from shoal.ops.optim import Adam, divide
 
@@ -117,15 +117,14 @@ class Shares:
         if self._movers > 1:
             team.meet(number)
         value, norm = self._outcome()
-        if math.isfinite(value) and math.isfinite(norm):
+        if finite(value, norm):
             clip(mine, norm, self.gradient_step.max_norm)
             self._optimisers[number].descend(mine, rate)
 
     def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Loss, findings and gradient of this process's rows."""
         loss, found = self.loss(self.data, rows, constants)
-        for p in self.gradient_step.parameters:
-            p.grad = None
+        self.gradient_step.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # and not autograd.grad, whose order in memory is any
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.gradient_step.parameters]
         return loss.detach(), found, grads

@@ -145,14 +145,12 @@ class Adam(Optimiser):
             out.append(one)
         return out
 
+    @torch.no_grad()
     def descend(self, grads: list[Tensor], lr: float) -> None:
         """One step of size ``lr`` along ``grads``, one for each parameter."""
         (group,) = self.param_groups
         group["lr"] = lr
-        for p, grad in zip(group["params"], grads, strict=True):
-            p.grad = grad
-        self.step()
-        self.zero_grad()  # or they would take memory until the next
+        self._update(group["params"], grads, group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)

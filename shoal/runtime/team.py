@@ -31,14 +31,14 @@ BEGUN, MET = 0, 1  # columns of a member's line: runs begun (of member 0), meeti
 class Team:
     """``size`` members: this process is number 0.
 
-    A member that dies ends the team: ``run`` raises RuntimeError. The copies end within ``futex.RECHECK`` seconds of
+    A member that dies ends the team: ``run`` raises ShoalError. The copies end within ``futex.RECHECK`` seconds of
     the death of this process, however it comes.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._words = self._map((size, LINE), np.int64)  # a line for each member
-        self._flat = memoryview(self._words.reshape(-1))  # type: ignore[arg-type]
+        self._flat = self._words.reshape(-1).data  # the same, for a quicker look
         self._address = self._words.ctypes.data
         self._copies: list[int] = []
         self._leader = os.getpid()
