@@ -8,4 +8,4 @@ import shoal.runtime.child
 import shoal.systems.common  # noqa: F401
 from shoal.nets import pixels
 
-pixels.compiled()
+pixels.preload()

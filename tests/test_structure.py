@@ -13,11 +13,12 @@ ANYTHING = None
 ALLOWED: dict[str, set[str] | None] = {
     "api": {"errors"},
     "errors": set(),
-    "ops": set(),
-    "nets": {"ops"},
+    "jit": set(),
+    "ops": {"jit"},
+    "nets": {"ops", "jit"},
     "algos": {"ops", "nets"},
     "roles": {"ops"},
-    "data": {"ops"},
+    "data": {"ops", "jit"},
     "envs": set(),
     "program": {"data"},  # data.limiter: whether a ratio can be satisfied
     "systems": {"program", "roles", "data", "algos", "nets", "envs", "ops"},

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import double_q_target, importance_weights, q_target
+from shoal.ops import select, td_loss
 
 TOLD_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
 
@@ -49,21 +49,22 @@ class QNetwork(nn.Module):
             return self.head(self.encoder(obs))
 
 
-class TDLoss(NamedTuple):
-    """A loss that knows its gradient by the values: as the papers write it, and no graph of a dozen small operations
-    for autograd to walk."""
+class QLoss(NamedTuple):
+    """A loss that knows its gradient: no graph of a dozen small operations for autograd to walk."""
 
-    value: Tensor
-    backward: Callable[[], None]
+    value: float | Tensor
+    backward: Callable[[], Tensor | None]
 
     def item(self) -> float:
-        return self.value.item()
+        return float(self.value)
 
 
-def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Tensor], None]]:
-    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters."""
+def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Tensor], Tensor | None]]:
+    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters (and
+    returns it as one vector, if it lies so in memory)."""
     if isinstance(nets, QNetwork) and nets.perceptron is not None:
-        kept = nets.perceptron.forward(nets.encoder.vector(obs))
+        with torch.no_grad():
+            kept = nets.perceptron.forward(nets.encoder.vector(obs))
         return kept[-1], partial(nets.perceptron.backward, kept)
     values = nets(obs)
     return values.detach(), values.backward
@@ -89,37 +90,29 @@ class QLearning:
         convolves = isinstance(nets, QNetwork) and len(nets.encoder.images) > 0 and nets.device == "cpu"
         self._aside = ThreadPoolExecutor(1, "target") if convolves else None  # beside the online network's values
 
-    def loss(self, batch: Batch) -> tuple[TDLoss, Update]:
+    def loss(self, batch: Batch) -> tuple[QLoss, Update]:
         items = batch.items
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
         aside = self._aside.submit(self._target_values, next_obs) if self._aside is not None else None
         values, backward = differentiable(self.nets, obs)
         with torch.no_grad():
-            action = items["action"].unsqueeze(-1)
-            q = values.gather(-1, action).squeeze(-1)
-            q_next = aside.result() if aside is not None else self._target_values(next_obs)
-            if self.double:
-                target = double_q_target(items["reward"], items["discount"], q_next, self.nets(next_obs))
-            else:
-                target = q_target(items["reward"], items["discount"], q_next)
-            delta = q - target
-            slope = delta if self.clip is None else delta.clamp(-self.clip, self.clip)
-            loss = torch.sub(delta, slope, alpha=0.5)  # times slope, its derivative: Huber's, or half the square
-            if self.beta is not None:
-                assert batch.probs is not None
-                slope = slope * importance_weights(batch.probs, batch.size, self.beta(self.updates))
-            if self.reduction == "mean":
-                slope = slope / len(slope)
-            gradient = torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
+            q_next = aside.result() if aside is not None else self.target(next_obs)
+            selector = self.nets(next_obs) if self.double else q_next
+            td = td_loss(
+                values, items["action"], items["reward"], items["discount"], q_next, selector, clip=self.clip,
+                scale=1.0 / len(values) if self.reduction == "mean" else 1.0,
+                probs=None if self.beta is None else batch.probs,
+                beta=0.0 if self.beta is None else self.beta(self.updates),
+            )  # fmt: skip
             metrics = {}
             if self.updates % TOLD_EVERY == 0:
-                metrics = {"q_mean": q.mean(), "td_error": delta.abs().mean()}
-        update = Update(metrics, None if self.beta is None else delta.abs())
-        return TDLoss(loss.dot(slope), partial(backward, gradient)), update
+                metrics = {"q_mean": select(values, items["action"]).mean(), "td_error": td.error.mean()}
+        return QLoss(td.loss, partial(backward, td.gradient)), Update(metrics, None if self.beta is None else td.error)
 
     @torch.no_grad()
     def _target_values(self, next_obs: Tensors) -> Tensor:
+        """Of the target network, in whatever thread."""
         values: Tensor = self.target(next_obs)
         return values
 

@@ -17,10 +17,10 @@ MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 
 class Loss(Protocol):
     """What a gradient step minimises: a scalar tensor, or what can say its value and give every parameter its
-    ``grad``."""
+    ``grad``; ``backward`` may return all of them as one vector, if they lie in memory as one."""
 
     def item(self) -> float: ...
-    def backward(self) -> None: ...
+    def backward(self) -> Tensor | None: ...
 
 
 class GradientStep:
@@ -36,8 +36,8 @@ class GradientStep:
     def __call__(self, loss: Loss) -> float | None:
         """Minimise ``loss``; returns the gradient's norm before clipping, None for a step that was skipped."""
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        grads = [p.grad for p in self.parameters if p.grad is not None]
+        joined = loss.backward()
+        grads = [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
         norm = global_norm(grads)
         if not self.accepts(loss.item(), norm):
             return None
@@ -65,6 +65,8 @@ def finite(loss: float, norm: float) -> bool:
 
 def global_norm(grads: list[Tensor]) -> float:
     """Of all of them together."""
+    if len(grads) == 1:
+        return float(torch.linalg.vector_norm(grads[0]))
     return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from shoal.data.jit import jit
+from shoal.jit import jit
 
 
 def _memcpy(typing_context: Any, target: Any, source: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.data.jit import jit, jit_allocating
+from shoal.jit import jit, jit_allocating
 
 
 @jit

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.data.jit import jit
+from shoal.jit import jit
 
 HEAD, SIZE, FREE_HEAD, FREE, INSERTED, SAMPLED, EVICTED, ALLOCATED = range(8)  # of ``counters``
 TERMINATED, TRUNCATED = 1, 2  # of ``Streams.ended``

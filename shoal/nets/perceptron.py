@@ -19,6 +19,8 @@ class Perceptron:
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self._layers = [(layer.weight, layer.bias) for layer in layers]
+        self._gradient = torch.empty(0)  # of all of them, and each one's part of it
+        self._parts: list[tuple[Tensor, Tensor]] = []
 
     @classmethod
     def of(cls, encoder: Encoder, head: nn.Module) -> Perceptron | None:
@@ -30,9 +32,8 @@ class Perceptron:
         kinds = [nn.Linear, nn.ReLU] * (len(linear) - 1) + [nn.Linear]
         return cls(linear) if [type(m) for m in chain] == kinds else None
 
-    @torch.no_grad()
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Rows ``[N, inputs]`` to what goes into each layer, and at last what comes out."""
+        """Rows ``[N, inputs]`` to what goes into each layer, and at last what comes out. Call it outside autograd."""
         kept = [x]
         for weight, bias in self._layers[:-1]:
             kept.append(F.linear(kept[-1], weight, bias).relu_())
@@ -40,9 +41,25 @@ class Perceptron:
         return kept
 
     @torch.no_grad()
-    def backward(self, kept: list[Tensor], gradient: Tensor) -> None:
-        """Set ``grad`` of every parameter, given ``forward``'s result and the loss's gradient by its output."""
-        for (weight, bias), x in zip(reversed(self._layers), reversed(kept[:-1]), strict=True):
-            weight.grad, bias.grad = gradient.t().mm(x), gradient.sum(0)
-            if x is not kept[0]:
+    def backward(self, kept: list[Tensor], gradient: Tensor) -> Tensor:
+        """Set ``grad`` of every parameter, given ``forward``'s result and the loss's gradient by its output. Returns
+        all of them as one vector; it and they are valid until the next call."""
+        if self._gradient.device != gradient.device or not self._parts:
+            self._make(gradient.device)
+        for i in reversed(range(len(self._layers))):
+            (weight, bias), (by_weight, by_bias), x = self._layers[i], self._parts[i], kept[i]
+            torch.mm(gradient.t(), x, out=by_weight)
+            torch.sum(gradient, 0, out=by_bias)
+            weight.grad, bias.grad = by_weight, by_bias
+            if i:
                 gradient = torch.ops.aten.threshold_backward.default(gradient.mm(weight), x, 0)
+        return self._gradient
+
+    def _make(self, device: torch.device) -> None:
+        tensors = [tensor for layer in self._layers for tensor in layer]
+        self._gradient = torch.zeros(sum(t.numel() for t in tensors), device=device)
+        parts = [
+            part.view(t.shape)
+            for part, t in zip(self._gradient.split([t.numel() for t in tensors]), tensors, strict=True)
+        ]
+        self._parts = list(zip(parts[::2], parts[1::2], strict=True))

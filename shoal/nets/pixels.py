@@ -3,14 +3,14 @@ more channels the better."""
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from shoal.jit import jit_late
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -21,8 +21,7 @@ def channels_last(x: Tensor) -> Tensor:
     n, channels, h, w = x.shape
     out = torch.empty_like(x, memory_format=torch.channels_last)
     pixels = out.permute(0, 2, 3, 1).view(n, h * w, channels).numpy().view(np.uint32)
-    interleave, _ = compiled()
-    interleave(x.view(n, channels, h * w).numpy(), pixels[..., 0])
+    _interleave(x.view(n, channels, h * w).numpy(), pixels[..., 0])
     return out
 
 
@@ -37,8 +36,7 @@ def unshuffled(x: Tensor, side: int) -> Tensor:
         return blocks.reshape(n, h // side, w // side, channels * side * side).permute(0, 3, 1, 2)
     out = torch.empty((n, 16 * channels, h // 4, w // 4), dtype=x.dtype, memory_format=torch.channels_last)
     rows = x.numpy().view(np.uint32).reshape(n, channels, h // 4, 4, w // 4)
-    _, gather_blocks = compiled()
-    gather_blocks(rows, out.permute(0, 2, 3, 1).numpy().view(np.uint32))
+    _gather_blocks(rows, out.permute(0, 2, 3, 1).numpy().view(np.uint32))
     return out
 
 
@@ -47,21 +45,13 @@ def readable(x: Tensor) -> bool:
     return x.device.type == "cpu" and type(x) is Tensor and not torch.jit.is_tracing() and sys.byteorder == "little"
 
 
-Kernel = Callable[[np.ndarray, np.ndarray], None]
+def preload() -> None:
+    """Load numba and both functions below, where many processes are forked from this one."""
+    _interleave(np.zeros((1, 4, 1), np.uint8), np.zeros((1, 1), np.uint32))
+    _gather_blocks(np.zeros((1, 1, 1, 4, 1), np.uint32), np.zeros((1, 1, 1, 4), np.uint32))
 
 
-@functools.cache
-def compiled() -> tuple[Kernel, Kernel]:
-    """Both functions below by numba, which is imported here: most processes that import this module do not need it."""
-    import numba
-
-    jit = numba.njit(nogil=True, cache=True)
-    interleave, gather_blocks = jit(_interleave), jit(_gather_blocks)
-    interleave(np.zeros((1, 4, 1), np.uint8), np.zeros((1, 1), np.uint32))
-    gather_blocks(np.zeros((1, 1, 1, 4, 1), np.uint32), np.zeros((1, 1, 1, 4), np.uint32))
-    return interleave, gather_blocks
-
-
+@jit_late
 def _interleave(frames: Any, out: Any) -> None:
     """frames: bytes [N, 4, P]; out: [N, P], one number for the four bytes of a pixel."""
     for i in range(frames.shape[0]):
@@ -71,6 +61,7 @@ def _interleave(frames: Any, out: Any) -> None:
             out[i, j] = low | (np.uint32(c[j]) << np.uint32(16)) | (np.uint32(d[j]) << np.uint32(24))
 
 
+@jit_late
 def _gather_blocks(rows: Any, out: Any) -> None:
     """rows: [N, C, H / 4, 4, W / 4], one number for four bytes side by side; out: [N, H / 4, W / 4, C * 4]."""
     n, channels, height, lines, width = rows.shape

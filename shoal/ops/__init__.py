@@ -11,6 +11,7 @@ from shoal.ops.sampling import (
     rank_based,
     sequence_priority,
 )
+from shoal.ops.td import td_loss
 from shoal.ops.value import (
     categorical_cross_entropy,
     categorical_kl,
@@ -53,5 +54,6 @@ __all__ = [
     "signed_hyperbolic",
     "signed_hyperbolic_inverse",
     "td_error",
+    "td_loss",
     "vtrace",
 ]

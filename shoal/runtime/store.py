@@ -7,6 +7,7 @@ never waits for a reader. A writer killed inside ``publish`` leaves the latest v
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,9 @@ class StoreWriter:
         self._session, self._words, self._layout, self.channel = session, arena.words, layout, layout.channel.name
         self._at, self._address = layout.control // 8, arena.base + layout.control
         self._targets = [_tensors(torch.from_numpy(flat), layout) for flat in _buffers(arena, layout)]
+        self._places = [list(targets.values()) for targets in self._targets]
+        self._names = [f.name for f in layout.fields]
+        self._checked: list[torch.Tensor] = []  # the tensors that were published last
 
     def ready(self) -> bool:
         return True
@@ -54,22 +58,13 @@ class StoreWriter:
         self._session.fresh = False
         words, at = self._words, self._at
         version: int = words[at] + 1
-        targets = self._targets[version % 2]
-        if params.keys() != targets.keys():
-            raise api.UsageError(
-                f"Channel {self._layout.channel.name!r} takes the parameters {sorted(targets)}, got {sorted(params)}."
-            )
-        sources = [params[name] for name in targets]
-        for (name, target), source in zip(targets.items(), sources, strict=True):
-            if source.shape != target.shape:
-                raise api.UsageError(
-                    f"Channel {self._layout.channel.name!r}, parameter {name!r}: expected shape "
-                    f"{list(target.shape)}, got {list(source.shape)}."
-                )
+        sources = list(map(params.get, self._names))
+        if len(params) != len(sources) or not self._checked or not all(map(is_, sources, self._checked)):
+            self._checked = self._fitting(params)
         words[at + LINE + version % 2] = version
         futex.fence()
         with torch.no_grad():
-            torch._foreach_copy_(list(targets.values()), sources)
+            torch._foreach_copy_(self._places[version % 2], self._checked)
         futex.fence()
         words[at] = version
         futex.fence()
@@ -77,6 +72,21 @@ class StoreWriter:
             words[at + 1] = 0
             futex.wake(self._address)
         return version
+
+    def _fitting(self, params: api.Tensors) -> list[torch.Tensor]:
+        """Their values in the layout's order; UsageError unless names and shapes are the channel's."""
+        targets = self._targets[0]
+        if params.keys() != targets.keys():
+            raise api.UsageError(
+                f"Channel {self._layout.channel.name!r} takes the parameters {sorted(targets)}, got {sorted(params)}."
+            )
+        for name, target in targets.items():
+            if params[name].shape != target.shape:
+                raise api.UsageError(
+                    f"Channel {self._layout.channel.name!r}, parameter {name!r}: expected shape "
+                    f"{list(target.shape)}, got {list(params[name].shape)}."
+                )
+        return [params[name] for name in self._names]
 
     def state_dict(self) -> dict[str, Any]:
         """The latest version, copied: other processes see the buffer itself. Version 0 has no tensors."""
