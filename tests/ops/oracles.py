@@ -92,6 +92,18 @@ def td_error(targets, q, actions):
     return np.array([targets[i] - q[i][actions[i]] for i in range(len(targets))])
 
 
+def td_loss(q, actions, r, d, next_q, selector, clip, scale, probs, beta):
+    targets = double_q_target(r, d, next_q, selector)
+    weights = [1.0] * len(r) if probs is None else importance_weights(probs, len(probs), beta, True)
+    loss, gradient, error = 0.0, np.zeros(np.shape(q)), np.zeros(len(r))
+    for i, a in enumerate(actions):
+        delta = q[i][a] - targets[i]
+        loss += scale * weights[i] * (0.5 * delta**2 if clip is None else huber([delta], clip)[0])
+        gradient[i][a] = scale * weights[i] * (delta if clip is None else np.clip(delta, -clip, clip))
+        error[i] = abs(delta)
+    return loss, gradient, error
+
+
 def huber(delta, kappa):
     return np.array([0.5 * x * x if abs(x) <= kappa else kappa * (abs(x) - 0.5 * kappa) for x in delta])
 

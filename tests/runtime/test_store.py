@@ -74,6 +74,25 @@ def test_latest_newer_than_and_private_copies() -> None:
     assert last["count"] == 2
 
 
+def test_what_is_published_again_is_read_again_and_other_tensors_are_checked() -> None:
+    session, plan = made()
+    writer, reader = StoreWriter(session, plan.stores["params"]), StoreReader(session, plan.stores["params"])
+    params = values(1)
+    writer.publish(params)
+    params["weight"].fill_(7.0)  # in place, as optimisers do
+    writer.publish(params)
+    assert float((reader.latest() or (0, {}))[1]["weight"][0, 0]) == 7.0
+    params["weight"] = torch.full((300, 100), 8.0)  # another tensor in the same dictionary
+    writer.publish(dict(reversed(params.items())))
+    assert float((reader.latest() or (0, {}))[1]["weight"][0, 0]) == 8.0
+    with pytest.raises(api.UsageError, match=r"'weight': expected shape \[300, 100\], got \[3\]"):
+        writer.publish({**params, "weight": torch.zeros(3)})
+    for wrong in ({**params, "more": torch.zeros(3)}, {"weight": params["weight"], "count": params["count"]}):
+        with pytest.raises(api.UsageError, match="takes the parameters"):
+            writer.publish(wrong)
+    assert writer.publish(params) == 4
+
+
 def test_a_killed_publish_leaves_the_latest_intact() -> None:
     session, plan = made()
     layout = plan.stores["params"]

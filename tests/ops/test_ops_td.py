@@ -1,0 +1,96 @@
+"""Q-learning's loss and gradient by hand, in both forms: compiled, and by torch's operations (of other devices)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from shoal.ops import td, td_loss
+
+
+def by_operations(q, actions, rewards, discounts, next_q, selector_q, *, clip=1.0, scale=1.0, probs=None, beta=0.0):
+    bound = math.inf if clip is None else clip
+    return td._by_operations(q, actions, rewards, discounts, next_q, selector_q, bound, scale, probs, beta)
+
+
+FORMS = pytest.mark.parametrize("form", [td_loss, by_operations])
+
+
+def given(rows: int, actions: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    out = {
+        "q": rng.normal(size=(rows, actions)), "rewards": 2 * rng.normal(size=rows), "discounts": rng.random(rows),
+        "next_q": rng.normal(size=(rows, actions)), "selector_q": rng.normal(size=(rows, actions)),
+    }  # fmt: skip
+    return {k: torch.from_numpy(v.astype(np.float32)) for k, v in out.items()} | {
+        "actions": torch.from_numpy(rng.integers(0, actions, rows))
+    }
+
+
+@FORMS
+@pytest.mark.parametrize(("rows", "actions"), [(1, 1), (3, 2), (17, 6)])
+@pytest.mark.parametrize("clip", [None, 1.0, 0.3])
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("beta", [None, 0.0, 0.4, 1.0])
+def test_both_forms_are_the_oracle(form, rows, actions, clip, plain, beta) -> None:
+    t = given(rows, actions)
+    if plain:
+        t["selector_q"] = t["next_q"]
+    probs = None if beta is None else torch.from_numpy(np.random.default_rng(1).uniform(0.01, 0.2, rows)).float()
+    found = form(**t, clip=clip, scale=0.25, probs=probs, beta=beta or 0.0)
+    n = {k: v.numpy() for k, v in t.items()}
+    loss, gradient, error = oracles.td_loss(
+        n["q"], n["actions"], n["rewards"], n["discounts"], n["next_q"], n["selector_q"], clip, 0.25,
+        None if probs is None else probs.numpy().astype(float), beta,
+    )  # fmt: skip
+    assert float(found.loss) == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_allclose(found.gradient.numpy(), gradient, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.error.numpy(), error, rtol=1e-5, atol=1e-6)
+    assert found.gradient.dtype == found.error.dtype == torch.float32
+
+
+@FORMS
+def test_worked_numbers(form) -> None:
+    """Target 2.7 (double: online [1, 3, 2] selects, target [5, 3, 4] evaluates, 0.9), 4.5 without; errors of 2 and of
+    0.5 against them, clipped at 1."""
+    one, zero = torch.ones(1), torch.zeros(1)
+    online, target = torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([[5.0, 3.0, 4.0]])
+    q, action = torch.tensor([[0.0, 4.7, 0.0]]), torch.tensor([1])
+    far = form(q, action, zero, 0.9 * one, target, online)
+    assert float(far.loss) == pytest.approx(1.5) and far.gradient.tolist() == [[0.0, 1.0, 0.0]]
+    near = form(q - 0.7, action, zero, 0.9 * one, target, target)
+    assert float(near.loss) == pytest.approx(0.125) and near.error.item() == pytest.approx(0.5)
+    assert near.gradient[0].tolist() == pytest.approx([0.0, -0.5, 0.0])
+    assert form(q, action, one, zero, target, target).error.item() == pytest.approx(3.7)  # a terminal: nothing after
+
+
+@FORMS
+def test_what_is_no_number_is_told_by_the_loss(form) -> None:
+    for name in ("q", "rewards", "next_q", "selector_q"):
+        t = given(4, 3)
+        t["selector_q"] = t["next_q"] if name == "next_q" else t["selector_q"]
+        t[name].fill_(math.nan)
+        if name == "selector_q":  # it only selects
+            assert math.isfinite(float(form(**t).loss))
+        else:
+            assert math.isnan(float(form(**t).loss))
+    t = given(4, 3)
+    t["next_q"][2, 1] = math.nan
+    assert math.isnan(float(form(**t | {"selector_q": t["next_q"]}).loss))
+
+
+def test_no_gradient_flows_and_bad_input_is_named() -> None:
+    t = given(4, 3)
+    t["next_q"].requires_grad_()
+    assert not td_loss(**t | {"next_q": t["next_q"].detach()}).gradient.requires_grad
+    with pytest.raises(ValueError, match=r"td_loss: expected rewards of shape \(4,\) \(as actions\), found \(3,\)"):
+        td_loss(**t | {"rewards": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"td_loss: expected next_q of shape \(4, 3\) \(as q\), found \(4, 2\)"):
+        td_loss(**t | {"next_q": torch.zeros(4, 2)})
+    for wrong in (-1, 3):
+        with pytest.raises((IndexError, RuntimeError), match=r"td_loss|out of bounds"):
+            td_loss(**given(4, 3) | {"actions": torch.tensor([0, 1, wrong, 2])})
