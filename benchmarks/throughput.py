@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common import Side, alternate, middle, parser, publish, ratio, run_side, table
@@ -166,6 +166,18 @@ CASES = {
 SMOKE = ("cartpole-impala",)
 
 
+def feasible(case: Case) -> Case:
+    """Without the variants in bfloat16 where the CPU would have to imitate it."""
+    from shoal.nets.precision import supports_bf16
+
+    if supports_bf16("cpu"):
+        return case
+    kept = tuple(variant for variant in case.variants if variant[1].get("precision") != "bf16")
+    if len(kept) < len(case.variants):
+        print("bfloat16 is left out: this CPU has no AMX", file=sys.stderr, flush=True)
+    return replace(case, variants=kept)
+
+
 def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
     """Measure one case: its table, and all figures."""
     print(f"{name}: {case.what}", flush=True)
@@ -203,7 +215,11 @@ def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
 
 
 def main() -> None:
-    args = parser(__doc__, seconds=30).parse_args()
+    options = parser(__doc__, seconds=30)
+    options.add_argument(
+        "--machine", default="", help="keep the results beside those of another machine, under this name"
+    )
+    args = options.parse_args()
     wanted = args.only or (SMOKE if args.smoke else [""])
     cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
     if not cases:
@@ -218,7 +234,8 @@ def main() -> None:
         args.seconds, args.repeats = min(args.seconds, 1.0), 1
     tables, data = {}, {}
     for name, case in cases.items():
-        tables[name], data[name] = run(name, case, args)
+        title = f"{name}, {args.machine}" if args.machine else name
+        tables[title], data[title] = run(name, feasible(case), args)
     publish("throughput", __doc__ or "", tables, data, args.smoke)
 
 
