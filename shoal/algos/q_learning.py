@@ -92,6 +92,7 @@ class QLearning:
 
     def loss(self, batch: Batch) -> tuple[QLoss, Update]:
         items = batch.items
+        assert self.beta is None or batch.probs is not None, "importance weights need a prioritised replay"
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
         aside = self._aside.submit(self._target_values, next_obs) if self._aside is not None else None

@@ -70,11 +70,16 @@ def global_norm(grads: list[Tensor]) -> float:
     return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
 
 
+def excess(norm: float, max_norm: float) -> float:
+    """What a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
+    return (norm + 1e-6) / max_norm if norm > max_norm else 1.0
+
+
 def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients of global norm ``norm`` down to ``max_norm``. As ``clip_grad_norm_`` of torch, which scales by 1
     too and, with the norm, takes 20 to 50 us longer."""
-    if norm > max_norm:
-        torch._foreach_mul_(grads, max_norm / (norm + 1e-6))
+    if (divisor := excess(norm, max_norm)) != 1.0:
+        torch._foreach_mul_(grads, 1.0 / divisor)
 
 
 class SGDLearner:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import GradientStep, clip, finite, global_norm
+from shoal.algos.sgd import GradientStep, excess, finite, global_norm
 from shoal.api import Tensors
 from shoal.ops.optim import Adam, divide
 
@@ -118,8 +118,7 @@ class Shares:
             team.meet(number)
         value, norm = self._outcome()
         if finite(value, norm):
-            clip(mine, norm, self.gradient_step.max_norm)
-            self._optimisers[number].descend(mine, rate)
+            self._optimisers[number].descend(mine, rate, excess(norm, self.gradient_step.max_norm))
 
     def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Loss, findings and gradient of this process's rows."""

@@ -44,8 +44,8 @@ class Perceptron:
     def backward(self, kept: list[Tensor], gradient: Tensor) -> Tensor:
         """Set ``grad`` of every parameter, given ``forward``'s result and the loss's gradient by its output. Returns
         all of them as one vector; it and they are valid until the next call."""
-        if self._gradient.device != gradient.device or not self._parts:
-            self._make(gradient.device)
+        if not self._parts or self._gradient.device != gradient.device:
+            self._make()
         for i in reversed(range(len(self._layers))):
             (weight, bias), (by_weight, by_bias), x = self._layers[i], self._parts[i], kept[i]
             torch.mm(gradient.t(), x, out=by_weight)
@@ -55,11 +55,9 @@ class Perceptron:
                 gradient = torch.ops.aten.threshold_backward.default(gradient.mm(weight), x, 0)
         return self._gradient
 
-    def _make(self, device: torch.device) -> None:
+    def _make(self) -> None:
         tensors = [tensor for layer in self._layers for tensor in layer]
-        self._gradient = torch.zeros(sum(t.numel() for t in tensors), device=device)
-        parts = [
-            part.view(t.shape)
-            for part, t in zip(self._gradient.split([t.numel() for t in tensors]), tensors, strict=True)
-        ]
+        sizes = [t.numel() for t in tensors]
+        self._gradient = tensors[0].new_zeros(sum(sizes))
+        parts = [part.view(t.shape) for part, t in zip(self._gradient.split(sizes), tensors, strict=True)]
         self._parts = list(zip(parts[::2], parts[1::2], strict=True))

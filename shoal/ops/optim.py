@@ -105,7 +105,9 @@ class Adam(Optimiser):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
         self._known: dict[int, _Averages] = {}  # by group: the state, looked up once
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: Tensor | None = None
+    ) -> None:
         known = self._known.get(id(group))
         if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
             taken = self._numbers(params, "step")
@@ -119,6 +121,7 @@ class Adam(Optimiser):
         torch._fused_adam_(
             params, ordered, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
+            grad_scale=divisor,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -146,11 +149,11 @@ class Adam(Optimiser):
         return out
 
     @torch.no_grad()
-    def descend(self, grads: list[Tensor], lr: float) -> None:
-        """One step of size ``lr`` along ``grads``, one for each parameter."""
+    def descend(self, grads: list[Tensor], lr: float, divisor: float = 1.0) -> None:
+        """One step of size ``lr`` along ``grads / divisor``, one for each parameter; they are divided in place."""
         (group,) = self.param_groups
         group["lr"] = lr
-        self._update(group["params"], grads, group)
+        self._update(group["params"], grads, group, torch.tensor(divisor) if divisor != 1.0 else None)
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)

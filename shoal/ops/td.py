@@ -46,6 +46,7 @@ def td_loss(
     _check.same_shape("td_loss", actions=actions, rewards=rewards, discounts=discounts)
     _check.values("td_loss", "q", q, rewards)
     _check.same_shape("td_loss", q=q, next_q=next_q, selector_q=selector_q)
+    _check.in_range("td_loss", "beta", beta, 0.0, math.inf)
     bound = math.inf if clip is None else clip
     if q.device.type != "cpu":
         return _by_operations(q, actions, rewards, discounts, next_q, selector_q, bound, scale, probs, beta)

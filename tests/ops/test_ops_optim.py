@@ -97,6 +97,23 @@ def test_a_part_of_adam_moves_its_part(number: int) -> None:
         assert float(other.state_dict()["state"][i]["step"]) == float(one.state_dict()["state"][i]["step"]) == 4
 
 
+def test_a_divisor_divides_the_gradients() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(5, 3), torch.randn(())]
+    ends = []
+    for divisor in (1.0, 4.0):
+        params = [torch.nn.Parameter(torch.ones(5, 3)), torch.nn.Parameter(torch.ones(()))]
+        optimiser = Adam(params)
+        for _ in range(3):
+            grads = [g * divisor for g in given]
+            optimiser.descend(grads, 1e-2, divisor)
+            for found, wanted in zip(grads, given, strict=True):
+                torch.testing.assert_close(found, wanted)
+        averages = [optimiser.state_dict()["state"][i][name] for i in (0, 1) for name in ("exp_avg", "exp_avg_sq")]
+        ends.append([*(p.detach() for p in params), *averages])
+    torch.testing.assert_close(ends[0], ends[1])
+
+
 @pytest.mark.parametrize("wrong", [dict(lr=-1), dict(betas=(0.9, 1.0)), dict(eps=-1e-8)])
 def test_adam_refuses_what_makes_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Adam: expected"):

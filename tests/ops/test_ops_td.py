@@ -91,6 +91,8 @@ def test_no_gradient_flows_and_bad_input_is_named() -> None:
         td_loss(**t | {"rewards": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"td_loss: expected next_q of shape \(4, 3\) \(as q\), found \(4, 2\)"):
         td_loss(**t | {"next_q": torch.zeros(4, 2)})
+    with pytest.raises(ValueError, match="td_loss: expected beta in"):
+        td_loss(**t | {"next_q": torch.zeros(4, 3)}, probs=torch.ones(4), beta=-0.4)
     for wrong in (-1, 3):
         with pytest.raises((IndexError, RuntimeError), match=r"td_loss|out of bounds"):
             td_loss(**given(4, 3) | {"actions": torch.tensor([0, 1, wrong, 2])})
