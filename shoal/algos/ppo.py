@@ -138,10 +138,9 @@ class PPOLearner:
         for _ in range(self.cfg.epochs):
             order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
             before = len(found)
-            for chunk in order.split(math.ceil(len(rows) / self.cfg.minibatches)):
-                steps = self._select(data, "advantage", chunk)[self._select(data, "valid", chunk)]
-                std, centre = torch.std_mean(steps, correction=0)
-                norm, metrics = self.shares.step(chunk, (clip, float(centre), float(std), len(steps)))
+            chunks = order.split(math.ceil(len(rows) / self.cfg.minibatches))
+            for chunk, moments in zip(chunks, [self._moments(data, chunk) for chunk in chunks], strict=True):
+                norm, metrics = self.shares.step(chunk, (clip, *moments))
                 if norm is None:
                     skipped += 1
                     continue
@@ -159,6 +158,12 @@ class PPOLearner:
             out["ratio_error"] = float(shares[0, :, -1].max())  # of the first minibatch: later ones should differ
             out["grad_norm"] = sum(norms) / count
         return out
+
+    def _moments(self, data: Tensors, rows: Tensor) -> tuple[float, float, int]:
+        """Mean and deviation of a minibatch's advantages, and its number of steps."""
+        steps = self._select(data, "advantage", rows)[self._select(data, "valid", rows)]
+        std, centre = torch.std_mean(steps, correction=0)
+        return float(centre), float(std), len(steps)
 
     def _select(self, data: Tensors, name: str, rows: Tensor) -> Tensor:
         """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
