@@ -55,7 +55,8 @@ PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
     evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": dqn.CLASSIC, "box2d": dqn.BOX2D}
+CLASSIC: dict[str, Any] = {**dqn.CLASSIC, "dueling": False, "hidden": (256, 256)}  # streams of 512 units are for images
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": dqn.BOX2D}
 network = dqn.network
 
 
