@@ -169,17 +169,17 @@ class PPOLearner:
         """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
         return data[name].index_select(0 if self.nets.core.kind == "none" else column_axis(name), rows)
 
-    def _loss(self, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor]:
+    def _loss(self, nets: ActorCritic, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor]:
         """What ``rows`` add to the loss and to METRICS of their minibatch."""
         cfg = self.cfg
         clip, centre, std, steps = constants  # of the advantages; steps of the minibatch
         part = {k: self._select(data, k, rows) for k in data}
-        if self.nets.core.kind == "none":
-            policy, value, _ = self.nets.step(observations(part), part["first"], {})
+        if nets.core.kind == "none":
+            policy, value, _ = nets.step(observations(part), part["first"], {})
         else:
-            policy, value = self.nets.unroll(observations(part), part["first"], start_state(part))
+            policy, value = nets.unroll(observations(part), part["first"], start_state(part))
         advantage = (part["advantage"] - centre) / (std + 1e-8)
-        log_prob, entropy = self.nets.dist.evaluate(policy, part["action"])
+        log_prob, entropy = nets.dist.evaluate(policy, part["action"])
         log_ratio = log_prob - part["log_prob"]
         ratio = log_ratio.exp()
         policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)

@@ -83,7 +83,7 @@ class QLearning:
         clip: float | None = 1.0, reduction: str = "mean",
     ) -> None:  # fmt: skip
         self.nets, self._live = nets, LiveTensors(nets)
-        self.target = copy.deepcopy(nets).requires_grad_(False)
+        self.target = inferring(copy.deepcopy(nets))
         self.double, self.target_period, self.beta = double, target_period, beta
         self.clip, self.reduction = clip, reduction
         self.updates = 0

@@ -3,18 +3,20 @@ weights."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from shoal.algos.sgd import GradientStep, excess, finite, global_norm
 from shoal.api import Tensors
+from shoal.nets import rounded
 from shoal.ops.optim import Adam, divide
 
-LossOfRows = Callable[[Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
+LossOfRows = Callable[[Any, Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all
 
@@ -39,18 +41,24 @@ class Team(Protocol):
 class Shares:
     """Gradient steps on ``loss`` of rows of ``data``, shared by the members of ``team`` (None: alone).
 
-    loss: (data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch is
-    the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares (look them up
-    afterwards), and so does the state of the optimiser.
+    loss: (nets, data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch
+    is the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares (look them
+    up afterwards), and so does the state of the optimiser; of weights that learn in bfloat16 the members keep a rounded
+    copy, which whoever moves a weight renews.
     """
 
     def __init__(
         self, nets: nn.Module, loss: LossOfRows, found: int, step: GradientStep, team: Team | None = None
     ) -> None:
         self.loss, self.found, self.gradient_step, self.team = loss, found, step, team
+        self.nets = nets  # that the loss is of
         if team is not None:  # all read what one writes
-            for tensor in nets.state_dict(keep_vars=True).values():
+            self.nets = rounded(copy.deepcopy(nets))
+            for tensor, own in zip(*(n.state_dict(keep_vars=True).values() for n in (nets, self.nets)), strict=True):
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
+                own.data = tensor.data if own.dtype == tensor.dtype else team.zeros(own.shape, own.dtype)
+        learned = dict(zip(nets.parameters(), self.nets.parameters(), strict=True))
+        self._learned = [learned[p] for p in step.parameters]
         self.data: Tensors = {}
 
     def load(self, data: Tensors) -> None:
@@ -71,7 +79,7 @@ class Shares:
         """One step on the loss of ``rows`` (int64); returns the gradient's norm before clipping (None: skipped), and
         what each member found [members, found]."""
         if self.team is None:
-            loss, found = self.loss(self.data, rows, list(constants))
+            loss, found = self.loss(self.nets, self.data, rows, list(constants))
             return self.gradient_step(loss), found.view(1, self.found)
         self._rows[: len(rows)] = rows
         head = (len(rows), self.gradient_step.optimiser.param_groups[0]["lr"], len(constants), *constants)
@@ -87,8 +95,12 @@ class Shares:
         self._movers = team.size if sum(p.numel() for p in parameters) >= DIVIDED else 1
         self._optimisers = optimiser.divided(self._movers, team.zeros) if self._movers > 1 else [optimiser]
         self.data = {k: team.zeros(v.shape, v.dtype) for k, v in data.items()}
-        grads = [[team.zeros(p.shape, p.dtype) for p in parameters] for _ in range(team.size)]
+        grads = [[team.zeros(p.shape, p.dtype) for p in self._learned] for _ in range(team.size)]
         self._sent = [self._parts(own) for own in grads]  # [from][to][weights]
+        pairs = zip(*(self._parts([p.data for p in of]) for of in (self._learned, parameters)), strict=True)
+        self._rounded = [[(c, w) for c, w in zip(*pair, strict=True) if c.dtype != w.dtype] for pair in pairs]
+        for mover in range(self._movers):
+            self._round(mover)
         self._rows = team.zeros((max(max(v.shape) for v in data.values()),), torch.int64)  # at least as many as data
         self._head = team.zeros((16,), torch.float64)  # numbers of rows, learning rate, number of constants, then these
         self._losses, self._found = team.zeros((team.size,)), team.zeros((team.size, self.found))
@@ -109,7 +121,7 @@ class Shares:
         team.meet(number)
         if number not in movers:
             return
-        mine = parts[number]
+        mine = [g.float() for g in parts[number]]
         for member in range(team.size):
             if member != number:
                 torch._foreach_add_(mine, self._sent[member][number])
@@ -119,13 +131,20 @@ class Shares:
         value, norm = self._outcome()
         if finite(value, norm):
             self._optimisers[number].descend(mine, rate, excess(norm, self.gradient_step.max_norm))
+            self._round(number)
+
+    def _round(self, mover: int) -> None:
+        """Renew the rounded copies of what ``mover`` moves."""
+        for copied, weight in self._rounded[mover]:
+            copied.copy_(weight)
 
     def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Loss, findings and gradient of this process's rows."""
-        loss, found = self.loss(self.data, rows, constants)
-        self.gradient_step.optimiser.zero_grad()
+        loss, found = self.loss(self.nets, self.data, rows, constants)
+        for p in self._learned:
+            p.grad = None
         loss.backward()  # type: ignore[no-untyped-call]  # and not autograd.grad, whose order in memory is any
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.gradient_step.parameters]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._learned]
         return loss.detach(), found, grads
 
     def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:

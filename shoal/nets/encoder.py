@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,9 @@ from torch.nn import functional as F
 
 from shoal.api import Observation, UsageError
 from shoal.nets.precision import full
-from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN, PixelConv2d
+from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
 
 Observations = Mapping[str, Observation]
-M = TypeVar("M", bound=nn.Module)
 Factory = Callable[[dict[str, Observation]], nn.Module]
 TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "none")
 
@@ -94,19 +93,6 @@ class Encoder(nn.Module):
             with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
                 parts.append(self.mlp(x))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-
-def inferring(nets: M) -> M:
-    """``nets``, changed into a network that only infers: without gradients and, if its ``precision`` is bf16, with the
-    weights of image torsos in bfloat16 that autocast would round at every call. Its values stay the same bit for bit
-    (Nature network, 16 images: 1.6 ms instead of 2.2)."""
-    nets.requires_grad_(False)
-    if getattr(nets, "precision", None) == "bf16":
-        torsos = [torso for m in nets.modules() if isinstance(m, Encoder) for torso in m.images.values()]
-        for layer in (layer for torso in torsos for layer in torso.modules()):
-            if isinstance(layer, (nn.Linear, nn.Conv2d)) and not isinstance(layer, PixelConv2d):
-                layer.bfloat16()  # a PixelConv2d scales its weights first
-    return nets
 
 
 def resolve_torso(torso: str | Factory) -> Factory | None:

@@ -7,7 +7,6 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,8 +18,8 @@ from shoal.algos import shares
 from shoal.algos.ppo import PPOLearner, PPOSettings
 from shoal.algos.sgd import GradientStep
 from shoal.algos.shares import Shares
-from shoal.api import Batch, Diverged, RoleFailed, Stop, Tensors
-from shoal.nets import NatureCNN
+from shoal.api import Batch, Diverged, Observation, RoleFailed, Stop, Tensors
+from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.ops import Adam
 from shoal.runtime.aggregator import Snapshot
 from shoal.runtime.local import LocalRuntime
@@ -116,7 +115,7 @@ def images(request: pytest.FixtureRequest, divided: bool) -> Iterator[Images]:
     team = Team(request.param) if request.param > 1 else None
     step = GradientStep(Adam(nets.parameters(), lr=1e-3), max_norm=0.5)
     try:
-        yield nets, Shares(nets, partial(squares, nets), 1, step, team), step, data
+        yield nets, Shares(nets, squares, 1, step, team), step, data
     finally:
         if team is not None:
             team.close()
@@ -147,6 +146,59 @@ def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(images: I
         moved = [(p.detach(), q.detach()) for p, q in zip(nets.parameters(), plain.parameters(), strict=True)]
         for mine, wanted in moved:  # by Adam, where a gradient near 0 moves as far
             assert float((mine - wanted).abs().mean()) < 2e-5, mine.shape
+
+
+class Rounding(torch.nn.Module):
+    """A network whose image torso learns in bfloat16."""
+
+    precision = "bf16"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")})
+        self.head = torch.nn.Linear(512, 1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        with autocast("bf16"):
+            features = self.encoder({"obs": image})
+        return self.head(features)
+
+
+@pytest.mark.usefixtures("divided")
+def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
+    """Also after the weights have been replaced, as from a checkpoint."""
+    torch.manual_seed(0)
+    nets = Rounding()
+    plain, other = copy.deepcopy(nets), copy.deepcopy(nets)
+    data = {"image": torch.randint(0, 256, (12, 4, 84, 84), dtype=torch.uint8), "target": torch.randn(12)}
+    step = GradientStep(Adam(nets.parameters(), lr=1e-3), max_norm=None)
+    theirs = Adam(plain.parameters(), lr=1e-3)
+    team = Team(2)
+    try:
+        together = Shares(nets, squares, 1, step, team)
+        together.load(data)
+        for turn in range(4):
+            if turn == 2:
+                torch.nn.init.normal_(other.encoder.images["obs"].fc[0].weight, std=0.02)
+                for n in nets, plain:
+                    n.load_state_dict(other.state_dict())
+                together.restart()
+                together.load(data)
+            sums = [torch.zeros_like(p) for p in plain.parameters()]
+            for rows in range(6), range(6, 12):
+                theirs.zero_grad()
+                squares(plain, data, torch.tensor(rows), [0.5])[0].backward()
+                for total, p in zip(sums, plain.parameters(), strict=True):
+                    total += p.grad
+            for total, p in zip(sums, plain.parameters(), strict=True):
+                p.grad = total
+            theirs.step()
+            together.step(torch.arange(12), [0.5])
+            for mine, wanted in zip(nets.parameters(), plain.parameters(), strict=True):
+                assert mine.dtype == torch.float32 and torch.equal(mine, wanted), (turn, mine.shape)
+        assert torch.bfloat16 in {p.dtype for p in together.nets.parameters()}, "else no test"
+    finally:
+        team.close()
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_the_tenth_named(images: Images) -> None:
