@@ -29,9 +29,13 @@ from shoal.runtime.processes import keep_freed_memory
 ROUNDS = 3
 
 
-def cost(work: Callable[[], Any], units: int, seconds: float) -> float:
-    """Microseconds per unit: the median of a few rounds."""
+def cost(work: Callable[[], Any], units: int, spans: tuple[float, float]) -> float:
+    """Microseconds per unit: the median of a few rounds. spans: seconds to warm up, and to measure."""
+    warmup, seconds = spans
+    begin = time.perf_counter()
     work()
+    while time.perf_counter() - begin < warmup:
+        work()
     found = []
     for _ in range(ROUNDS):
         done, begin = 0, time.perf_counter()
@@ -42,7 +46,7 @@ def cost(work: Callable[[], Any], units: int, seconds: float) -> float:
     return median(found)
 
 
-def environment(cfg: Any, seconds: float) -> float:
+def environment(cfg: Any, spans: tuple[float, float]) -> float:
     from shoal.envs import make
 
     env = make(cfg.env, cfg.envs, 0, cfg.env_options())
@@ -54,7 +58,7 @@ def environment(cfg: Any, seconds: float) -> float:
         actions = rng.integers(0, action.sizes, (64, cfg.envs, len(action.sizes)))
         actions = actions[..., 0] if action.kind == "discrete" else actions
     at = iter(range(10**9))
-    found = cost(lambda: env.step(actions[next(at) % 64]), cfg.envs, seconds)
+    found = cost(lambda: env.step(actions[next(at) % 64]), cfg.envs, spans)
     env.close()
     return found
 
@@ -69,7 +73,7 @@ def observations(cfg: Any, rows: int) -> dict[str, torch.Tensor]:
     return out
 
 
-def network(cfg: Any, module: Any, minibatch: int, seconds: float) -> tuple[float, float]:
+def network(cfg: Any, module: Any, minibatch: int, spans: tuple[float, float]) -> tuple[float, float]:
     """Microseconds of inference and of a gradient step, per step."""
     nets = module.network(cfg)
     acting = inferring(copy.deepcopy(nets))  # as agents do
@@ -92,15 +96,16 @@ def network(cfg: Any, module: Any, minibatch: int, seconds: float) -> tuple[floa
         sum(y.square().mean() for y in forward(nets, many)).backward()  # type: ignore[union-attr]
         optimiser.step()
 
-    return cost(act, cfg.envs, seconds), cost(learn, minibatch, seconds)
+    return cost(act, cfg.envs, spans), cost(learn, minibatch, spans)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     keep_freed_memory()  # as in a run
     module, cfg = configuration(args)
-    env = environment(cfg, args.seconds)
-    inference, gradient = network(cfg, module, args.minibatch, args.seconds)
+    spans = args.warmup / 3, args.seconds / 3  # of each of the three
+    env = environment(cfg, spans)
+    inference, gradient = network(cfg, module, args.minibatch, spans)
     cores = len(os.sched_getaffinity(0))
     limit = cores / (env + inference + args.passes * gradient) * 1e6
     return {

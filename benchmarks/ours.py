@@ -3,9 +3,9 @@
     python benchmarks/ours.py impala --env CartPole-v1 --seconds 20 --fields '{"envs": 256, "unroll": 32}'
     python benchmarks/ours.py recurrent-ppo --env CartPole-v1 --until 475 --cap 120 --seed 0
 
-Throughput counts environment steps between the first and the last learner update that was seen inside the window, with
-the learner on. ``wall_s`` of a solved task counts from the first environment step, ``total_s`` from the start of
-this process.
+Throughput counts environment steps and updates between the first and the last that were seen inside the window, with
+the learner on. ``wall_s`` of a solved task counts from the first environment step, ``total_s`` from the start of this
+process.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ class Watch:
     def __init__(self, warmup: float, seconds: float | None) -> None:
         self.warmup, self.seconds = warmup, seconds
         self.seen: list[tuple[float, int, int]] = []  # seconds since BEGIN, environment steps, updates
-        self.window: list[tuple[float, int, int]] = []  # those after the warm-up at which an update was new
+        self.steps: list[tuple[float, int]] = []  # after the warm-up: when there were more, and how many
+        self.updates: list[tuple[float, int]] = []  # the same; roles do not report at the same moment
         self.shares: dict[str, dict[str, float]] = {}
         self.pss_mb = 0.0
 
     def update(self, snapshot: Any) -> None:
         now = time.perf_counter() - BEGIN
+        before = self.seen[-1] if self.seen else (0.0, 0, 0)
         self.seen.append((now, snapshot.steps, snapshot.updates))
         if not snapshot.updates or now < (self.first(2) or 0.0) + self.warmup:
             return
-        if not self.window or snapshot.updates > self.window[-1][2]:
-            self.window.append(self.seen[-1])
+        if snapshot.steps > before[1]:
+            self.steps.append((now, snapshot.steps))
+        if snapshot.updates > before[2]:
+            self.updates.append((now, snapshot.updates))
         for role, shares in snapshot.shares.items():
             sums = self.shares.setdefault(role, {"": 0.0})
             sums[""] += 1.0
             for name, share in shares.items():
                 sums[name] = sums.get(name, 0.0) + share
-        span = self.window[-1][0] - self.window[0][0]
+        span = self.updates[-1][0] - self.updates[0][0] if self.updates else 0.0
         if not self.pss_mb and (self.seconds is None or span >= self.seconds / 2):
             self.pss_mb = pss()
         if self.seconds is not None and span >= self.seconds:
@@ -112,13 +116,18 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         wall = watch.seen[-1][0] - (watch.first(1) or 0.0)
         solved = report.reason == "episode_return"
         return {**out, "solved": solved, "wall_s": wall, "total_s": watch.seen[-1][0], "env_steps": report.steps}
-    if len(watch.window) < 2:
+    if len(watch.updates) < 2 or len(watch.steps) < 2:
         return {**out, "error": f"fewer than two updates were seen in {report.seconds:.0f} s"}
-    (t0, steps0, updates0), (t1, steps1, updates1) = watch.window[0], watch.window[-1]
     return {
-        **out, "env_steps_per_s": (steps1 - steps0) / (t1 - t0), "updates_per_s": (updates1 - updates0) / (t1 - t0),
-        "window_s": t1 - t0, "shares": watch.mean_shares(),
+        **out, "env_steps_per_s": rate(watch.steps), "updates_per_s": rate(watch.updates),
+        "window_s": watch.updates[-1][0] - watch.updates[0][0], "shares": watch.mean_shares(),
     }  # fmt: skip
+
+
+def rate(counts: list[tuple[float, int]]) -> float:
+    """Per second, from the moment of one count to that of another: whole rounds, as those of the peers."""
+    (t0, first), (t1, last) = counts[0], counts[-1]
+    return (last - first) / (t1 - t0)
 
 
 def options(text: str | None) -> argparse.ArgumentParser:
@@ -129,13 +138,13 @@ def options(text: str | None) -> argparse.ArgumentParser:
     out.add_argument("--preset", default="auto")
     out.add_argument("--fields", type=json.loads, default={}, help="of the configuration, as JSON")
     out.add_argument("--seconds", type=float, default=20.0)
+    out.add_argument("--warmup", type=float, default=5.0, help="seconds before them (of a run: after the first update)")
     return out
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--warmup", type=float, default=5.0, help="seconds after the first update")
     parser.add_argument("--until", type=float, help="solve: stop at this mean return of the last 100 episodes")
     parser.add_argument("--cap", type=float, default=120.0, help="solve: give up after this many seconds")
     print(json.dumps(measure(parser.parse_args())), flush=True)

@@ -6,18 +6,21 @@
 Both sides of a case have the same environment protocol, network, batch and number of epochs; the peers run the best
 configuration found for them, RLlib on Gymnasium's NumPy CartPole, the others on Python instances. A step is an agent
 step (Atari: four emulator frames). ``limit`` is what two cores could do if nothing but the environment, inference and
-gradients cost anything (benchmarks/limits.py, measured in the same run); ``share`` is how much of it was reached.
+gradients cost anything (benchmarks/limits.py, measured in each round just before); ``share`` is how much of it was
+reached (median of the rounds).
 ``first update`` counts from the start of the side's process (RLlib: to its first result); ``PSS`` is of all processes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common import Side, alternate, middle, parser, publish, ratio, run_side, table
+from common import Figures, Side, alternate, middle, parser, publish, ratio, table
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Case:
     def ours(self) -> list[Side]:
         return [Side("shoal", "ours.py", self.arguments(extra), name=name) for name, extra in self.variants]
 
-    def limit(self, extra: dict[str, Any]) -> Side:
+    def limit(self, variant: str, extra: dict[str, Any]) -> Side:
         given = ("--minibatch", str(self.minibatch), "--passes", str(self.passes))
-        return Side("shoal", "limits.py", (*self.arguments(extra), *given), name="limit")
+        return Side("shoal", "limits.py", (*self.arguments(extra), *given), name=f"limit of {variant}")
 
     def arguments(self, extra: dict[str, Any]) -> tuple[str, ...]:
         return (self.system, "--env", self.env, "--preset", "none", "--fields", json.dumps({**self.fields, **extra}))
@@ -178,40 +181,45 @@ def feasible(case: Case) -> Case:
     return replace(case, variants=kept)
 
 
+def shares(found: Sequence[Figures], limits: Sequence[Figures]) -> list[Figures]:
+    """Of each round, how much of the limit taken just before it was reached."""
+    key = "env_steps_per_s"
+    return [{"share": f[key] / of[key]} for f, of in zip(found, limits, strict=False) if key in f and key in of]
+
+
 def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
     """Measure one case: its table, and all figures."""
     print(f"{name}: {case.what}", flush=True)
     warmup = 0.5 if args.smoke else max(5.0, args.seconds / 4)
     extra = ("--seconds", str(args.seconds), "--warmup", str(warmup))
-    sides = [*case.ours(), *case.peers]
-    limits = {}
-    for variant, fields in case.variants:
-        found = run_side(case.limit(fields), ("--seconds", str(min(3.0, args.seconds))))
-        assert found is not None  # Shoal is never missing
-        limits[variant] = found
+    limits = {name: case.limit(name, fields) for name, fields in case.variants}
+    sides = [side for ours in case.ours() for side in (limits[ours.label], ours)] + list(case.peers)
     figures = alternate(sides, args.repeats, extra)
     speeds = {label: middle(found, "env_steps_per_s") for label, found in figures.items()}
     columns = ["side", "precision", "steps/s", "updates/s", "limit", "share", *(f"x {s.label}" for s in case.peers)]
     columns += ["first update, s", "PSS, MB"]
     rows = []
-    for label, speed in speeds.items():
-        limit = limits.get(label, {}).get("env_steps_per_s", float("nan"))
-        ratios = [ratio(speed, speeds.get(p.label, 0.0)) if label in limits else "" for p in case.peers]
+    for side in [*case.ours(), *case.peers]:
+        if (label := side.label) not in figures:
+            continue  # a peer that is missing
+        limit = limits[label].label if label in limits else ""
+        ratios = [ratio(speeds[label], speeds.get(p.label, 0.0)) if limit else "" for p in case.peers]
+        facts = [middle(figures[label], key) for key in ("updates_per_s", "first_update_s", "pss_mb")]
+        share = middle(shares(figures[label], figures.get(limit, [])), "share")
         precision = figures[label][0].get("precision", "")
-        facts = [middle(figures[label], key) for key in ("first_update_s", "pss_mb")]
-        updates = middle(figures[label], "updates_per_s")
-        rows.append([label, precision, speed, updates, limit, ratio(speed, limit), *ratios, *facts])
+        rows.append(
+            [label, precision, speeds[label], facts[0], speeds.get(limit, math.nan), share, *ratios, *facts[1:]]
+        )
     text = [case.what + ".", "", table(columns, rows), ""]
-    for label, found in limits.items():
-        parts = [
-            f"{k.removesuffix('_us')} {found[k]:.3g} us"
-            for k in ("env_us", "inference_us", "gradient_us")
-            if k in found
-        ]
-        text.append(f"- limit of {label}: {', '.join(parts)}, passes {found.get('passes')}, {found.get('cores')} cores")
+    for limit in limits.values():
+        found = figures[limit.label]
+        parts = [f"{part} {middle(found, f'{part}_us'):.3g} us" for part in ("env", "inference", "gradient")]
+        text.append(
+            f"- {limit.label}: {', '.join(parts)}, passes {found[0].get('passes')}, {found[0].get('cores')} cores"
+        )
     for side in sides:
         text.append(f"- {side.label}: `{side.script} {' '.join(side.args)}`")
-    return "\n".join(text), {"limits": limits, "sides": figures}
+    return "\n".join(text), {"sides": figures}
 
 
 def main() -> None:
