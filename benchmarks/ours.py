@@ -29,7 +29,7 @@ class Watch:
         self.seen: list[tuple[float, int, int]] = []  # seconds since BEGIN, environment steps, updates
         self.steps: list[tuple[float, int]] = []  # after the warm-up: when there were more, and how many
         self.updates: list[tuple[float, int]] = []  # the same; roles do not report at the same moment
-        self.shares: dict[str, dict[str, float]] = {}
+        self.booked: list[dict[str, dict[str, float]]] = []  # role -> phase -> seconds: after the warm-up, now
         self.pss_mb = 0.0
 
     def update(self, snapshot: Any) -> None:
@@ -42,11 +42,7 @@ class Watch:
             self.steps.append((now, snapshot.steps))
         if snapshot.updates > before[2]:
             self.updates.append((now, snapshot.updates))
-        for role, shares in snapshot.shares.items():
-            sums = self.shares.setdefault(role, {"": 0.0})
-            sums[""] += 1.0
-            for name, share in shares.items():
-                sums[name] = sums.get(name, 0.0) + share
+        self.booked = [*self.booked[:1], snapshot.phase_seconds]
         span = self.updates[-1][0] - self.updates[0][0] if self.updates else 0.0
         if not self.pss_mb and (self.seconds is None or span >= self.seconds / 2):
             self.pss_mb = pss()
@@ -57,14 +53,15 @@ class Watch:
         """Seconds until the first step (1) or update (2)."""
         return next((row[0] for row in self.seen if row[column]), None)
 
-    def mean_shares(self) -> dict[str, dict[str, float]]:
+    def shares(self) -> dict[str, dict[str, float]]:
         """Role -> phase -> share of its time, those of half a per cent and more."""
-        return {
-            role: {
-                name: round(total / sums[""], 3) for name, total in sums.items() if name and total >= 0.005 * sums[""]
-            }
-            for role, sums in self.shares.items()
-        }
+        out = {}
+        for role, phases in self.booked[-1].items():
+            before = self.booked[0].get(role, {})
+            spent = {name: seconds - before.get(name, 0.0) for name, seconds in phases.items()}
+            total = sum(spent.values()) or 1.0
+            out[role] = {name: round(s / total, 3) for name, s in spent.items() if s >= 0.005 * total}
+        return out
 
 
 def pss() -> float:
@@ -120,7 +117,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         return {**out, "error": f"fewer than two updates were seen in {report.seconds:.0f} s"}
     return {
         **out, "env_steps_per_s": rate(watch.steps), "updates_per_s": rate(watch.updates),
-        "window_s": watch.updates[-1][0] - watch.updates[0][0], "shares": watch.mean_shares(),
+        "window_s": watch.updates[-1][0] - watch.updates[0][0], "shares": watch.shares(),
     }  # fmt: skip
 
 

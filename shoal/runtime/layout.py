@@ -44,6 +44,8 @@ class RingLayout:
 
     heads: [W, LINE] int64: head, waiting flag of the writer; tails: [W, LINE] int64: tail;
     bells: [R, LINE] int64: bell of the reader, its waiting flag.
+    joined: where readers take one item of each of their writers at once, those lie side by side in memory: the fields
+    of all, from ``batches`` on, one batch for each slot of a ring. Slots then are no more than their header lines.
     """
 
     channel: api.Channel
@@ -55,10 +57,22 @@ class RingLayout:
     slots: int
     stride: int
     fields: tuple[FieldLayout, ...]
+    batches: int = 0
+    batch_stride: int = 0
+    joined: tuple[FieldLayout, ...] = ()
 
     def slot(self, writer: int, index: int) -> int:
         """Offset of a slot: a header line (version, generation, sequence), then the fields."""
         return self.slots + (writer * self.channel.capacity + index) * self.stride
+
+    def batch(self, reader: int, index: int) -> int:
+        """Offset of what the writers of a reader have in their slots ``index``, if it is joined."""
+        return self.batches + (reader * self.channel.capacity + index) * self.batch_stride
+
+    @property
+    def nbytes(self) -> int:
+        """Of all items."""
+        return self.channel.capacity * (self.writers * self.stride + self.readers * self.batch_stride)
 
 
 @dataclass(frozen=True)
@@ -106,11 +120,15 @@ def _up(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
-def _fields(spec: api.Spec, start: int) -> tuple[tuple[FieldLayout, ...], int]:
+def _fields(spec: api.Spec, start: int, items: int = 1) -> tuple[tuple[FieldLayout, ...], int]:
+    """Fields of so many items side by side, and where they end."""
     out, offset = [], start
     for name, f in spec.items():
-        out.append(FieldLayout(name, offset, tuple(f.shape), np.dtype(f.dtype).name, f.axis))
-        offset += _up(f.nbytes)
+        shape = list(f.shape)
+        if items > 1:
+            shape[f.axis] *= items
+        out.append(FieldLayout(name, offset, tuple(shape), np.dtype(f.dtype).name, f.axis))
+        offset += _up(f.nbytes * items)
     return tuple(out), offset
 
 
@@ -160,15 +178,31 @@ def plan(program: ProgramLike) -> Plan:
             )
         elif channel.kind in ("queue", "replay"):
             _check_ring(channel, writers, readers)
-            fields, size = _fields(channel.spec, ALIGN)
-            heads, tails, bells = out.take(writers * ALIGN), out.take(writers * ALIGN), out.take(readers * ALIGN)
-            slots = out.take(writers * channel.capacity * size)
-            out.rings[channel.name] = RingLayout(channel, writers, readers, heads, tails, bells, slots, size, fields)
+            out.rings[channel.name] = _ring(out, channel, writers, readers, _takes_each(program, channel))
         else:
             raise api.WiringError(
                 f"Channel {channel.name!r} is a {channel.kind}, which the local runtime does not offer."
             )
     return out
+
+
+def _takes_each(program: ProgramLike, channel: api.Channel) -> bool:
+    """Whether a role reads one item of each writer at once."""
+    return any(port.each and port.channel.name == channel.name for r in program.roles for port in r.ports.values())
+
+
+def _ring(out: Plan, channel: api.Channel, writers: int, readers: int, joined: bool) -> RingLayout:
+    fields, size = _fields(channel.spec, ALIGN)
+    heads, tails, bells = out.take(writers * ALIGN), out.take(writers * ALIGN), out.take(readers * ALIGN)
+    if not joined:
+        slots = out.take(writers * channel.capacity * size)
+        return RingLayout(channel, writers, readers, heads, tails, bells, slots, size, fields)
+    slots = out.take(writers * channel.capacity * ALIGN)
+    together, nbytes = _fields(channel.spec, 0, -(-writers // readers))
+    batches = out.take(readers * channel.capacity * nbytes)
+    return RingLayout(
+        channel, writers, readers, heads, tails, bells, slots, ALIGN, fields, batches, nbytes, together
+    )  # fmt: skip
 
 
 def _check_ring(channel: api.Channel, writers: int, readers: int) -> None:
@@ -190,7 +224,7 @@ def needed(plan: Plan) -> dict[str, int]:
     """Bytes each channel takes, the tables of replays and what roles hold themselves included."""
     out: dict[str, int] = {}
     for name, ring in plan.rings.items():
-        out[name] = ring.writers * ring.channel.capacity * ring.stride
+        out[name] = ring.nbytes
         if ring.channel.table is not None:
             out[name] += ring.channel.table.nbytes(ring.channel.spec, ring.writers)
     for name, store in plan.stores.items():

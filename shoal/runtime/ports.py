@@ -87,25 +87,36 @@ class QueueReader:
 
 
 class EachReader:
-    """Exactly one item from every writer per ``get``, joined in writer order (lockstep).
+    """Exactly one item from every writer per ``get``, side by side in writer order (lockstep), read in place.
 
-    Takes nothing before every writer has an item, so that a reader that dies waiting loses none.
+    Takes nothing before every writer has an item, so that a reader that dies waiting loses none. The slots go back to
+    their writers at the next ``get``.
     """
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._batch = _Joined(consumer, len(consumer.writers))
+        self._tensors: list[api.Tensors | None] = [None] * consumer.layout.channel.capacity
+        self._held = 0  # items of each ring that the caller is looking at
+        consumer.level()
 
     def ready(self) -> bool:
-        return len(self._consumer.ready()) == len(self._consumer.writers)
+        return self._consumer.fewest() > self._held
 
     def get(self) -> api.Batch:
+        consumer, rings = self._consumer, range(len(self._consumer.writers))
+        if self._held:
+            self._held = 0
+            for ring in rings:
+                consumer.release(ring)
         if not self.ready():
-            self._consumer.wait(self.ready)
-        self._consumer.session.fresh = False
-        for ring in range(len(self._consumer.writers)):
-            self._batch.take(ring, ring)
-        return self._batch.result()
+            consumer.wait(self.ready)
+        consumer.session.fresh = False
+        self._held = 1
+        slot = consumer.index(0)
+        found = self._tensors[slot]
+        if found is None:
+            found = self._tensors[slot] = {name: torch.from_numpy(a) for name, a in consumer.joined().items()}
+        return api.Batch(found.copy(), versions=tuple(map(consumer.version, rings)))
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         raise _no_priorities(self._consumer.layout.channel.name)

@@ -15,7 +15,7 @@ import numpy as np
 from shoal import api
 from shoal.runtime import futex
 from shoal.runtime.futex import WEAK, fence
-from shoal.runtime.layout import LINE, RingLayout
+from shoal.runtime.layout import LINE, FieldLayout, RingLayout
 from shoal.runtime.memory import Arena
 from shoal.runtime.session import Session
 
@@ -42,7 +42,7 @@ class Producer:
         self._phase = f"wait:{layout.channel.name}"
         starts = [layout.slot(writer, i) for i in range(self._capacity)]
         self._headers = [start // 8 for start in starts]
-        self._arrays = [{f.name: arena.field(start, f) for f in layout.fields} for start in starts]
+        self._arrays = [item(arena, layout, writer, i) for i in range(self._capacity)]
         self._targets = [[(name, a, a.shape, a.dtype) for name, a in arrays.items()] for arrays in self._arrays]
         self._fields = len(layout.fields)
         self._slot = _Slot(self)
@@ -152,7 +152,7 @@ class Consumer:
 
     def __init__(self, session: Session, layout: RingLayout, reader: int = 0) -> None:
         arena = session.arena
-        self.writers = list(range(reader, layout.writers, layout.readers))
+        self._reader, self.writers = reader, list(range(reader, layout.writers, layout.readers))
         self.layout = layout
         self.session, self._arena, self._words = session, arena, arena.words
         own = slice(reader, None, layout.readers)
@@ -184,6 +184,17 @@ class Consumer:
         """Items waiting in all rings."""
         return int((self._heads - self._tails).sum())
 
+    def fewest(self) -> int:
+        """Items waiting in the ring that has the fewest."""
+        return int((self._heads - self._tails).min())
+
+    def level(self) -> None:
+        """Release what a killed predecessor, which took from all rings alike, had not yet released in some of them."""
+        newest = max(self._tail)
+        for ring in range(len(self.writers)):
+            while self._tail[ring] < newest:
+                self.release(ring)
+
     def index(self, ring: int) -> int:
         """The slot that holds the oldest item of a ring."""
         return self._tail[ring] % self._capacity
@@ -193,10 +204,13 @@ class Consumer:
         slot = self._tail[ring] % self._capacity
         found = self._arrays[ring][slot]
         if found is None:
-            start = self.layout.slot(self.writers[ring], slot)
-            found = {f.name: self._arena.field(start, f) for f in self.layout.fields}
-            self._arrays[ring][slot] = found
+            found = self._arrays[ring][slot] = item(self._arena, self.layout, self.writers[ring], slot)
         return found
+
+    def joined(self) -> api.Arrays:
+        """The oldest items of all rings side by side, in place, if the layout joins them and ``index`` is the same for
+        all."""
+        return joined(self._arena, self.layout, self._reader, self.index(0))
 
     def header(self, ring: int) -> tuple[int, int, int]:
         """(version, generation, sequence) of the oldest item."""
@@ -234,6 +248,29 @@ class Consumer:
                 self.session.wait(self._phase, self._bell_address, seen)
         finally:
             words[self._bell_at + 1] = 0
+
+
+def joined(arena: Arena, layout: RingLayout, reader: int, index: int) -> api.Arrays:
+    """What the writers of a reader have in their slots ``index``, side by side in their order."""
+    start, count = layout.batch(reader, index), len(range(reader, layout.writers, layout.readers))
+    arrays = {f.name: arena.field(start, f) for f in layout.joined}
+    return {f.name: _columns(f, arrays[f.name], 0, count) for f in layout.fields}
+
+
+def item(arena: Arena, layout: RingLayout, writer: int, index: int) -> api.Arrays:
+    """The arrays of a slot."""
+    if not layout.joined:
+        start = layout.slot(writer, index)
+        return {f.name: arena.field(start, f) for f in layout.fields}
+    batch, position = joined(arena, layout, writer % layout.readers, index), writer // layout.readers
+    return {f.name: _columns(f, batch[f.name], position, position + 1) for f in layout.fields}
+
+
+def _columns(one: FieldLayout, batch: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """Of a field joined along its axis: the part of items ``begin`` to ``end``."""
+    axis = one.axis % len(one.shape)
+    width = one.shape[axis]
+    return batch[(slice(None),) * axis + (slice(begin * width, end * width),)]
 
 
 def fill(arena: Arena, layout: RingLayout) -> float:

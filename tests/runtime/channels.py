@@ -30,8 +30,8 @@ def session_of(plan: Plan) -> Session:
     return Session(Arena(plan.total), Recorder())
 
 
-def queue(writers: int = 1, capacity: int = 2, readers: int = 1) -> tuple[Session, Plan]:
-    plan = plan_of(api.Channel("c", "queue", SPEC, capacity), writers, readers)
+def queue(writers: int = 1, capacity: int = 2, readers: int = 1, **reader: Any) -> tuple[Session, Plan]:
+    plan = plan_of(api.Channel("c", "queue", SPEC, capacity), writers, readers, **reader)
     return session_of(plan), plan
 
 

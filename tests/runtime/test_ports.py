@@ -76,7 +76,7 @@ def test_writers_are_shared_out_among_readers() -> None:
 
 
 def test_each_takes_one_from_every_writer_in_order() -> None:
-    session, plan = queue(writers=3)
+    session, plan = queue(writers=3, each=True)
     producers, consumer = ends(session, plan)
     reader = EachReader(consumer)
     producers[2].put(item(2, 0, 0))
@@ -89,6 +89,59 @@ def test_each_takes_one_from_every_writer_in_order() -> None:
     tags = reader.get().items["tag"].reshape(3, 4)
     assert tags[:, :3].tolist() == [[0, 0, 0], [1, 1, 0], [2, 0, 0]]
     assert not reader.ready()
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_what_each_takes_lies_where_the_writers_put_it_until_the_next_get(capacity: int) -> None:
+    """Nothing is copied: with one slot, the writers go on when the reader comes again."""
+    session, plan = queue(writers=2, capacity=capacity, each=True)
+    producers, consumer = ends(session, plan)
+    reader = EachReader(consumer)
+    for number in range(5 if capacity > 1 else 1):
+        for i, producer in enumerate(producers):
+            producer.put(item(i, 0, number), version=10 * number + i)
+        assert reader.ready()
+        batch = reader.get()
+        assert batch.versions == (10 * number, 10 * number + 1)
+        assert batch.items["tag"].view(2, 4)[:, :3].tolist() == [[0, 0, number], [1, 0, number]]
+        assert batch.items["data"].shape == (3, 10) and batch.items["data"].is_contiguous()
+        assert not reader.ready()
+        assert [p.ready() for p in producers] == [capacity > 1] * 2
+        if capacity > 1:  # the next slot is another's place
+            producers[0].reserve()["data"][...] = -1.0
+            assert batch.items["data"].unique().tolist() == [number]
+    consumer.arrays(1)["data"][...] = 7.0
+    assert [part.unique().tolist() for part in batch.items["data"].split(5, 1)] == [[number], [7.0]]
+
+
+def test_two_readers_take_each_of_their_own_writers() -> None:
+    """Also if they have not as many."""
+    session, plan = queue(writers=5, readers=2, each=True)
+    producers, second = ends(session, plan, reader=1)
+    _, first = ends(session, plan, reader=0)
+    for number in range(3):
+        for i, producer in enumerate(producers):
+            producer.put(item(i, 0, number))
+        for consumer, writers in (first, [0, 2, 4]), (second, [1, 3]):
+            reader = EachReader(consumer)
+            tags = reader.get().items
+            assert tags["tag"].view(-1, 4)[:, 0].tolist() == writers and tags["data"].shape == (3, 5 * len(writers))
+            assert check(consumer.arrays(1)) == (writers[1], 0, number)
+            for ring in range(len(writers)):
+                consumer.release(ring)
+
+
+def test_a_reader_killed_while_it_gives_slots_back_leaves_the_rings_level() -> None:
+    session, plan = queue(writers=3, each=True)
+    producers, consumer = ends(session, plan)
+    for number in range(2):
+        for i, producer in enumerate(producers):
+            producer.put(item(i, 0, number))
+    EachReader(consumer).get()
+    consumer.release(0)  # and dies before it comes to the others
+    _, successor = ends(session, plan)
+    tags = EachReader(successor).get().items["tag"].view(3, 4)
+    assert tags[:, :3].tolist() == [[0, 0, 1], [1, 0, 1], [2, 0, 1]]
 
 
 class Table:
