@@ -56,7 +56,8 @@ PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
 CLASSIC: dict[str, Any] = {**dqn.CLASSIC, "dueling": False, "hidden": (256, 256)}  # streams of 512 units are for images
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": dqn.BOX2D}
+BOX2D: dict[str, Any] = {**dqn.BOX2D, "dueling": False}
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 network = dqn.network
 
 

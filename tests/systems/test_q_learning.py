@@ -78,3 +78,28 @@ def test_a_copied_network_computes_with_its_own_parameters() -> None:
         torch.testing.assert_close(nets(obs), before)
         assert not other(obs).any()
     torch.testing.assert_close(nets(obs).detach(), before)  # by modules and autograd
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_a_target_network_in_bfloat16_holds_rounded_weights_of_the_same_values(dueling: bool) -> None:
+    """Those that autocast would round at every call, from the beginning and after each copy; a state of it restores."""
+    torch.manual_seed(0)
+    frames = EnvSpec("test", {"obs": Observation((4, 84, 84), "uint8", "image")}, Action("discrete", (3,)))
+    nets = QNetwork(frames, torso="nature", dueling=dueling, precision="bf16")
+    algorithm = QLearning(nets, double=False, target_period=2)
+    obs = {"obs": torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)}
+    with torch.no_grad():
+        for step in 1, 2:
+            assert torch.equal(algorithm.target(obs), nets(obs)) == (step == 1)
+            for p in nets.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+            algorithm.after_step(step)
+        assert torch.equal(algorithm.target(obs), nets(obs))
+        other = QLearning(copy.deepcopy(nets), double=False, target_period=2)
+        for p in other.target.parameters():
+            p.zero_()
+        other.load_state_dict(algorithm.state_dict())
+        assert torch.equal(other.target(obs), nets(obs))
+    sizes = {dtype: sum(p.numel() for p in algorithm.target.parameters() if p.dtype == dtype) for dtype in
+             (torch.float32, torch.bfloat16)}  # fmt: skip
+    assert sizes[torch.bfloat16] > 100 * sizes[torch.float32] > 0, sizes
