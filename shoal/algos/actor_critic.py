@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
 from shoal.nets import (
     Encoder,
     LiveTensors,
+    Perceptron,
     PolicyHead,
     RecurrentCore,
     RewardScaler,
@@ -56,6 +58,8 @@ class ActorCritic(nn.Module):
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
+        joined = core == "none" and self.critic is None
+        self.perceptron = Perceptron.of(self.encoder, self.policy.linear, self.value.linear) if joined else None
 
     def initial_state(self, batch: int) -> Tensors:
         return self.core.initial_state(batch)
@@ -63,6 +67,9 @@ class ActorCritic(nn.Module):
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """obs [B, ...], first [B] -> policy parameters [B, P], value [B], next state."""
         obs = self._normalise(obs)
+        if self.perceptron is not None and not torch.is_grad_enabled():
+            both = self.perceptron.forward(self.encoder.vector(obs))[-1]
+            return self.policy.with_deviation(both[:, :-1]), both[:, -1], state
         y, state = self.core.step(self._encode(self.encoder, obs), first, state)
         return *self._heads(obs, y), state
 
@@ -71,6 +78,27 @@ class ActorCritic(nn.Module):
         obs = self._normalise(obs)
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
         return self._heads(obs, y)
+
+    def differentiable(
+        self, obs: Tensors, first: Tensor, state: Tensors
+    ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor | None]]:
+        """``step``, or ``unroll`` if there is a core, for a loss that knows its gradient.
+
+        Returns: policy parameters [N, P] and value [N] outside autograd, N = T B, and what takes the gradient by both
+        [N, P + 1] to the parameters' ``grad`` (and returns it as one vector, if it lies so in memory).
+        """
+        if self.perceptron is not None and self.policy.log_std is None:
+            with torch.no_grad():
+                kept = self.perceptron.forward(self.encoder.vector(self._normalise(obs)))
+            return kept[-1][:, :-1], kept[-1][:, -1], partial(self.perceptron.backward, kept)
+        outputs = self.step(obs, first, state)[:2] if self.core.kind == "none" else self.unroll(obs, first, state)
+
+        def backward(gradient: Tensor) -> None:
+            parts = gradient[:, :-1], gradient[:, -1]
+            torch.autograd.backward(outputs, [g.view_as(y) for g, y in zip(parts, outputs, strict=True)])
+
+        policy, value = (y.detach() for y in outputs)
+        return policy.flatten(0, -2), value.flatten(), backward
 
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
-from shoal.algos.sgd import GradientStep, set_learning_rate, to_device
+from shoal.algos.sgd import GradientStep, KnownLoss, Loss, set_learning_rate, to_device
 from shoal.algos.shares import Shares, Team
 from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update
 from shoal.nets import LiveTensors
-from shoal.ops import gae, linear
+from shoal.ops import discrete_ppo_loss, gae, linear, ppo_loss
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,9 @@ class PPOLearner:
 
     def _moments(self, data: Tensors, rows: Tensor) -> tuple[float, float, int]:
         """Mean and deviation of a minibatch's advantages, and its number of steps."""
-        steps = self._select(data, "advantage", rows)[self._select(data, "valid", rows)]
+        steps = self._select(data, "advantage", rows)
+        if self.nets.core.kind != "none":  # rows are steps that count
+            steps = steps[self._select(data, "valid", rows)]
         std, centre = torch.std_mean(steps, correction=0)
         return float(centre), float(std), len(steps)
 
@@ -169,30 +172,21 @@ class PPOLearner:
         """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
         return data[name].index_select(0 if self.nets.core.kind == "none" else column_axis(name), rows)
 
-    def _loss(self, nets: ActorCritic, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor]:
+    def _loss(self, nets: ActorCritic, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[Loss, Tensor]:
         """What ``rows`` add to the loss and to METRICS of their minibatch."""
         cfg = self.cfg
         clip, centre, std, steps = constants  # of the advantages; steps of the minibatch
         part = {k: self._select(data, k, rows) for k in data}
-        if nets.core.kind == "none":
-            policy, value, _ = nets.step(observations(part), part["first"], {})
-        else:
-            policy, value = nets.unroll(observations(part), part["first"], start_state(part))
-        advantage = (part["advantage"] - centre) / (std + 1e-8)
+        given = observations(part), part["first"], start_state(part)
+        advantage, weight = (part["advantage"] - centre) / (std + 1e-8), part["valid"] / steps
+        rest = [x.flatten() for x in (part["log_prob"], part["value"], advantage, part["target"], weight)]
+        rule: dict[str, Any] = dict(
+            clip=clip, value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, clip_value=cfg.clip_value
+        )
+        if nets.dist.kind == "discrete" and self.device.type == "cpu":
+            policy, value, backward = nets.differentiable(*given)
+            found = discrete_ppo_loss(policy, part["action"].flatten(), value, *rest, **rule)
+            return KnownLoss(found.loss, partial(backward, found.gradient)), found.found
+        policy, value = nets.step(*given)[:2] if nets.core.kind == "none" else nets.unroll(*given)
         log_prob, entropy = nets.dist.evaluate(policy, part["action"])
-        log_ratio = log_prob - part["log_prob"]
-        ratio = log_ratio.exp()
-        policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
-        error = (value - part["target"]).square()
-        if cfg.clip_value:
-            clipped = part["value"] + (value - part["value"]).clamp(-clip, clip)
-            error = torch.maximum(error, (clipped - part["target"]).square())
-        loss = policy_loss + 0.5 * cfg.value_cost * error
-        if cfg.entropy_cost:
-            loss = loss - cfg.entropy_cost * entropy
-        weight = part["valid"].flatten() / steps
-        with torch.no_grad():
-            off = (ratio - 1).abs()
-            kl = ratio - 1 - log_ratio  # k3
-            told = torch.stack((policy_loss, 0.5 * error, entropy, kl, (off > clip).float())).flatten(1).mv(weight)
-        return loss.flatten().dot(weight), torch.cat((told, off.max().view(1)))
+        return ppo_loss(log_prob.flatten(), entropy.flatten(), value.flatten(), *rest, **rule)

@@ -10,12 +10,13 @@ import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algos.sgd import KnownLoss
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
 from shoal.nets.precision import Precision, resolve
@@ -35,10 +36,10 @@ class QNetwork(nn.Module):
         actions = env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not dueling)
         features = self.encoder.features
-        self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
+        self.head = head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
-        self.perceptron = Perceptron.of(self.encoder, self.head)  # if the network is one
+        self.perceptron = Perceptron.of(self.encoder, head.linear) if isinstance(head, QHead) else None
 
     def forward(self, obs: Tensors) -> Tensor:
         if self.perceptron is not None and not torch.is_grad_enabled():
@@ -47,16 +48,6 @@ class QNetwork(nn.Module):
             return self.head(self.encoder(obs))
         with autocast(self.precision, self.device):
             return self.head(self.encoder(obs))
-
-
-class QLoss(NamedTuple):
-    """A loss that knows its gradient: no graph of a dozen small operations for autograd to walk."""
-
-    value: float | Tensor
-    backward: Callable[[], Tensor | None]
-
-    def item(self) -> float:
-        return float(self.value)
 
 
 def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Tensor], Tensor | None]]:
@@ -90,7 +81,7 @@ class QLearning:
         convolves = isinstance(nets, QNetwork) and len(nets.encoder.images) > 0 and nets.device == "cpu"
         self._aside = ThreadPoolExecutor(1, "target") if convolves else None  # beside the online network's values
 
-    def loss(self, batch: Batch) -> tuple[QLoss, Update]:
+    def loss(self, batch: Batch) -> tuple[KnownLoss, Update]:
         items = batch.items
         assert self.beta is None or batch.probs is not None, "importance weights need a prioritised replay"
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
@@ -109,7 +100,9 @@ class QLearning:
             metrics = {}
             if self.updates % TOLD_EVERY == 0:
                 metrics = {"q_mean": select(values, items["action"]).mean(), "td_error": td.error.mean()}
-        return QLoss(td.loss, partial(backward, td.gradient)), Update(metrics, None if self.beta is None else td.error)
+        return KnownLoss(td.loss, partial(backward, td.gradient)), Update(
+            metrics, None if self.beta is None else td.error
+        )
 
     @torch.no_grad()
     def _target_values(self, next_obs: Tensors) -> Tensor:

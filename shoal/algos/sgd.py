@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,16 @@ class Loss(Protocol):
 
     def item(self) -> float: ...
     def backward(self) -> Tensor | None: ...
+
+
+class KnownLoss(NamedTuple):
+    """A loss whose gradient has been worked out: no graph of small operations for autograd to walk."""
+
+    value: float | Tensor
+    backward: Callable[[], Tensor | None]
+
+    def item(self) -> float:
+        return float(self.value)
 
 
 class GradientStep:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import GradientStep, excess, finite, global_norm
+from shoal.algos.sgd import GradientStep, Loss, excess, finite, global_norm
 from shoal.api import Tensors
 from shoal.nets import rounded
 from shoal.ops.optim import Adam, divide
 
-LossOfRows = Callable[[Any, Tensors, Tensor, list[float]], tuple[Tensor, Tensor]]
+LossOfRows = Callable[[Any, Tensors, Tensor, list[float]], tuple[Loss, Tensor]]
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all
 
@@ -138,14 +138,14 @@ class Shares:
         for copied, weight in self._rounded[mover]:
             copied.copy_(weight)
 
-    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[float, Tensor, list[Tensor]]:
         """Loss, findings and gradient of this process's rows."""
         loss, found = self.loss(self.nets, self.data, rows, constants)
         for p in self._learned:
             p.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]  # and not autograd.grad, whose order in memory is any
+        loss.backward()  # and not autograd.grad, whose order in memory is any
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._learned]
-        return loss.detach(), found, grads
+        return loss.item(), found, grads
 
     def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """[movers][tensors]: of each tensor, what each of the movers moves."""

@@ -2,6 +2,7 @@
 
 from shoal.ops.noise import factorised_noise, scale_noise
 from shoal.ops.optim import Adam, RMSProp
+from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
 from shoal.ops.sampling import (
     epsilon_ladder,
@@ -34,6 +35,7 @@ __all__ = [
     "categorical_cross_entropy",
     "categorical_kl",
     "categorical_projection",
+    "discrete_ppo_loss",
     "double_q_target",
     "dueling",
     "epsilon_ladder",
@@ -44,6 +46,7 @@ __all__ = [
     "lambda_returns",
     "linear",
     "n_step_returns",
+    "ppo_loss",
     "proportional",
     "q_target",
     "quantile_huber",
