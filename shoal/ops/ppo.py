@@ -113,16 +113,15 @@ def _by_rows(
         log_ratio = logits[i, action] - top - log_total - old_log_probs[i]
         ratio = math.exp(log_ratio)
         policy_loss, slope = -ratio * advantage, -ratio * advantage
-        bounded = min(max(ratio, 1 - clip), 1 + clip)
-        if -bounded * advantage > policy_loss:
-            policy_loss, slope = -bounded * advantage, 0 * slope
+        if (advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip):
+            policy_loss, slope = -min(max(ratio, 1 - clip), 1 + clip) * advantage, 0 * slope
         error = values[i] - targets[i]
         value_slope = error
         if clip_value:
             moved = values[i] - old_values[i]
             bounded = old_values[i] + min(max(moved, -clip), clip) - targets[i]
-            if bounded * bounded > error * error:
-                error, value_slope = bounded, bounded if abs(moved) <= clip else 0 * bounded
+            if abs(moved) > clip and bounded * bounded > error * error:
+                error, value_slope = bounded, 0 * bounded
         for a in range(count):
             chance = gradient[i, a]
             by_logit = slope * ((a == action) - chance)

@@ -204,3 +204,19 @@ def factorised_noise(inputs, outputs):
         return math.copysign(math.sqrt(abs(x)), x)
 
     return np.array([[f(o) * f(i) for i in inputs] for o in outputs]), np.array([f(o) for o in outputs])
+
+
+def ppo_loss(log_prob, entropy, v, old_log_prob, old_v, advantage, target, weight, clip, c_v, c_e, clip_value):
+    """Its sums one by one: the loss, and what it tells."""
+    sums, most = np.zeros(6), 0.0
+    for i, w in enumerate(weight):
+        rho = math.exp(log_prob[i] - old_log_prob[i])
+        policy = -min(rho * advantage[i], float(np.clip(rho, 1 - clip, 1 + clip)) * advantage[i])
+        square = (v[i] - target[i]) ** 2
+        if clip_value:
+            square = max(square, (old_v[i] + float(np.clip(v[i] - old_v[i], -clip, clip)) - target[i]) ** 2)
+        kl = rho - 1 - (log_prob[i] - old_log_prob[i])
+        loss = policy + c_v * square / 2 - c_e * entropy[i]
+        sums += w * np.array([loss, policy, square / 2, entropy[i], kl, abs(rho - 1) > clip])
+        most = max(most, abs(rho - 1))
+    return sums[0], [*sums[1:], most]

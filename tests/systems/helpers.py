@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
+from shoal.algos.ppo import PPOLearner, PPOSettings
+from shoal.algos.shares import Team
 from shoal.api import Batch, Context, Report, Role, Stop
+from shoal.ops import Adam
 from shoal.program import Program
 from shoal.runtime.aggregator import Snapshot
 from shoal.runtime.serial import SerialRuntime
-from shoal.systems import load
+from shoal.systems import load, recurrent_ppo
 
 
 class Snapshots:
@@ -30,6 +33,14 @@ def config(system: str, **fields: Any) -> Any:
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
     small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)
     return load(system).Config(**{"actors": 1, **small.get(system, {}), **fields})
+
+
+def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearner:
+    torch.manual_seed(0)
+    nets = recurrent_ppo.network(cfg)
+    names = set(PPOSettings.__dataclass_fields__) - {"total_steps"}
+    settings = PPOSettings(**{n: getattr(cfg, n) for n in names}, total_steps=cfg.steps)
+    return PPOLearner(nets, Adam(nets.parameters(), eps=1e-5), settings, 0, team)
 
 
 def run(program: Program, updates: int, seed: int = 0, observers: Any = ()) -> Report:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers import Snapshots, config, record_batches, run
+from helpers import Snapshots, config, ppo_learner, record_batches, run
 
+from shoal import ops
 from shoal.algos.actor_critic import observations, start_state
 from shoal.systems import dqn, impala, load, recurrent_ppo
 
@@ -125,6 +126,43 @@ def test_ppo_ratio_is_one_on_the_first_minibatch(core, env):
     assert len(errors) == 15
     assert max(errors) < 1e-5
     assert max(kls) > 1e-6  # later minibatches did move the policy
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, dict(separate_critic=True), dict(core="gru", core_size=12), dict(env="toy:catch", torso="nature")],
+    ids=["perceptron", "two networks", "gru", "images"],
+)  # fmt: skip
+def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
+    """Whatever the network, its discrete actions learn by hand what autograd makes of ``ppo_loss``."""
+    cfg = config("recurrent-ppo", **{"env": "CartPole-v1", **fields}, entropy_cost=0.02, clip_value=True, clip=0.05)
+    program = recurrent_ppo.program(cfg)
+    seen = record_batches(program)
+    run(program, 3)
+    calls = []
+
+    def by_operations(policy, action, *rest, **rule):
+        calls.append(len(policy))
+        leaves = policy.clone().requires_grad_(), rest[0].clone().requires_grad_()
+        with torch.enable_grad():
+            dist = recurrent_ppo.network(cfg).dist
+            loss, found = ops.ppo_loss(*dist.evaluate(leaves[0], action), leaves[1], *rest[1:], **rule)
+            loss.backward()
+        return ops.ppo.DiscretePPOLoss(loss.item(), torch.cat((leaves[0].grad, leaves[1].grad[:, None]), 1), found)
+
+    def learned(hand):
+        learner = ppo_learner(cfg)
+        if not hand:
+            monkeypatch.setattr("shoal.algos.ppo.discrete_ppo_loss", by_operations)
+        found = [learner.update(batch).metrics for batch, _ in seen]
+        return found, learner.params()
+
+    hand, operations = learned(True), learned(False)
+    assert calls
+    for one, other in zip(hand[0], operations[0], strict=True):
+        for name, value in one.items():
+            assert float(other[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), name
+    for name, tensor in hand[1].items():
+        torch.testing.assert_close(operations[1][name], tensor, rtol=1e-3, atol=2e-5, msg=name)
 
 
 def test_impala_under_lag_is_corrected():

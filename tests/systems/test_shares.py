@@ -12,10 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from helpers import config, record_batches, run, spy
+from helpers import config, ppo_learner, record_batches, run, spy
 
 from shoal.algos import shares
-from shoal.algos.ppo import PPOLearner, PPOSettings
 from shoal.algos.sgd import GradientStep
 from shoal.algos.shares import Shares
 from shoal.api import Batch, Diverged, Observation, RoleFailed, Stop, Tensors
@@ -28,14 +27,6 @@ from shoal.systems import recurrent_ppo
 from shoal.systems.recurrent_ppo import learner_processes
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
-
-
-def learner(cfg: recurrent_ppo.Config, team: Team | None) -> PPOLearner:
-    torch.manual_seed(0)
-    nets = recurrent_ppo.network(cfg)
-    names = set(PPOSettings.__dataclass_fields__) - {"total_steps"}
-    settings = PPOSettings(**{n: getattr(cfg, n) for n in names}, total_steps=cfg.steps)
-    return PPOLearner(nets, Adam(nets.parameters(), eps=1e-5), settings, 0, team)
 
 
 @pytest.fixture(params=[False, True], ids=["one moves the weights", "all move them"])
@@ -56,7 +47,7 @@ def test_a_team_learns_what_one_learns(core: str, members: int) -> None:
     run(program, 4)
     first, second = Team(members), Team(members)
     try:
-        alone, together, other = learner(cfg, None), learner(cfg, first), learner(cfg, second)
+        alone, together, other = ppo_learner(cfg, None), ppo_learner(cfg, first), ppo_learner(cfg, second)
         for i, (batch, _) in enumerate(batches):
             given = Batch({k: v.clone() for k, v in batch.items.items()})
             given.items["valid"][3, 1] = False
@@ -89,7 +80,7 @@ def test_a_checkpoint_does_not_see_what_the_team_learns_while_it_is_written() ->
     batch = batches[0][0]
     team = Team(2)
     try:
-        together = learner(cfg, team)
+        together = ppo_learner(cfg, team)
         together.update(batch)
         state = together.state_dict()
         before = copy.deepcopy(state)
