@@ -67,10 +67,10 @@ class _Reporter:
         self._due = time.monotonic() + self._period
 
     def tick(self) -> None:
-        now = time.monotonic()
+        now, idle = time.monotonic(), self.outbox.idle()  # what did not fit into the pipe leaves between two steps
         if now < self._due:
             return
-        if self.outbox.idle():
+        if idle:
             self.outbox.send(("telemetry", self._recorder.drain()))
         if self.log is not None:
             self.log.trim()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 
 import shoal
 from shoal.runtime.aggregator import Aggregator, Snapshot, quantile
+from shoal.runtime.child import _Reporter
 from shoal.runtime.metric_files import MetricFiles, read_curve
 from shoal.runtime.metrics import Recorder, Telemetry
+from shoal.runtime.telemetry import Inbox, Outbox
 
 
 # -------------------------------------------------------------------------------------- recorder
@@ -168,3 +171,24 @@ def test_two_serial_runs_write_the_same_metric_files(system: str, tmp_path: Path
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
     steps = [int(r["steps"]) for r in rows(tmp_path / "a" / "metrics.csv")]
     assert [s // 1000 for s in steps[:2]] == [1, 2] and steps[-1] >= 2_200 and len({*steps}) == len(steps) <= 3, steps
+
+
+def test_more_than_the_pipe_holds_is_told_between_two_steps() -> None:
+    """With hundreds of small environments a report of episodes is larger than a pipe: it must not wait for the next
+    one, half a second later, and again at the next."""
+    read, write = os.pipe()
+    inbox, recorder = Inbox(read), Recorder()
+    reporter = _Reporter(recorder, Outbox(write))
+    for _ in range(50_000):
+        recorder.episode(1.0, 20)
+    recorder.count("env_steps", 1_000_000)
+    reporter.last()
+    heard: list[Any] = []
+    for _ in range(100):  # steps that take no time
+        heard += inbox.receive()
+        reporter.tick()
+    assert [(kind, told.counts["env_steps"], len(told.episodes)) for kind, told in heard] == [
+        ("telemetry", 1_000_000, 50_000)
+    ]
+    os.close(write)
+    os.close(read)
