@@ -29,6 +29,8 @@ from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
 
+Backward = Callable[[Tensor], Tensor | None]
+
 
 class ActorCritic(nn.Module):
     """Encoder -> recurrent core -> policy and value heads.
@@ -79,26 +81,26 @@ class ActorCritic(nn.Module):
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
         return self._heads(obs, y)
 
-    def differentiable(
-        self, obs: Tensors, first: Tensor, state: Tensors
-    ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor | None]]:
-        """``step``, or ``unroll`` if there is a core, for a loss that knows its gradient.
+    def differentiable(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Backward]:
+        """``step`` of rows [N, ...], or ``unroll`` of trajectories [T, B, ...] (N = T B), for a loss that takes its
+        gradient to the network itself.
 
-        Returns: policy parameters [N, P] and value [N] outside autograd, N = T B, and what takes the gradient by both
-        [N, P + 1] to the parameters' ``grad`` (and returns it as one vector, if it lies so in memory).
+        Returns: policy parameters and value of each step, side by side [N, P + 1], outside autograd; and what takes
+        the gradient by them to the parameters' ``grad`` (and returns it as one vector, if it lies so in memory).
         """
         if self.perceptron is not None and self.policy.log_std is None:
+            rows = {k: v.flatten(0, first.ndim - 1) for k, v in self._normalise(obs).items()}
             with torch.no_grad():
-                kept = self.perceptron.forward(self.encoder.vector(self._normalise(obs)))
-            return kept[-1][:, :-1], kept[-1][:, -1], partial(self.perceptron.backward, kept)
-        outputs = self.step(obs, first, state)[:2] if self.core.kind == "none" else self.unroll(obs, first, state)
+                kept = self.perceptron.forward(self.encoder.vector(rows))
+            return kept[-1], partial(self.perceptron.backward, kept)
+        outputs = self.step(obs, first, state)[:2] if first.ndim == 1 else self.unroll(obs, first, state)
 
         def backward(gradient: Tensor) -> None:
             parts = gradient[:, :-1], gradient[:, -1]
-            torch.autograd.backward(outputs, [g.view_as(y) for g, y in zip(parts, outputs, strict=True)])
+            torch.autograd.backward(outputs, [g.reshape(y.shape) for g, y in zip(parts, outputs, strict=True)])
 
         policy, value = (y.detach() for y in outputs)
-        return policy.flatten(0, -2), value.flatten(), backward
+        return torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1), backward
 
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:

@@ -184,8 +184,8 @@ class PPOLearner:
             clip=clip, value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, clip_value=cfg.clip_value
         )
         if nets.dist.kind == "discrete" and self.device.type == "cpu":
-            policy, value, backward = nets.differentiable(*given)
-            found = discrete_ppo_loss(policy, part["action"].flatten(), value, *rest, **rule)
+            outputs, backward = nets.differentiable(*given)
+            found = discrete_ppo_loss(outputs[:, :-1], part["action"].flatten(), outputs[:, -1], *rest, **rule)
             return KnownLoss(found.loss, partial(backward, found.gradient)), found.found
         policy, value = nets.step(*given)[:2] if nets.core.kind == "none" else nets.unroll(*given)
         log_prob, entropy = nets.dist.evaluate(policy, part["action"])

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, observations, start_state
-from shoal.algos.sgd import SGDLearner
+from shoal.algos.sgd import KnownLoss, SGDLearner
 from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
 from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
 from shoal.envs import make
@@ -102,10 +101,12 @@ class VTraceLoss:
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
         self.cfg, self.nets, self._live = cfg, nets, LiveTensors(nets)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Update]:
+    def loss(self, batch: Batch) -> tuple[KnownLoss, Update]:
         cfg, items, dist = self.cfg, batch.items, self.nets.dist
-        policy, value = self.nets.unroll(observations(items), items["first"], start_state(items))  # [T+1, B]
-        policy, action = policy[:-1], items["action"]
+        outputs, backward = self.nets.differentiable(observations(items), items["first"], start_state(items))
+        outputs.requires_grad_()
+        both = outputs.t().view(-1, *items["first"].shape)  # [P + 1, T + 1, B]
+        policy, value, action = both[:-1, :-1].movedim(0, -1), both[-1], items["action"]
         log_prob, entropies = dist.evaluate(policy, action)
         discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
         log_rhos = log_prob.detach() - dist.log_prob(items["policy"], action)
@@ -127,7 +128,8 @@ class VTraceLoss:
             "entropy": entropies.detach()[-1].mean(),
             "rho": log_rhos.clamp(max=10.0).exp().mean(),
         }
-        return loss, Update(metrics)
+        (gradient,) = torch.autograd.grad(loss, outputs)
+        return KnownLoss(loss.detach(), partial(backward, gradient)), Update(metrics)
 
     def after_step(self, step: int) -> None:
         pass
