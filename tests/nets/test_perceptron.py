@@ -26,7 +26,7 @@ def values(nets: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("inputs", [4, 40])
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("hidden", [(), (12,), (12, 7)])
-@pytest.mark.parametrize("rows", [1, 33])
+@pytest.mark.parametrize("rows", [1, 33, 600])
 def test_values_and_gradient_are_those_of_autograd(activation, inputs, heads, hidden, rows) -> None:
     torch.manual_seed(0)
     nets, x = network(activation, inputs, heads, hidden), torch.randn(rows, inputs)
