@@ -20,7 +20,7 @@ _GRADIENT: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {  # by w
 _APPLY: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {nn.ReLU: torch.relu_, nn.Tanh: torch.tanh_}
 
 
-TALL = 128  # rows per input, from where the product for a gradient is made the other way round: 4,096 x 4, 33 us for 125
+TALL = 128  # rows per input, from where the product for a gradient is made the other way round: 33 us for 125
 
 
 class Perceptron:
@@ -34,7 +34,7 @@ class Perceptron:
         self._heads = [(head.weight, head.bias) for head in heads]
         self._apply, self._back = _APPLY[activation], _GRADIENT[activation]
         self._gradient = torch.empty(0)  # of all of them, and each layer's part of it; the heads are one layer
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._parts: list[tuple[Tensor, Tensor, int]] = []  # weights, biases, rows that are few
         self._grads: list[tuple[nn.Parameter, Tensor]] = []
 
     @classmethod
@@ -64,10 +64,10 @@ class Perceptron:
         all of them as one vector; it and they are valid until the next call."""
         if not self._parts or self._gradient.device != gradient.device:
             self._make()
-        weights = [weight for weight, _ in self._layers] + [self._joined(0)]
+        weights, rows = [weight for weight, _ in self._layers] + [self._joined(0)], len(gradient)
         for i in reversed(range(len(weights))):
-            (by_weight, by_bias), x = self._parts[i], kept[i]
-            if len(x) > TALL * x.shape[1]:
+            (by_weight, by_bias, few), x = self._parts[i], kept[i]
+            if rows > few:
                 by_weight.copy_(x.t().mm(gradient).t())
             else:
                 torch.mm(gradient.t(), x, out=by_weight)
@@ -95,4 +95,4 @@ class Perceptron:
                     self._grads.append((parameter, part.view(parameter.shape)))
                     at += parameter.numel()
                 parts.append(self._gradient[begin:at].view(-1, *parameters[0].shape[1:]))
-            self._parts.append((parts[0], parts[1]))
+            self._parts.append((parts[0], parts[1], TALL * parts[0].shape[1]))
