@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algos.sgd import backward
 from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
 from shoal.nets import (
     Encoder,
@@ -93,14 +94,9 @@ class ActorCritic(nn.Module):
             with torch.no_grad():
                 kept = self.perceptron.forward(self.encoder.vector(rows))
             return kept[-1], partial(self.perceptron.backward, kept)
-        outputs = self.step(obs, first, state)[:2] if first.ndim == 1 else self.unroll(obs, first, state)
-
-        def backward(gradient: Tensor) -> None:
-            parts = gradient[:, :-1], gradient[:, -1]
-            torch.autograd.backward(outputs, [g.reshape(y.shape) for g, y in zip(parts, outputs, strict=True)])
-
-        policy, value = (y.detach() for y in outputs)
-        return torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1), backward
+        policy, value = self.step(obs, first, state)[:2] if first.ndim == 1 else self.unroll(obs, first, state)
+        both = torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1)
+        return both.detach(), partial(backward, both)
 
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import KnownLoss
+from shoal.algos.sgd import KnownLoss, backward
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
 from shoal.nets.precision import Precision, resolve
@@ -58,7 +58,7 @@ def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Ten
             kept = nets.perceptron.forward(nets.encoder.vector(obs))
         return kept[-1], partial(nets.perceptron.backward, kept)
     values = nets(obs)
-    return values.detach(), values.backward
+    return values.detach(), partial(backward, values)
 
 
 class QLearning:

@@ -33,6 +33,12 @@ class KnownLoss(NamedTuple):
         return float(self.value)
 
 
+def backward(values: Tensor, gradient: Tensor) -> None:
+    """``values.backward(gradient)``. To check the gradient's shape, torch would import its symbolic shapes: 490
+    modules, 0.4 to 1.4 s and 75 to 90 MB in every learner."""
+    (values * gradient).sum().backward()  # type: ignore[no-untyped-call]
+
+
 class GradientStep:
     """Backward pass, global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped;
     after ten updates in a row, of ``steps`` each, it raises Diverged."""

@@ -7,8 +7,10 @@ import dataclasses
 import multiprocessing.process
 import os
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,3 +337,18 @@ def test_names_are_used_once() -> None:
         p.channel(QUEUE)
     with pytest.raises(WiringError, match="p: two roles are called 'writer'"):
         p.role("writer", Count, out=QUEUE.writer())
+
+
+def test_learners_import_no_machinery_of_compilers() -> None:
+    """Which torch does at a call or two that look harmless: 75 MB and a second in each learner, also on images."""
+    code = """
+import sys
+from helpers import config, run
+from shoal.systems import load
+for system in ("dqn", "apex-dqn", "impala", "recurrent-ppo"):
+    for env in ("toy:catch", "CartPole-v1"):
+        assert run(load(system).program(config(system, env=env)), 2).updates
+        assert not {"sympy", "torch._dynamo"} & sys.modules.keys(), f"{system} on {env}"
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=90, env={**os.environ, "PYTHONPATH": path})
