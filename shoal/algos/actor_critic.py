@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import backward
+from shoal.algos.sgd import detached
 from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
 from shoal.nets import (
     Encoder,
@@ -26,11 +25,10 @@ from shoal.nets import (
     orthogonal,
     policy_and_value,
 )
+from shoal.nets.perceptron import Backward
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
-
-Backward = Callable[[Tensor], Tensor | None]
 
 
 class ActorCritic(nn.Module):
@@ -82,21 +80,18 @@ class ActorCritic(nn.Module):
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
         return self._heads(obs, y)
 
-    def differentiable(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Backward]:
-        """``step`` of rows [N, ...], or ``unroll`` of trajectories [T, B, ...] (N = T B), for a loss that takes its
-        gradient to the network itself.
+    def outputs(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
+        """``step`` of rows [N, ...] or ``unroll`` of trajectories [T, B, ...]: policy parameters and value of each."""
+        return self.step(obs, first, state)[:2] if first.ndim == 1 else self.unroll(obs, first, state)
 
-        Returns: policy parameters and value of each step, side by side [N, P + 1], outside autograd; and what takes
-        the gradient by them to the parameters' ``grad`` (and returns it as one vector, if it lies so in memory).
-        """
+    def differentiable(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Backward]:
+        """``outputs`` side by side [N, P + 1] (N = T B), outside autograd, for a loss that knows its gradient; and what
+        takes that back to the parameters."""
         if self.perceptron is not None and self.policy.log_std is None:
             rows = {k: v.flatten(0, first.ndim - 1) for k, v in self._normalise(obs).items()}
-            with torch.no_grad():
-                kept = self.perceptron.forward(self.encoder.vector(rows))
-            return kept[-1], partial(self.perceptron.backward, kept)
-        policy, value = self.step(obs, first, state)[:2] if first.ndim == 1 else self.unroll(obs, first, state)
-        both = torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1)
-        return both.detach(), partial(backward, both)
+            return self.perceptron.differentiable(self.encoder.vector(rows))
+        policy, value = self.outputs(obs, first, state)
+        return detached(torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1))
 
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:

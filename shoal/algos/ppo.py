@@ -187,6 +187,6 @@ class PPOLearner:
             outputs, backward = nets.differentiable(*given)
             found = discrete_ppo_loss(outputs[:, :-1], part["action"].flatten(), outputs[:, -1], *rest, **rule)
             return KnownLoss(found.loss, partial(backward, found.gradient)), found.found
-        policy, value = nets.step(*given)[:2] if nets.core.kind == "none" else nets.unroll(*given)
+        policy, value = nets.outputs(*given)
         log_prob, entropy = nets.dist.evaluate(policy, part["action"])
         return ppo_loss(log_prob.flatten(), entropy.flatten(), value.flatten(), *rest, **rule)

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import KnownLoss, backward
+from shoal.algos.sgd import KnownLoss, detached
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
+from shoal.nets.perceptron import Backward
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import select, td_loss
 
@@ -50,15 +51,11 @@ class QNetwork(nn.Module):
             return self.head(self.encoder(obs))
 
 
-def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Callable[[Tensor], Tensor | None]]:
-    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters (and
-    returns it as one vector, if it lies so in memory)."""
+def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Backward]:
+    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters."""
     if isinstance(nets, QNetwork) and nets.perceptron is not None:
-        with torch.no_grad():
-            kept = nets.perceptron.forward(nets.encoder.vector(obs))
-        return kept[-1], partial(nets.perceptron.backward, kept)
-    values = nets(obs)
-    return values.detach(), partial(backward, values)
+        return nets.perceptron.differentiable(nets.encoder.vector(obs))
+    return detached(nets(obs))
 
 
 class QLearning:
@@ -100,9 +97,8 @@ class QLearning:
             metrics = {}
             if self.updates % TOLD_EVERY == 0:
                 metrics = {"q_mean": select(values, items["action"]).mean(), "td_error": td.error.mean()}
-        return KnownLoss(td.loss, partial(backward, td.gradient)), Update(
-            metrics, None if self.beta is None else td.error
-        )
+        priorities = None if self.beta is None else td.error
+        return KnownLoss(td.loss, partial(backward, td.gradient)), Update(metrics, priorities)
 
     @torch.no_grad()
     def _target_values(self, next_obs: Tensors) -> Tensor:

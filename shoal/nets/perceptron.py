@@ -5,6 +5,7 @@ its place instead of 690, PPO's minibatch of 4,096 steps on 64-64 units 2.4 ms i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shoal.nets.encoder import Encoder
+
+# Takes a loss's gradient by some values to the parameters' ``grad``; returns all of them, if they lie as one vector
+Backward = Callable[[Tensor], Tensor | None]
 
 _GRADIENT: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {  # by what came out of it
     nn.ReLU: lambda gradient, y: torch.ops.aten.threshold_backward.default(gradient, y, 0),
@@ -57,6 +61,12 @@ class Perceptron:
         # output by output in memory: 4,096 x 64 features to three outputs take 60 us instead of 125
         kept.append(torch.addmm(self._joined(1)[:, None], self._joined(0), kept[-1].t()).t())
         return kept
+
+    def differentiable(self, x: Tensor) -> tuple[Tensor, Backward]:
+        """What comes out of the heads, outside autograd, and ``backward`` of it."""
+        with torch.no_grad():
+            kept = self.forward(x)
+        return kept[-1], partial(self.backward, kept)
 
     @torch.no_grad()
     def backward(self, kept: list[Tensor], gradient: Tensor) -> Tensor:
