@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -16,14 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import KnownLoss, detached
+from shoal.algos.sgd import KnownLoss, SGDLearner, detached
+from shoal.algos.shares import Shares, Team
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
 from shoal.nets.perceptron import Backward
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import select, td_loss
+from shoal.ops import select
+from shoal.ops.td import TDLoss, td_loss
 
 TOLD_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+METRICS = ("loss", "q_mean", "td_error")  # of a shared step
 
 
 class QNetwork(nn.Module):
@@ -75,36 +77,41 @@ class QLearning:
         self.double, self.target_period, self.beta = double, target_period, beta
         self.clip, self.reduction = clip, reduction
         self.updates = 0
-        convolves = isinstance(nets, QNetwork) and len(nets.encoder.images) > 0 and nets.device == "cpu"
-        self._aside = ThreadPoolExecutor(1, "target") if convolves else None  # beside the online network's values
 
     def loss(self, batch: Batch) -> tuple[KnownLoss, Update]:
-        items = batch.items
         assert self.beta is None or batch.probs is not None, "importance weights need a prioritised replay"
+        probs, beta = (None, 0.0) if self.beta is None else (batch.probs, self.beta(self.updates))
+        values, td, backward = self.td(self.nets, batch.items, self.scale(len(batch.items["action"])), probs, beta)
+        metrics = {}
+        if self.tells():
+            metrics = {"q_mean": select(values, batch.items["action"]).mean(), "td_error": td.error.mean()}
+        return KnownLoss(td.loss, partial(backward, td.gradient)), Update(
+            metrics, td.error if probs is not None else None
+        )
+
+    def td(
+        self, nets: nn.Module, items: Tensors, scale: float, probs: Tensor | None, beta: float
+    ) -> tuple[Tensor, TDLoss, Backward]:
+        """Values [B, A] of ``nets`` for a batch, its errors with their loss (see ``ops.td_loss``), and what takes the
+        loss's gradient back to the parameters."""
         obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
         next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
-        aside = self._aside.submit(self._target_values, next_obs) if self._aside is not None else None
-        values, backward = differentiable(self.nets, obs)
+        values, backward = differentiable(nets, obs)
         with torch.no_grad():
-            q_next = aside.result() if aside is not None else self.target(next_obs)
-            selector = self.nets(next_obs) if self.double else q_next
+            q_next = self.target(next_obs)
+            selector = nets(next_obs) if self.double else q_next
             td = td_loss(
                 values, items["action"], items["reward"], items["discount"], q_next, selector, clip=self.clip,
-                scale=1.0 / len(values) if self.reduction == "mean" else 1.0,
-                probs=None if self.beta is None else batch.probs,
-                beta=0.0 if self.beta is None else self.beta(self.updates),
+                scale=scale, probs=probs, beta=beta,
             )  # fmt: skip
-            metrics = {}
-            if self.updates % TOLD_EVERY == 0:
-                metrics = {"q_mean": select(values, items["action"]).mean(), "td_error": td.error.mean()}
-        priorities = None if self.beta is None else td.error
-        return KnownLoss(td.loss, partial(backward, td.gradient)), Update(metrics, priorities)
+        return values, td, backward
 
-    @torch.no_grad()
-    def _target_values(self, next_obs: Tensors) -> Tensor:
-        """Of the target network, in whatever thread."""
-        values: Tensor = self.target(next_obs)
-        return values
+    def scale(self, rows: int) -> float:
+        """Factor on the sum over a batch of so many."""
+        return 1.0 / rows if self.reduction == "mean" else 1.0
+
+    def tells(self) -> bool:
+        return self.updates % TOLD_EVERY == 0
 
     def after_step(self, step: int) -> None:
         self.updates = step
@@ -120,6 +127,57 @@ class QLearning:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.target.load_state_dict(state["target"])
         self.updates = state["updates"]
+
+
+class SharedQLearner(SGDLearner):
+    """The learner of ``q``, the gradient of whose loss the members of ``team`` share."""
+
+    def __init__(
+        self, q: QLearning, optimiser: torch.optim.Optimizer, team: Team, *, max_grad_norm: float | None = None,
+        schedule: Callable[[int], float] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(q, optimiser, max_grad_norm=max_grad_norm, schedule=schedule)
+        self.q = q
+        self.shares = Shares(q.nets, self._loss, len(METRICS), self.gradient_step, team, [q.target])
+        self._live = LiveTensors(q.nets)
+
+    def _descend(self, batch: Batch) -> tuple[float | None, float, Update]:
+        reward, probs = batch.items["reward"], batch.probs
+        data, beta, least = {**batch.items, "error": torch.empty_like(reward)}, 0.0, 1.0
+        if self.q.beta is not None:
+            assert probs is not None, "importance weights need a prioritised replay"
+            data["probs"], beta, least = probs, self.q.beta(self.q.updates), float(probs.min())
+        self.shares.load(data)
+        norm, parts = self.shares.step(torch.arange(len(reward)), (len(reward), beta, least, self.q.tells()))
+        loss, *told = parts.sum(0).tolist()
+        metrics = dict(zip(METRICS[1:], told, strict=True)) if self.q.tells() else {}
+        return norm, loss, Update({**metrics}, self.shares.data["error"].clone() if "probs" in data else None)
+
+    def _loss(self, nets: nn.Module, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[KnownLoss, Tensor]:
+        """What ``rows``, which follow one another, add to the loss and to METRICS. Writes their errors."""
+        count, beta, least, tells = constants
+        first = int(rows[0]) if len(rows) else 0
+        items = {k: v[first : first + len(rows)] for k, v in data.items()}
+        scale, probs = self.q.scale(int(count)), items.get("probs")
+        if probs is not None and len(rows):  # the largest weight of these rows, for 1, is not that of the batch
+            scale *= (least / float(probs.min())) ** beta
+        values, td, backward = self.q.td(nets, items, scale, probs, beta)
+        items["error"].copy_(td.error)
+        found = torch.zeros(len(METRICS))
+        found[0] = td.loss
+        if tells:
+            found[1], found[2] = select(values, items["action"]).sum() / count, td.error.sum() / count
+        return KnownLoss(td.loss, partial(backward, td.gradient)), found
+
+    def params(self) -> Tensors:
+        return self._live.tensors
+
+    def state_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(super().state_dict())  # whoever writes it down would see what the team goes on to change
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.shares.restart()
 
 
 class QAgent:

@@ -144,15 +144,19 @@ class SGDLearner:
             set_learning_rate(self.optimiser, self.schedule(self.step))
         if self.replay is not None:
             batch = self.replay.mix(batch)
-        loss, update = self.algorithm.loss(batch)
-        norm = self.gradient_step(loss)
+        norm, loss, update = self._descend(batch)
         self.step += 1
         self.algorithm.after_step(self.step)
         rate = self.optimiser.param_groups[0]["lr"]
         if norm is None:
             return Update({"learning_rate": rate, "skipped_updates": 1.0})
-        metrics = {"loss": loss.item(), "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
+        metrics = {"loss": loss, "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
         return Update({**metrics, **update.metrics}, update.priorities)
+
+    def _descend(self, batch: Batch) -> tuple[float | None, float, Update]:
+        """One gradient step: the gradient's norm before clipping (None: skipped), the loss, and what is told."""
+        loss, update = self.algorithm.loss(batch)
+        return self.gradient_step(loss), loss.item(), update
 
     def params(self) -> Tensors:
         return self.algorithm.actor_params()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from shoal.algos.sgd import GradientStep, Loss, excess, finite, global_norm
 from shoal.api import Tensors
 from shoal.nets import rounded
-from shoal.ops.optim import Adam, divide
+from shoal.ops.optim import Optimiser, divide
 
 LossOfRows = Callable[[Any, Tensors, Tensor, list[float]], tuple[Loss, Tensor]]
 
@@ -44,15 +44,18 @@ class Shares:
     loss: (nets, data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch
     is the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares (look them
     up afterwards), and so does the state of the optimiser; of weights that learn in bfloat16 the members keep a rounded
-    copy, which whoever moves a weight renews.
+    copy, which whoever moves a weight renews. So do the tensors of ``asked``: networks that the loss only asks.
     """
 
     def __init__(
-        self, nets: nn.Module, loss: LossOfRows, found: int, step: GradientStep, team: Team | None = None
-    ) -> None:
+        self, nets: nn.Module, loss: LossOfRows, found: int, step: GradientStep, team: Team | None = None,
+        asked: Sequence[nn.Module] = (),
+    ) -> None:  # fmt: skip
         self.loss, self.found, self.gradient_step, self.team = loss, found, step, team
         self.nets = nets  # that the loss is of
         if team is not None:  # all read what one writes
+            for tensor in (t for network in asked for t in network.state_dict(keep_vars=True).values()):
+                tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
             self.nets = rounded(copy.deepcopy(nets))
             for tensor, own in zip(*(n.state_dict(keep_vars=True).values() for n in (nets, self.nets)), strict=True):
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
@@ -90,7 +93,7 @@ class Shares:
 
     def _start(self, team: Team, data: Tensors) -> None:
         optimiser = self.gradient_step.optimiser
-        assert isinstance(optimiser, Adam)
+        assert isinstance(optimiser, Optimiser)
         parameters = self.gradient_step.parameters
         self._movers = team.size if sum(p.numel() for p in parameters) >= DIVIDED else 1
         self._optimisers = optimiser.divided(self._movers, team.zeros) if self._movers > 1 else [optimiser]

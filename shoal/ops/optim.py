@@ -53,6 +53,40 @@ class Optimiser(torch.optim.Optimizer):
                 elif p.grad is not None:
                     p.grad.zero_()
 
+    @torch.no_grad()
+    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Any]:
+        """Optimisers that each move one of ``parts`` of this one's parameters (see ``divide``), in place.
+
+        This one keeps the state, which moves to tensors of zeros that ``memory`` gives.
+        """
+        (group,) = self.param_groups
+        params = group["params"]
+        for name in self._slots():
+            for p in params:
+                old, new = self.state[p].get(name), memory(p.shape)
+                self.state[p][name] = new if old is None else new.copy_(old)
+        slots = {name: divide(self._slot(params, name), parts) for name in self._slots()}
+        out = []
+        for number, part in enumerate(divide([p.data for p in params], parts)):
+            one = type(self)(part, **{name: group[name] for name in self.defaults if name in group})
+            for i, p in enumerate(one.param_groups[0]["params"]):
+                one.state[p] = {name: of[number][i] for name, of in slots.items()}
+            out.append(one)
+        return out
+
+    @torch.no_grad()
+    def descend(self, grads: list[Tensor], lr: float, divisor: float = 1.0) -> None:
+        """One step of size ``lr`` along ``grads / divisor``, one for each parameter; they are divided in place."""
+        (group,) = self.param_groups
+        group["lr"] = lr
+        if divisor != 1.0:
+            torch._foreach_div_(grads, divisor)
+        self._update(group["params"], grads, group)
+
+    def _slots(self) -> tuple[str, ...]:
+        """Names of what is kept for each parameter, in its shape."""
+        raise NotImplementedError
+
     def _slot(self, params: list[Tensor], name: str) -> list[Tensor]:
         """What is kept for each parameter under ``name``, at first zeros of its shape."""
         for p in params:
@@ -124,36 +158,26 @@ class Adam(Optimiser):
             grad_scale=divisor,
         )  # fmt: skip
 
-    @torch.no_grad()
-    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Adam]:
-        """Optimisers that each move one of ``parts`` of this one's parameters (see ``divide``), in place.
-
-        This one keeps the state, which moves to tensors of zeros that ``memory`` gives. All of them count their steps
-        in it, so at most one of them may step in one process.
-        """
-        (group,) = self.param_groups
-        params = group["params"]
+    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Any]:
+        """All of them count their steps in this one's state, so at most one of them may step in one process."""
+        params = self.param_groups[0]["params"]
         taken = self._numbers(params, "step")
-        for name in ("exp_avg", "exp_avg_sq"):
-            for p in params:
-                old, new = self.state[p].get(name), memory(p.shape)
-                self.state[p][name] = new if old is None else new.copy_(old)
         self._known = {}
-        means, squares = (divide(self._slot(params, name), parts) for name in ("exp_avg", "exp_avg_sq"))
-        out = []
-        for number, part in enumerate(divide([p.data for p in params], parts)):
-            one = Adam(part, group["lr"], group["betas"], group["eps"])
-            own = _Averages(part, means[number], squares[number], taken, list(taken.unbind()))
-            one._known[id(one.param_groups[0])] = own
-            out.append(one)
+        out = super().divided(parts, memory)
+        for one in out:
+            (group,) = one.param_groups
+            means, squares = (one._slot(group["params"], name) for name in one._slots())
+            one._known[id(group)] = _Averages(group["params"], means, squares, taken, list(taken.unbind()))
         return out
 
     @torch.no_grad()
     def descend(self, grads: list[Tensor], lr: float, divisor: float = 1.0) -> None:
-        """One step of size ``lr`` along ``grads / divisor``, one for each parameter; they are divided in place."""
         (group,) = self.param_groups
         group["lr"] = lr
         self._update(group["params"], grads, group, torch.tensor(divisor) if divisor != 1.0 else None)
+
+    def _slots(self) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq"
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)
@@ -218,3 +242,7 @@ class RMSProp(Optimiser):
             torch._foreach_sub_(params, steps)
         else:
             torch._foreach_addcdiv_(params, grads, roots, value=-group["lr"])
+
+    def _slots(self) -> tuple[str, ...]:
+        centred, momentum = (self.param_groups[0][name] for name in ("centred", "momentum"))
+        return "square_avg", *["grad_avg"][: bool(centred)], *["momentum_buffer"][: bool(momentum)]

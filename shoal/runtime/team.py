@@ -86,6 +86,7 @@ class Team:
     def _follow(self, number: int) -> None:
         """The life of a copy."""
         assert self._work is not None
+        torch.set_num_threads(1)  # those of OpenMP are not copied, and an operation would wait for them for ever
         try:
             for round in itertools.count(1):
                 self._await(0, BEGUN, round, number)

@@ -88,7 +88,7 @@ def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsW
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=(lambda update: cfg.importance_exponent) if cfg.prioritised else None,  # not annealed
     )  # fmt: skip
-    return LearnerRole(ctx, dqn.sgd(cfg, algorithm), transitions, params)
+    return LearnerRole(ctx, dqn.sgd(cfg, ctx, algorithm), transitions, params)
 
 
 def program(cfg: Config) -> Program:

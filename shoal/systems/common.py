@@ -89,6 +89,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def sharing(wanted: int, device: str, worth: int) -> int:
+    """How many processes share a gradient: ``wanted``; if that is 0, on a CPU, one per core, but no more than are
+    worth it."""
+    if wanted or device != "cpu":
+        return max(1, wanted)
+    return max(1, min(cores(), worth))
+
+
 def env_spec(cfg: CommonConfig, last_action_reward: bool = False) -> EnvSpec:
     """The environment's spec under ``cfg``."""
     return spec(cfg.env, cfg.env_options(last_action_reward))

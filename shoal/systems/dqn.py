@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import torch
 
-from shoal.algos.q_learning import QAgent, QLearning, QNetwork
+from shoal.algos.q_learning import QAgent, QLearning, QNetwork, SharedQLearner
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Spec, Writer
+from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Spec, Writer, spec_nbytes
 from shoal.data import TableSpec
 from shoal.envs import make
 from shoal.ops import Adam, RMSProp, linear
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
-from shoal.systems.common import CommonConfig, env_spec, params_spec, require_actions
+from shoal.systems.common import CommonConfig, env_spec, params_spec, require_actions, sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,8 @@ class Config(CommonConfig):
     """Exploration after `epsilon_steps`."""
     epsilon_steps: int = 10_000
     """Annealing time of epsilon (agent steps over all actors)."""
+    learner_processes: int = 0
+    """Processes that share each gradient; 0: one per core where batches of images are large enough."""
 
 
 PAPER: dict[str, Any] = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
@@ -144,7 +146,7 @@ def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsW
         nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
         beta=beta if cfg.prioritised else None,
     )  # fmt: skip
-    return LearnerRole(ctx, sgd(cfg, algorithm), transitions, params)
+    return LearnerRole(ctx, sgd(cfg, ctx, algorithm), transitions, params)
 
 
 def progress(cfg: Config, update: int) -> float:
@@ -152,14 +154,24 @@ def progress(cfg: Config, update: int) -> float:
     return update * cfg.batch / (cfg.steps * cfg.samples_per_insert) if cfg.samples_per_insert else 0.0
 
 
-def sgd(cfg: Config, algorithm: QLearning) -> SGDLearner:
+def sgd(cfg: Config, ctx: Context, algorithm: QLearning) -> SGDLearner:
     def learning_rate(update: int) -> float:
         return cfg.learning_rate * (linear(1.0, 0.0, progress(cfg, update)) if cfg.anneal else 1.0)
 
-    return SGDLearner(
-        algorithm, optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
-        device=cfg.learner_device(),
-    )  # fmt: skip
+    rule: dict[str, Any] = dict(max_grad_norm=cfg.max_grad_norm, schedule=learning_rate)
+    members = learner_processes(cfg)
+    if ctx.team is not None and members > 1:
+        return SharedQLearner(algorithm, optimiser(cfg, algorithm.nets), ctx.team(members), **rule)
+    return SGDLearner(algorithm, optimiser(cfg, algorithm.nets), device=cfg.learner_device(), **rule)
+
+
+def learner_processes(cfg: Config) -> int:
+    """How many share a gradient. A share of fewer than 16 images, or of other rows, costs its process as much; where
+    nobody waits for the learner, the cores are the actors'."""
+    images = any(o.kind == "image" for o in env_spec(cfg).observations.values())
+    return sharing(
+        cfg.learner_processes, cfg.learner_device(), cfg.batch // 16 if images and cfg.samples_per_insert else 1
+    )
 
 
 def ratio(cfg: Config) -> Ratio:
@@ -191,13 +203,17 @@ def wire(name: str, cfg: Config, stream: Spec, table: TableSpec, actor: Any, lea
     """Actors -> replay -> learner -> parameters -> actors: the topology of DQN and of Ape-X DQN."""
     p = Program(name)
     transitions = p.channel(Channel("transitions", "replay", stream, 2, ratio(cfg), table))
-    params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
+    parameters = params_spec(lambda: network(cfg))
+    params = p.channel(Channel("params", "params", parameters))
     p.role(
         "actor", partial(actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
         transitions=transitions.writer(), params=params.reader(),
     )  # fmt: skip
+    members = learner_processes(cfg)
+    copies = members + 4  # of the parameters: both networks, a gradient of each member, both averages of the optimiser
     p.role(
         "learner", partial(learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        memory=copies * spec_nbytes(parameters) if members > 1 else 0,
         transitions=transitions.reader(cfg.batch), params=params.writer(),
     )  # fmt: skip
     return p

@@ -19,7 +19,7 @@ from shoal.ops import Adam
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
-from shoal.systems.common import CommonConfig, cores, env_spec, params_spec
+from shoal.systems.common import CommonConfig, env_spec, params_spec, sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +143,13 @@ def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWrit
 
 def learner_processes(cfg: Config) -> int:
     """How many share a gradient. A share of fewer than 32 images or 512 other steps costs its process as much."""
-    if cfg.learner_processes or cfg.learner_device() != "cpu":
-        return max(1, cfg.learner_processes)
     columns = cfg.num_actors() * cfg.envs
     steps = columns * cfg.unroll // cfg.minibatches
     images = any(o.kind == "image" for o in env_spec(cfg).observations.values())
     shares = steps // (32 if images else 512)
     if cfg.core != "none":  # a share is whole trajectories
         shares = min(shares, columns // cfg.minibatches) if images else 1
-    return max(1, min(cores(), shares))
+    return sharing(cfg.learner_processes, cfg.learner_device(), shares)
 
 
 def program(cfg: Config) -> Program:

@@ -118,3 +118,22 @@ def test_copies_end_with_their_process_however_it_dies() -> None:
     while any(map(psutil.pid_exists, pids)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_members_work_although_the_replica_has_used_several_threads(team: Team) -> None:
+    """Those of OpenMP are not copied by a fork: an operation of a copy would wait for them for ever."""
+    before, many = torch.get_num_threads(), torch.rand(1_000_000)
+    torch.set_num_threads(2)
+    try:
+        wanted = many.exp().sum()
+        found = team.zeros((3,))
+
+        def work(number: int) -> None:
+            found[number] = many.exp().sum()
+
+        team.start(work)
+        team.run()
+        torch.testing.assert_close(found, wanted.expand(3))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from shoal.algos.q_learning import QLearning, QNetwork
+from shoal.algos import shares
+from shoal.algos.q_learning import QLearning, QNetwork, SharedQLearner
+from shoal.algos.sgd import SGDLearner
 from shoal.api import Action, Batch, EnvSpec, Observation
-from shoal.ops import importance_weights
+from shoal.ops import Adam, RMSProp, importance_weights
+from shoal.runtime.team import Team
 
 ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
 ROWS = 16
@@ -103,3 +107,71 @@ def test_a_target_network_in_bfloat16_holds_rounded_weights_of_the_same_values(d
     sizes = {dtype: sum(p.numel() for p in algorithm.target.parameters() if p.dtype == dtype) for dtype in
              (torch.float32, torch.bfloat16)}  # fmt: skip
     assert sizes[torch.bfloat16] > 100 * sizes[torch.float32] > 0, sizes
+
+
+SMALL = EnvSpec("test", {"obs": Observation((4, 20, 20), "uint8", "image")}, Action("discrete", (3,)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="teams fork")
+@pytest.mark.parametrize("env, members", [(ENV, 2), (SMALL, 2), (SMALL, 3)], ids=["vectors", "images", "of three"])
+@pytest.mark.parametrize("dueling, prioritised, rmsprop, movers", [
+    (False, False, False, "all"), (True, True, False, "all"), (False, True, True, "all"), (True, False, True, "one"),
+])  # fmt: skip
+def test_a_team_learns_what_one_learns(env, members, dueling, prioritised, rmsprop, movers, monkeypatch) -> None:
+    """Over several updates and copies into the target network. The second half is learned by a learner that goes on
+    from the state of the first, which the first does not change by learning on."""
+    monkeypatch.setattr(shares, "DIVIDED", 0 if movers == "all" else 10**9)
+    torch.manual_seed(2)
+    nets = QNetwork(env, dueling=dueling, precision="fp32")
+
+    def learner(team: Team | None) -> SGDLearner:
+        own = copy.deepcopy(nets)
+        algorithm = QLearning(
+            own, double=dueling, target_period=3, beta=(lambda update: 0.4 + 0.1 * update) if prioritised else None
+        )
+        optimiser = RMSProp(own.parameters(), centred=True) if rmsprop else Adam(own.parameters(), eps=1e-3)
+        rule = dict(max_grad_norm=0.05, schedule=lambda update: 1e-3 / (1 + update))
+        if team is None:
+            return SGDLearner(algorithm, optimiser, **rule)
+        return SharedQLearner(algorithm, optimiser, team, **rule)
+
+    def drawn(seed: int) -> Batch:
+        given = batch(seed)
+        if env is SMALL:
+            frames = torch.randint(0, 256, (2, ROWS, 4, 20, 20), dtype=torch.uint8)
+            given.items.update({"obs": frames[0], "next/obs": frames[1]})
+        return given
+
+    first, second = Team(members), Team(members)
+    try:
+        alone, together, other = learner(None), learner(first), learner(second)
+        for number in range(8):
+            given = drawn(number)
+            if number == 4:
+                other.update(given)  # its copies are there when it is given the state
+                state = together.state_dict()
+                before = copy.deepcopy(state)
+                together.update(given)
+                torch.testing.assert_close(state, before, rtol=0, atol=0)
+                other.load_state_dict(state)
+                together = other
+            one, many = alone.update(given), together.update(given)
+            assert one.metrics.keys() == many.metrics.keys() and ("q_mean" in one.metrics) == (number == 0)
+            for name, value in one.metrics.items():
+                assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), name
+            assert one.metrics["grad_norm"] > 0.05, "else nothing is clipped"
+            assert (one.priorities is not None) == (many.priorities is not None) == prioritised
+            if one.priorities is not None:
+                torch.testing.assert_close(many.priorities, one.priorities, rtol=1e-3, atol=1e-4)
+        for name, tensor in alone.params().items():
+            torch.testing.assert_close(together.params()[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+            assert not torch.equal(tensor, nets.state_dict()[name]), name
+        torch.testing.assert_close(
+            together.state_dict()["algorithm"]["target"],
+            alone.state_dict()["algorithm"]["target"],
+            rtol=1e-3,
+            atol=1e-5,
+        )
+    finally:
+        first.close()
+        second.close()

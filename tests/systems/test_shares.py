@@ -23,7 +23,8 @@ from shoal.ops import Adam
 from shoal.runtime.aggregator import Snapshot
 from shoal.runtime.local import LocalRuntime
 from shoal.runtime.team import Team
-from shoal.systems import recurrent_ppo
+from shoal.systems import common, dqn, recurrent_ppo
+from shoal.systems.common import CommonConfig
 from shoal.systems.recurrent_ppo import learner_processes
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
@@ -209,7 +210,7 @@ def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) ->
     def chosen(**fields: object) -> int:
         return learner_processes(recurrent_ppo.Config(**{"device": "cpu", "actors": 2, **fields}))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(recurrent_ppo, "cores", lambda: 4)
+    monkeypatch.setattr(common, "cores", lambda: 4)
     large = dict(envs=512, unroll=16, minibatches=2)
     assert chosen(**large) == 4
     assert chosen(envs=64, unroll=16, minibatches=2) == 2  # 1,024 steps: two shares that pay
@@ -220,7 +221,26 @@ def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) ->
     assert chosen(**large, device="cuda") == 1
 
 
-def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(tmp_path: Path) -> None:
+def test_how_many_processes_share_a_gradient_of_dqn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(env: str = "toy:catch", **fields: object) -> int:
+        return dqn.learner_processes(dqn.Config(env=env, **{"device": "cpu", "batch": 32, **fields}))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(common, "cores", lambda: 4)
+    assert chosen() == 2  # shares of 16 images
+    assert chosen(batch=31) == 1
+    assert chosen(batch=512) == 4
+    assert chosen(env="CartPole-v1", batch=512) == 1
+    assert chosen(samples_per_insert=0.0) == 1  # actors keep all cores busy
+    assert chosen(learner_processes=1) == 1
+    assert chosen(env="CartPole-v1", learner_processes=3) == 3
+    assert chosen(device="cuda") == 1
+
+
+@pytest.mark.parametrize("cfg", [
+    recurrent_ppo.Config(env="CartPole-v1", actors=1, envs=8, unroll=16, learner_processes=2),
+    dqn.Config(env="CartPole-v1", min_replay=200, learner_processes=2),
+], ids=["ppo", "dqn"])  # fmt: skip
+def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(cfg: CommonConfig, tmp_path: Path) -> None:
     told, killed = tmp_path / "learner", []
 
     class Kill:
@@ -230,8 +250,8 @@ def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(tmp_path: Path) 
                 killed.append(copy.pid)
                 copy.kill()
 
-    cfg = recurrent_ppo.Config(env="CartPole-v1", actors=1, envs=8, unroll=16, learner_processes=2)
-    program = spy(recurrent_ppo.program(cfg), "learner", lambda role: told.write_text(str(os.getpid())))
+    made = recurrent_ppo.program(cfg) if isinstance(cfg, recurrent_ppo.Config) else dqn.program(cfg)
+    program = spy(made, "learner", lambda role: told.write_text(str(os.getpid())))
     with pytest.raises(RoleFailed, match=r"which shared the work of this one, killed by SIGKILL"):
         LocalRuntime().launch(program, seed=0, stop=Stop(seconds=60), observers=[Kill()], interval=0.05)
     assert len(killed) == 1 and not psutil.pid_exists(killed[0])
