@@ -63,6 +63,7 @@ class Shares:
         learned = dict(zip(nets.parameters(), self.nets.parameters(), strict=True))
         self._learned = [learned[p] for p in step.parameters]
         self.data: Tensors = {}
+        self._started = False  # the copies
 
     def load(self, data: Tensors) -> None:
         """Learn from ``data`` from now on; with a team, from a copy of it."""
@@ -70,7 +71,7 @@ class Shares:
             self.data = data
             return
         if {k: v.shape for k, v in data.items()} != {k: v.shape for k, v in self.data.items()}:
-            self._start(self.team, data)
+            self._share(self.team, data)
         for name, tensor in data.items():
             self.data[name].copy_(tensor)
 
@@ -87,11 +88,16 @@ class Shares:
         self._rows[: len(rows)] = rows
         head = (len(rows), self.gradient_step.optimiser.param_groups[0]["lr"], len(constants), *constants)
         self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
+        if not self._started:
+            self._started = True
+            self._gradient(rows.tensor_split(self.team.size)[0], list(constants))  # compiled once, by whoever is copied
+            self.team.start(self._work)
         self.team.run()
         value, norm = self._outcome()
         return norm if self.gradient_step.accepts(value, norm) else None, self._found.clone()
 
-    def _start(self, team: Team, data: Tensors) -> None:
+    def _share(self, team: Team, data: Tensors) -> None:
+        """Common memory for such ``data``, and all that is exchanged."""
         optimiser = self.gradient_step.optimiser
         assert isinstance(optimiser, Optimiser)
         parameters = self.gradient_step.parameters
@@ -108,7 +114,7 @@ class Shares:
         self._head = team.zeros((16,), torch.float64)  # numbers of rows, learning rate, number of constants, then these
         self._losses, self._found = team.zeros((team.size,)), team.zeros((team.size, self.found))
         self._norms = team.zeros((self._movers,), torch.float64)
-        team.start(self._work)
+        self._started = False
 
     def _work(self, number: int) -> None:
         """A member's part of ``step``."""

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -191,6 +192,22 @@ def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
         assert torch.bfloat16 in {p.dtype for p in together.nets.parameters()}, "else no test"
     finally:
         team.close()
+
+
+def test_the_loss_is_tried_once_before_the_copies_are_made(images: Images) -> None:
+    """What it calls is then compiled, and imported, by one process instead of by each."""
+    _, together, _, data = images
+    copies = []
+
+    def counted(*given: Any) -> Any:
+        copies.append(len(psutil.Process().children()))
+        return squares(*given)
+
+    together.loss = counted
+    together.load(data)
+    for _ in range(2):
+        together.step(torch.arange(12), [0.5])
+    assert copies == ([0, 0] if together.team is None else [0, 1, 1])
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_the_tenth_named(images: Images) -> None:
