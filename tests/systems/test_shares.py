@@ -197,10 +197,10 @@ def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
 def test_the_loss_is_tried_once_before_the_copies_are_made(images: Images) -> None:
     """What it calls is then compiled, and imported, by one process instead of by each."""
     _, together, _, data = images
-    copies = []
+    before, copies = len(psutil.Process().children()), []
 
     def counted(*given: Any) -> Any:
-        copies.append(len(psutil.Process().children()))
+        copies.append(len(psutil.Process().children()) - before)
         return squares(*given)
 
     together.loss = counted
