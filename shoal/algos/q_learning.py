@@ -79,8 +79,7 @@ class QLearning:
         self.updates = 0
 
     def loss(self, batch: Batch) -> tuple[KnownLoss, Update]:
-        assert self.beta is None or batch.probs is not None, "importance weights need a prioritised replay"
-        probs, beta = (None, 0.0) if self.beta is None else (batch.probs, self.beta(self.updates))
+        probs, beta = self.weighting(batch)
         values, td, backward = self.td(self.nets, batch.items, self.scale(len(batch.items["action"])), probs, beta)
         metrics = {}
         if self.tells():
@@ -106,6 +105,13 @@ class QLearning:
             )  # fmt: skip
         return values, td, backward
 
+    def weighting(self, batch: Batch) -> tuple[Tensor | None, float]:
+        """With what probability each item was drawn, and beta; None: its weight is 1."""
+        if self.beta is None:
+            return None, 0.0
+        assert batch.probs is not None, "importance weights need a prioritised replay"
+        return batch.probs, self.beta(self.updates)
+
     def scale(self, rows: int) -> float:
         """Factor on the sum over a batch of so many."""
         return 1.0 / rows if self.reduction == "mean" else 1.0
@@ -130,38 +136,38 @@ class QLearning:
 
 
 class SharedQLearner(SGDLearner):
-    """The learner of ``q``, the gradient of whose loss the members of ``team`` share."""
+    """The learner of ``algorithm``, the gradient of whose loss the members of ``team`` share."""
+
+    algorithm: QLearning
 
     def __init__(
-        self, q: QLearning, optimiser: torch.optim.Optimizer, team: Team, *, max_grad_norm: float | None = None,
+        self, algorithm: QLearning, optimiser: torch.optim.Optimizer, team: Team, *, max_grad_norm: float | None = None,
         schedule: Callable[[int], float] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(q, optimiser, max_grad_norm=max_grad_norm, schedule=schedule)
-        self.q = q
-        self.shares = Shares(q.nets, self._loss, len(METRICS), self.gradient_step, team, [q.target])
-        self._live = LiveTensors(q.nets)
+        super().__init__(algorithm, optimiser, max_grad_norm=max_grad_norm, schedule=schedule)
+        self.shares = Shares(algorithm.nets, self._loss, len(METRICS), self.gradient_step, team, [algorithm.target])
+        self._live = LiveTensors(algorithm.nets)
 
     def _descend(self, batch: Batch) -> tuple[float | None, float, Update]:
-        reward, probs = batch.items["reward"], batch.probs
-        data, beta, least = {**batch.items, "error": torch.empty_like(reward)}, 0.0, 1.0
-        if self.q.beta is not None:
-            assert probs is not None, "importance weights need a prioritised replay"
-            data["probs"], beta, least = probs, self.q.beta(self.q.updates), float(probs.min())
+        reward, (probs, beta), tells = batch.items["reward"], self.algorithm.weighting(batch), self.algorithm.tells()
+        data, least = {**batch.items, "error": torch.empty_like(reward)}, 1.0
+        if probs is not None:
+            data["probs"], least = probs, float(probs.min())
         self.shares.load(data)
-        norm, parts = self.shares.step(torch.arange(len(reward)), (len(reward), beta, least, self.q.tells()))
+        norm, parts = self.shares.step(torch.arange(len(reward)), (len(reward), beta, least, tells))
         loss, *told = parts.sum(0).tolist()
-        metrics = dict(zip(METRICS[1:], told, strict=True)) if self.q.tells() else {}
-        return norm, loss, Update({**metrics}, self.shares.data["error"].clone() if "probs" in data else None)
+        metrics: dict[str, Tensor | float] = dict(zip(METRICS[1:], told, strict=True)) if tells else {}
+        return norm, loss, Update(metrics, None if probs is None else self.shares.data["error"].clone())
 
     def _loss(self, nets: nn.Module, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[KnownLoss, Tensor]:
         """What ``rows``, which follow one another, add to the loss and to METRICS. Writes their errors."""
         count, beta, least, tells = constants
         first = int(rows[0]) if len(rows) else 0
         items = {k: v[first : first + len(rows)] for k, v in data.items()}
-        scale, probs = self.q.scale(int(count)), items.get("probs")
+        scale, probs = self.algorithm.scale(int(count)), items.get("probs")
         if probs is not None and len(rows):  # the largest weight of these rows, for 1, is not that of the batch
             scale *= (least / float(probs.min())) ** beta
-        values, td, backward = self.q.td(nets, items, scale, probs, beta)
+        values, td, backward = self.algorithm.td(nets, items, scale, probs, beta)
         items["error"].copy_(td.error)
         found = torch.zeros(len(METRICS))
         found[0] = td.loss

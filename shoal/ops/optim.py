@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 __all__ = ["Adam", "RMSProp"]
+Own = TypeVar("Own", bound="Optimiser")
 
 
 def _plain(method: Any) -> Any:
@@ -54,7 +55,7 @@ class Optimiser(torch.optim.Optimizer):
                     p.grad.zero_()
 
     @torch.no_grad()
-    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Any]:
+    def divided(self: Own, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Own]:
         """Optimisers that each move one of ``parts`` of this one's parameters (see ``divide``), in place.
 
         This one keeps the state, which moves to tensors of zeros that ``memory`` gives.
@@ -79,9 +80,7 @@ class Optimiser(torch.optim.Optimizer):
         """One step of size ``lr`` along ``grads / divisor``, one for each parameter; they are divided in place."""
         (group,) = self.param_groups
         group["lr"] = lr
-        if divisor != 1.0:
-            torch._foreach_div_(grads, divisor)
-        self._update(group["params"], grads, group)
+        self._update(group["params"], grads, group, divisor)
 
     def _slots(self) -> tuple[str, ...]:
         """Names of what is kept for each parameter, in its shape."""
@@ -101,7 +100,8 @@ class Optimiser(torch.optim.Optimizer):
             self.state[p][name] = number
         return joined
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
+        """One step along ``grads / divisor``."""
         raise NotImplementedError
 
 
@@ -139,9 +139,7 @@ class Adam(Optimiser):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
         self._known: dict[int, _Averages] = {}  # by group: the state, looked up once
 
-    def _update(
-        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: Tensor | None = None
-    ) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
         known = self._known.get(id(group))
         if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
             taken = self._numbers(params, "step")
@@ -155,10 +153,10 @@ class Adam(Optimiser):
         torch._fused_adam_(
             params, ordered, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
-            grad_scale=divisor,
+            grad_scale=None if divisor == 1.0 else torch.tensor(divisor),
         )  # fmt: skip
 
-    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Any]:
+    def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Adam]:
         """All of them count their steps in this one's state, so at most one of them may step in one process."""
         params = self.param_groups[0]["params"]
         taken = self._numbers(params, "step")
@@ -169,12 +167,6 @@ class Adam(Optimiser):
             means, squares = (one._slot(group["params"], name) for name in one._slots())
             one._known[id(group)] = _Averages(group["params"], means, squares, taken, list(taken.unbind()))
         return out
-
-    @torch.no_grad()
-    def descend(self, grads: list[Tensor], lr: float, divisor: float = 1.0) -> None:
-        (group,) = self.param_groups
-        group["lr"] = lr
-        self._update(group["params"], grads, group, torch.tensor(divisor) if divisor != 1.0 else None)
 
     def _slots(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
@@ -218,9 +210,11 @@ class RMSProp(Optimiser):
         defaults = {"lr": lr, "decay": decay, "eps": eps, "centred": centred, "momentum": momentum}
         super().__init__(params, defaults)
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
         if any(g.is_sparse for g in grads):
             raise ValueError("RMSProp: expected dense gradients, found a sparse one")
+        if divisor != 1.0:
+            torch._foreach_div_(grads, divisor)
         decay: float = group["decay"]
         squares = self._slot(params, "square_avg")
         torch._foreach_mul_(squares, decay)
@@ -244,5 +238,6 @@ class RMSProp(Optimiser):
             torch._foreach_addcdiv_(params, grads, roots, value=-group["lr"])
 
     def _slots(self) -> tuple[str, ...]:
-        centred, momentum = (self.param_groups[0][name] for name in ("centred", "momentum"))
-        return "square_avg", *["grad_avg"][: bool(centred)], *["momentum_buffer"][: bool(momentum)]
+        group = self.param_groups[0]
+        kept = {"square_avg": True, "grad_avg": group["centred"], "momentum_buffer": group["momentum"] > 0.0}
+        return tuple(name for name, wanted in kept.items() if wanted)
