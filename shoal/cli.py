@@ -92,8 +92,9 @@ def _fail(sentence: str, code: int) -> int:
 # -------------------------------------------------------------------------------------- commands
 def train(args: list[str]) -> int:
     from shoal.evaluation import Evaluation
-    from shoal.flags import choice
-    from shoal.run import RUNTIMES, start
+    from shoal.flags import choice, flag_name
+    from shoal.ranges import Count, Natural
+    from shoal.run import OPTIONS, RUNTIMES, start
 
     name, system, groups = _system(args, "train")
     opts, resolved = resolve_flags(
@@ -101,18 +102,13 @@ def train(args: list[str]) -> int:
         system,
         groups,
         {
+            **{flag_name(k)[2:]: hint for k, hint in OPTIONS.items() if k != "steps"},  # of the configuration
             "runtime": str,
             "run-dir": str,
-            "seconds": float,
-            "until-return": float,
-            "hang-timeout": float,
-            "checkpoint-every": float,
-            "checkpoint-replay-gb": float,
             "log": list,
-            "seed": int,
             "quiet": bool,
-            "eval-every": int,
-            "eval-episodes": int,
+            "eval-every": Natural,
+            "eval-episodes": Count,
             "eval-sampled": bool,
         },
     )
@@ -140,16 +136,17 @@ def train(args: list[str]) -> int:
 
 def resume(args: list[str]) -> int:
     from shoal.api import UsageError
-    from shoal.flags import options, split
-    from shoal.run import resume as go_on
+    from shoal.flags import flag_name, options, split
+    from shoal.run import OPTIONS, resume as go_on
 
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
-    kinds = {"steps": int, "seconds": float, "until-return": float, "quiet": bool}
+    limits = ("steps", "seconds", "until_return")
+    kinds = {**{flag_name(name)[2:]: OPTIONS[name] for name in limits}, "quiet": bool}
     opts = options(split(args[1:]), kinds, "resume")
     quiet = bool(opts.get("quiet"))
-    limits = {name: opts.get(name.replace("_", "-")) for name in ("steps", "seconds", "until_return")}
-    return _tell(go_on(args[0], **limits, quiet=quiet), quiet)
+    wanted = {name: opts.get(flag_name(name)[2:]) for name in limits}
+    return _tell(go_on(args[0], **wanted, quiet=quiet), quiet)
 
 
 def _tell(run: Any, quiet: bool) -> int:
@@ -277,7 +274,7 @@ def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
     return args[0], systems.load(args[0]), split(args[1:])
 
 
-def resolve_flags(name: str, system: Any, groups: Groups, own: dict[str, type]) -> tuple[dict[str, Any], Any]:
+def resolve_flags(name: str, system: Any, groups: Groups, own: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """This command's own options, and the configuration that the other flags resolve to."""
     import dataclasses
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shoal.api import UsageError
 from shoal.flags import Groups, choice, options, split
+from shoal.ranges import Count, Natural
 
-FLAGS: dict[str, dict[str, type]] = {
-    "eval": {"episodes": int, "seed": int, "envs": int, "sampled": bool, "best": bool, "video": str},
+FLAGS: dict[str, dict[str, Any]] = {
+    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},
     "export": {"to": str, "out": str, "best": bool},

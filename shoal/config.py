@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from shoal.api import UsageError
-from shoal.flags import coerce, describe, flag_name, short_name, unknown
+from shoal.flags import expect, flag_name, short_name, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,18 +89,14 @@ def resolve(
         layers.insert(0, (f"preset {preset}", presets[preset]))
 
     values, origins = dict(defaults), dict.fromkeys(defaults, "default")
-    hints = get_type_hints(Config)
+    hints = get_type_hints(Config, include_extras=True)
     for origin, layer in layers:
         for key, value in layer.items():
             field = key.replace("-", "_")
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
                 raise _with_place(unknown(where, key, list(values), name), origin)
-            try:
-                values[field] = coerce(hints[field], value)
-            except ValueError:
-                expected = describe(hints[field])
-                raise UsageError(f"{_subject(field, origin)} expects {expected}, found {value!r}") from None
+            values[field] = expect(hints[field], value, _subject(field, origin))
             origins[field] = origin
     return Resolved(build(Config, values), origins, preset, why)
 
@@ -115,14 +111,11 @@ def build(Config: Any, values: Mapping[str, Any]) -> Any:
 
 def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Values read from a file, as the types of ``Config``; a name it does not have is an error."""
-    hints, fields = get_type_hints(Config), default_values(Config)
+    hints, fields = get_type_hints(Config, include_extras=True), default_values(Config)
     for key, value in values.items():
         if key not in fields:
             raise unknown("key", key, list(fields), where)
-        try:
-            fields[key] = coerce(hints[key], value)
-        except ValueError:
-            raise UsageError(f"'{key}' ({where}) expects {describe(hints[key])}, found {value!r}") from None
+        fields[key] = expect(hints[key], value, f"'{key}' ({where})")
     return fields
 
 

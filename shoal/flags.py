@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import re
 import types
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.api import UsageError
+from shoal.ranges import Range
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 
@@ -50,14 +53,18 @@ def flag_name(field: str) -> str:
 def describe(hint: Any) -> str:
     """What a value of a type looks like, in words."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return next((a.words for a in args if isinstance(a, Range)), describe(args[0]))
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin in (Union, types.UnionType):
         rest = [describe(a) for a in args if a is not type(None)]
         return " or ".join(rest + (["none"] if type(None) in args else []))
     if origin in (tuple, list, Sequence):
-        inner = {int: "integers", float: "numbers", str: "words"}.get(args[0] if args else Any, "values")
-        return inner if origin is not tuple or (args and args[-1] is ...) else f"{len(args)} values"
+        if origin is tuple and not (args and args[-1] is ...):
+            return f"{len(args)} values"
+        one = describe(args[0]) if args else "values"
+        return {"text": "words"}.get(one, re.sub(r"^an? (integer|number)", r"\1s", one))
     if origin is dict or hint is dict:
         return "names with values"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
@@ -67,6 +74,11 @@ def describe(hint: Any) -> str:
 def coerce(hint: Any, value: Any) -> Any:
     """``value`` as a ``hint``, without guessing: raises ValueError when it is something else."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        value = coerce(args[0], value)
+        if not all(a.holds(value) for a in args if isinstance(a, Range)):
+            raise ValueError
+        return value
     if origin is Literal:
         if value in args and not (isinstance(value, bool) and not any(a is value for a in args)):
             return value
@@ -103,10 +115,20 @@ def coerce(hint: Any, value: Any) -> Any:
     return value
 
 
+def expect(hint: Any, value: Any, subject: str) -> Any:
+    """``value`` as a ``hint``, or the UsageError that says what ``subject`` expects."""
+    try:
+        return coerce(hint, value)
+    except ValueError:
+        raise UsageError(f"{subject} expects {describe(hint)}, found {value!r}") from None
+
+
 def _number(hint: type, value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
         raise ValueError
-    number = float(value) if not isinstance(value, int) else value  # YAML reads 1e-3 as text
+    number = int(value) if isinstance(value, Integral) else float(value)  # YAML reads 1e-3 as text
+    if number != number:
+        raise ValueError
     if hint is float:
         return float(number)
     if isinstance(number, float) and not number.is_integer():
@@ -118,7 +140,7 @@ def _number(hint: type, value: Any) -> int | float:
 def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> dict[str, Any]:
     """Typed values of command-line flags, given as (flag, its words); ``--env-kwargs.mass 2`` sets one entry
     of a field that holds names with values."""
-    hints = get_type_hints(Config)
+    hints, ranges = get_type_hints(Config), get_type_hints(Config, include_extras=True)
     fields = [f.name for f in dataclasses.fields(Config)]
     out: dict[str, Any] = {}
     for flag, words in groups:
@@ -135,7 +157,7 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
         elif entry:
             raise unknown("flag", f"{field}.{entry}", fields, name)
         else:
-            out[field] = _parse_flag(field, hint, words)
+            out[field] = _parse_flag(field, hint, words, describe(ranges[field]))
     return out
 
 
@@ -156,7 +178,7 @@ def _entries(field: str, entry: str, words: list[str]) -> dict[str, Any]:
     return value
 
 
-def _parse_flag(field: str, hint: Any, words: list[str]) -> Any:
+def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     flag, many = flag_name(field), get_origin(hint) in (tuple, list)
     if hint is bool:
         if not words or words[0].lower() in ("true", "false"):
@@ -166,7 +188,7 @@ def _parse_flag(field: str, hint: Any, words: list[str]) -> Any:
         words = words[0].replace(",", " ").split()
     if not many and len(words) != 1:
         found = "nothing" if not words else f"{len(words)} values ('{' '.join(words)}')"
-        raise UsageError(f"{flag} expects {describe(hint)}, found {found}")
+        raise UsageError(f"{flag} expects {expected}, found {found}")
     text = words[0] if words else ""
     if type(None) in get_args(hint) and text.lower() in ("none", "null"):
         return None
@@ -180,7 +202,7 @@ def _parse_flag(field: str, hint: Any, words: list[str]) -> Any:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             return tyro.cli(one, args=["--value", *words], console_outputs=False).value
     except SystemExit:
-        raise UsageError(f"{flag} expects {describe(hint)}, found '{' '.join(words)}'") from None
+        raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'") from None
 
 
 # ------------------------------------------------------------------------------ a command's words
@@ -198,7 +220,7 @@ def split(args: list[str]) -> Groups:
     return groups
 
 
-def options(groups: Groups, own: Mapping[str, type], command: str) -> dict[str, Any]:
+def options(groups: Groups, own: Mapping[str, Any], command: str) -> dict[str, Any]:
     """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type, bool for a switch."""
     out: dict[str, Any] = {}
     for flag, words in groups:
@@ -217,7 +239,7 @@ def options(groups: Groups, own: Mapping[str, type], command: str) -> dict[str, 
         try:
             if hint in (bool, list) or len(words) != 1:
                 raise ValueError
-            out[key] = hint(words[0])
+            out[key] = coerce(hint, words[0])
         except ValueError:
             expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
             raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None

@@ -10,11 +10,11 @@ from shoal.api import UsageError
 from shoal.bottleneck import bottleneck
 from shoal.config import Resolved, resolve
 from shoal.flags import choice, options, split
-from shoal.run import RUNTIMES, Run, default_path, read_json
+from shoal.run import OPTIONS, RUNTIMES, Run, default_path, read_json
 from shoal.runtime.trace import Trace
 
 SECONDS = 15.0  # the start included
-OWN = {"seconds": float, "runtime": str, "run-dir": str, "seed": int, "quiet": bool}
+OWN = {"seconds": OPTIONS["seconds"], "runtime": str, "run-dir": str, "seed": OPTIONS["seed"], "quiet": bool}
 
 
 def profile(name: str, system: Any, resolved: Resolved, **options: Any) -> tuple[Run, Trace]:

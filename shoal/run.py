@@ -12,8 +12,9 @@ from typing import Any
 from shoal.api import Report, RoleFailed, Runtime, Stop, UsageError
 from shoal.config import Resolved, build, coerce_all, resolve
 from shoal.evaluation import Evaluation, add_evaluator, final_evaluation
-from shoal.flags import unknown
+from shoal.flags import expect, unknown
 from shoal.policy import Policy
+from shoal.ranges import Count, Natural, NonNegative, Positive
 from shoal.runtime import evaluations, loggers
 from shoal.runtime.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
 from shoal.runtime.evaluations import BEST
@@ -21,6 +22,10 @@ from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_
 from shoal.runtime.trace import Trace
 
 RUNTIMES = ("local", "serial")
+OPTIONS: dict[str, Any] = {  # of a run, beside its configuration
+    "seed": Natural, "steps": Count, "seconds": Positive, "until_return": float, "hang_timeout": NonNegative,
+    "checkpoint_every": NonNegative, "checkpoint_replay_gb": NonNegative,
+}  # fmt: skip
 SPANS = 100_000  # of each replica in a profile
 
 
@@ -63,6 +68,13 @@ class Run:
         cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
         version, params = load_params(path)
         return Policy(system, cfg, params, version, seed)
+
+
+def check_options(**options: Any) -> None:
+    """UsageError for one that is not in its range (``OPTIONS``)."""
+    for name, value in options.items():
+        if value is not None:
+            expect(OPTIONS[name], value, f"'{name}'")
 
 
 def train(
@@ -124,6 +136,10 @@ def start(
 ) -> Run:
     """Run a resolved configuration; what ``train`` and ``shoal train`` share."""
     cfg = resolved.cfg
+    check_options(
+        seed=seed, seconds=seconds, until_return=until_return, hang_timeout=hang_timeout,
+        checkpoint_every=checkpoint_every, checkpoint_replay_gb=checkpoint_replay_gb,
+    )  # fmt: skip
     path = Path(run_dir) if run_dir is not None else default_path(name, cfg.env, seed)
     settings = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
@@ -153,6 +169,7 @@ def resume(
 ) -> Run:
     """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
     configuration. The limits are those of the run unless given anew; they count from its beginning."""
+    check_options(steps=steps, seconds=seconds, until_return=until_return)
     path = Path(path)
     directory = RunDirectory.reopen(path)
     try:
@@ -274,8 +291,6 @@ def _values(resolved: Resolved) -> dict[str, Any]:
 
 def make_runtime(name: str, hang_timeout: float = 60.0, spans: int = 0) -> Runtime:
     """The runtime called ``name``. spans: how many each replica records for a profile."""
-    if hang_timeout < 0:
-        raise UsageError(f"hang_timeout expects seconds, or 0 for no limit, found {hang_timeout:g}")
     if name == "local":
         from shoal.runtime import processes
 

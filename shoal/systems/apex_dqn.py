@@ -16,6 +16,7 @@ from shoal.api import Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
 from shoal.envs import make
 from shoal.ops import epsilon_ladder
 from shoal.program import Program
+from shoal.ranges import Count, Fraction, Natural, NonNegative
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems import dqn
@@ -26,21 +27,21 @@ from shoal.systems.common import cores, env_spec, require_actions
 class Config(dqn.Config):
     """Ape-X DQN's own fields; the rest is DQN's. The ladder of epsilons spans all environments of all actors."""
 
-    actors: int = 0
+    actors: Natural = 0
     """Actor processes; 0: one less than the cores, at least one."""
-    envs: int = 16
-    unroll: int = 16
+    envs: Count = 16
+    unroll: Count = 16
     dueling: bool = True
     """Separate value and advantage streams (the paper's network)."""
     prioritised: bool = True
     """Sample in proportion to priorities; false: uniformly."""
     actor_priorities: bool = True
     """New transitions carry the TD error the actor saw; false: the largest priority so far."""
-    epsilon_base: float = 0.4
+    epsilon_base: Fraction = 0.4
     """Exploration of the first environment of the ladder."""
-    epsilon_alpha: float = 7.0
+    epsilon_alpha: NonNegative = 7.0
     """How steeply the ladder falls."""
-    evict_every: int = 1_000
+    evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
 
     def num_actors(self) -> int:

@@ -12,6 +12,7 @@ from torch import nn
 
 from shoal.api import EnvSpec, Field, Spec, UsageError
 from shoal.envs import EnvOptions, spec
+from shoal.ranges import Count, Device, Fraction, Natural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,39 +25,39 @@ class CommonConfig:
     """Which implementation steps the environments; auto: the fastest that serves."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor."""
-    max_episode_steps: int | None = None
+    max_episode_steps: Count | None = None
     """Time limit (agent steps); None: the environment's own."""
     reward_clip: Literal["none", "sign", "unit"] = "none"
     """Training reward: as it is, its sign, or clipped to [-1, 1]; reported returns stay raw."""
     reward_scale: float = 1.0
     """Factor on the training reward, after clipping."""
-    frame_skip: int = 4
+    frame_skip: Count = 4
     """Atari: emulator frames per agent step."""
-    frame_stack: int = 4
+    frame_stack: Count = 4
     """Atari: frames per observation."""
-    noop_max: int = 30
+    noop_max: Natural = 30
     """Atari: at most this many no-op steps at reset."""
     life_loss: bool = False
     """Atari: a lost life ends the episode in training."""
-    sticky_actions: float = 0.0
+    sticky_actions: Fraction = 0.0
     """Atari: probability of repeating the previous action (Machado et al. 2018 use 0.25)."""
-    actors: int = 0
+    actors: Natural = 0
     """Actor processes; 0: one per core."""
-    envs: int = 16
+    envs: Count = 16
     """Environments per actor."""
-    unroll: int = 32
+    unroll: Count = 32
     """Agent steps that an actor takes between two messages."""
-    steps: int = 1_000_000
+    steps: Count = 1_000_000
     """Length of the run (agent steps over all actors); schedules end here."""
-    device: str = "auto"
+    device: Device = "auto"
     """Learner's device: cpu, cuda, cuda:N; auto: cuda when there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of convolutions; auto: bf16 where the CPU has AMX or the GPU supports it, else fp32."""
     torso: str = "auto"
     """Network: auto, mlp, nature, impala-shallow, impala-deep, or `module:factory` of your own."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     """Units of each MLP layer."""
-    learner_threads: int = 0
+    learner_threads: Natural = 0
     """Torch threads of the learner; 0: one."""
 
     def env_options(self, last_action_reward: bool = False) -> EnvOptions:
@@ -91,10 +92,12 @@ def cores() -> int:
 
 def sharing(wanted: int, device: str, worth: int) -> int:
     """How many processes share a gradient: ``wanted``; if that is 0, on a CPU, one per core, but no more than are
-    worth it."""
-    if wanted or device != "cpu":
-        return max(1, wanted)
-    return max(1, min(cores(), worth))
+    worth it. Raises UsageError where several are wanted and none but a CPU's can share."""
+    if device == "cpu":
+        return wanted or max(1, min(cores(), worth))
+    if wanted > 1:
+        raise UsageError(f"learner_processes ({wanted}) share a gradient on the CPU only, and device is {device}")
+    return 1
 
 
 def env_spec(cfg: CommonConfig, last_action_reward: bool = False) -> EnvSpec:

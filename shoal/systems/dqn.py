@@ -19,6 +19,7 @@ from shoal.data import TableSpec
 from shoal.envs import make
 from shoal.ops import Adam, RMSProp, linear
 from shoal.program import Program
+from shoal.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems.common import CommonConfig, env_spec, params_spec, require_actions, sharing
@@ -28,59 +29,59 @@ from shoal.systems.common import CommonConfig, env_spec, params_spec, require_ac
 class Config(CommonConfig):
     """DQN's own fields; periods are in learner updates unless they say otherwise."""
 
-    actors: int = 1
+    actors: Natural = 1
     """Actor processes (the paper's system has one)."""
-    envs: int = 8
-    unroll: int = 8
-    steps: int = 200_000
-    hidden: tuple[int, ...] = (128, 128)
+    envs: Count = 8
+    unroll: Count = 8
+    steps: Count = 200_000
+    hidden: tuple[Count, ...] = (128, 128)
     double: bool = True
     """Select the next action by the online network (double Q-learning)."""
     dueling: bool = False
     """Separate value and advantage streams."""
-    n_step: int = 3
+    n_step: Count = 3
     """Steps of reward before the bootstrap (agent steps)."""
     prioritised: bool = False
     """Sample in proportion to the TD error."""
     sampler: Literal["proportional", "rank", "greedy"] = "proportional"
     """How prioritised replay samples."""
-    priority_exponent: float = 0.6
+    priority_exponent: NonNegative = 0.6
     """alpha of prioritised replay."""
-    importance_exponent: float = 0.4
+    importance_exponent: Fraction = 0.4
     """beta of prioritised replay at the start; it rises linearly to 1 at the run's end."""
-    gamma: float = 0.99
+    gamma: Fraction = 0.99
     """Discount per agent step."""
-    learning_rate: float = 1e-3
+    learning_rate: NonNegative = 1e-3
     """Of the optimiser, at the start."""
     anneal: bool = False
     """Learning rate falls linearly to 0 at the last update of `steps` (the papers keep it constant)."""
     optimiser: Literal["adam", "rmsprop"] = "adam"
     """rmsprop: centred, epsilon inside the root, as in the paper."""
-    optimiser_eps: float = 1e-5
+    optimiser_eps: NonNegative = 1e-5
     """Epsilon of the optimiser."""
-    max_grad_norm: float | None = 10.0
+    max_grad_norm: Positive | None = 10.0
     """Global gradient norm; none: no clipping."""
-    td_clip: float | None = 1.0
+    td_clip: Positive | None = 1.0
     """Clip of the TD error's gradient; none: squared error."""
     reduction: Literal["mean", "sum"] = "mean"
     """Of the loss over the batch (the paper's code sums)."""
-    batch: int = 128
+    batch: Count = 128
     """Transitions per update."""
-    samples_per_insert: float = 8.0
+    samples_per_insert: NonNegative = 8.0
     """Transitions learned from per environment step; 0: acting and learning never wait for each other."""
-    replay: int = 100_000
+    replay: Count = 100_000
     """Capacity (transitions)."""
-    min_replay: int = 1_000
+    min_replay: Count = 1_000
     """Transitions before the first update."""
-    target_period: int = 100
+    target_period: Count = 100
     """Updates between copies into the target network."""
-    epsilon_start: float = 1.0
+    epsilon_start: Fraction = 1.0
     """Exploration at the start: probability of a random action."""
-    epsilon_end: float = 0.02
+    epsilon_end: Fraction = 0.02
     """Exploration after `epsilon_steps`."""
-    epsilon_steps: int = 10_000
+    epsilon_steps: Natural = 10_000
     """Annealing time of epsilon (agent steps over all actors)."""
-    learner_processes: int = 0
+    learner_processes: Natural = 0
     """Processes that share each gradient; 0: one per core where batches of images are large enough."""
 
 

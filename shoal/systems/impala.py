@@ -19,6 +19,7 @@ from shoal.envs import make
 from shoal.nets import LiveTensors
 from shoal.ops import Adam, RMSProp, linear, vtrace
 from shoal.program import Program
+from shoal.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems.common import CommonConfig, env_spec, messages_per_batch, params_spec
@@ -28,37 +29,37 @@ from shoal.systems.common import CommonConfig, env_spec, messages_per_batch, par
 class Config(CommonConfig):
     """IMPALA's own fields. One update learns from ``batch`` trajectories of ``unroll`` steps."""
 
-    envs: int = 32
-    unroll: int = 20
-    batch: int = 0
+    envs: Count = 32
+    unroll: Count = 20
+    batch: Natural = 0
     """Trajectories per gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
-    queue: int = 1
+    queue: Count = 1
     """Messages that each actor may have waiting: bounds the policy lag."""
-    replay: int = 0
+    replay: Natural = 0
     """Trajectories that the learner keeps; 0: none."""
-    replay_ratio: float = 1.0
+    replay_ratio: NonNegative = 1.0
     """Kept trajectories in a gradient step, per fresh one."""
-    gamma: float = 0.99
+    gamma: Fraction = 0.99
     """Discount per agent step."""
-    trace_lambda: float = 1.0
+    trace_lambda: Fraction = 1.0
     """lambda in c = lambda min(c_bar, pi/mu)."""
-    rho_bar: float = 1.0
+    rho_bar: NonNegative = 1.0
     """Clip of the importance weights that set what is learned."""
-    c_bar: float = 1.0
+    c_bar: NonNegative = 1.0
     """Clip of those that set how fast."""
-    value_cost: float = 0.5
+    value_cost: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_cost: float = 0.01
     """Weight of the entropy bonus."""
-    learning_rate: float = 1e-3
+    learning_rate: NonNegative = 1e-3
     """At the start."""
     anneal: bool = True
     """Learning rate falls linearly to 0 over `steps`."""
     optimiser: Literal["adam", "rmsprop"] = "adam"
     """rmsprop: decay 0.99, epsilon inside the root, as in the paper."""
-    optimiser_eps: float = 1e-5
+    optimiser_eps: NonNegative = 1e-5
     """Epsilon of the optimiser."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """Global gradient norm."""
     reduction: Literal["mean", "sum"] = "mean"
     """Of the loss over batch and time (the paper sums)."""
@@ -66,7 +67,7 @@ class Config(CommonConfig):
     """Of the MLP."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent core after the torso."""
-    core_size: int = 256
+    core_size: Count = 256
     """Units of the core."""
     last_action_reward: bool = False
     """Feed the last action and reward to the network."""

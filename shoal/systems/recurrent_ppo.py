@@ -17,6 +17,7 @@ from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec
 from shoal.envs import make
 from shoal.ops import Adam
 from shoal.program import Program
+from shoal.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems.common import CommonConfig, env_spec, params_spec, sharing
@@ -26,41 +27,41 @@ from shoal.systems.common import CommonConfig, env_spec, params_spec, sharing
 class Config(CommonConfig):
     """Recurrent PPO's own fields. One update learns from `actors` x `envs` trajectories of `unroll` steps."""
 
-    envs: int = 8
-    unroll: int = 128
-    epochs: int = 4
+    envs: Count = 8
+    unroll: Count = 128
+    epochs: Count = 4
     """Passes over each batch."""
-    minibatches: int = 4
+    minibatches: Count = 4
     """Parts of the batch per pass; with a core, parts are whole trajectories."""
-    gamma: float = 0.99
+    gamma: Fraction = 0.99
     """Discount per agent step."""
-    gae_lambda: float = 0.95
+    gae_lambda: Fraction = 0.95
     """lambda of generalised advantage estimation."""
-    clip: float = 0.2
+    clip: Positive = 0.2
     """epsilon of the clipped objective."""
     clip_value: bool = False
     """Clip the value loss as well."""
-    value_cost: float = 0.5
+    value_cost: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_cost: float = 0.0
     """Weight of the entropy bonus."""
-    learning_rate: float = 3e-4
+    learning_rate: NonNegative = 3e-4
     """Of Adam, at the start."""
     anneal: bool = True
     """Learning rate falls linearly to 0 over `steps`."""
     anneal_clip: bool = False
     """So does `clip`."""
-    optimiser_eps: float = 1e-5
+    optimiser_eps: NonNegative = 1e-5
     """Epsilon of Adam."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """Global gradient norm."""
-    target_kl: float | None = None
+    target_kl: Positive | None = None
     """Stop the passes over a batch once the mean KL of a pass exceeds this."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Of the MLP."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent core after the torso."""
-    core_size: int = 128
+    core_size: Count = 128
     """Units of the core."""
     separate_critic: bool = False
     """A network of its own for the value (feed-forward only)."""
@@ -70,7 +71,7 @@ class Config(CommonConfig):
     """Normalise vector observations by running statistics."""
     normalise_reward: bool = False
     """Divide rewards by the standard deviation of the discounted return."""
-    learner_processes: int = 0
+    learner_processes: Natural = 0
     """Processes that share each gradient; 0: one per core where minibatches are large, as workers wait meanwhile."""
 
 

@@ -18,7 +18,7 @@ from helpers import config, ppo_learner, record_batches, run, spy
 from shoal.algos import shares
 from shoal.algos.sgd import GradientStep
 from shoal.algos.shares import Shares
-from shoal.api import Batch, Diverged, Observation, RoleFailed, Stop, Tensors
+from shoal.api import Batch, Diverged, Observation, RoleFailed, Stop, Tensors, UsageError
 from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.ops import Adam
 from shoal.runtime.aggregator import Snapshot
@@ -236,6 +236,9 @@ def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) ->
     assert chosen(**large, learner_processes=1) == 1
     assert chosen(**large, learner_processes=3) == 3
     assert chosen(**large, device="cuda") == 1
+    assert chosen(**large, device="cuda", learner_processes=1) == 1
+    with pytest.raises(UsageError, match=r"learner_processes \(2\) share a .* on the CPU only, and device is cuda"):
+        chosen(device="cuda", learner_processes=2)
 
 
 def test_how_many_processes_share_a_gradient_of_dqn(monkeypatch: pytest.MonkeyPatch) -> None:
