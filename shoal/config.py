@@ -12,10 +12,10 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from shoal.api import UsageError
-from shoal.flags import expect, flag_name, short_name, unknown
+from shoal.flags import expect, flag_name, ranged, short_name, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,7 +89,7 @@ def resolve(
         layers.insert(0, (f"preset {preset}", presets[preset]))
 
     values, origins = dict(defaults), dict.fromkeys(defaults, "default")
-    hints = get_type_hints(Config, include_extras=True)
+    hints = ranged(Config)
     for origin, layer in layers:
         for key, value in layer.items():
             field = key.replace("-", "_")
@@ -111,7 +111,7 @@ def build(Config: Any, values: Mapping[str, Any]) -> Any:
 
 def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Values read from a file, as the types of ``Config``; a name it does not have is an error."""
-    hints, fields = get_type_hints(Config, include_extras=True), default_values(Config)
+    hints, fields = ranged(Config), default_values(Config)
     for key, value in values.items():
         if key not in fields:
             raise unknown("key", key, list(fields), where)

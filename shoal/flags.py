@@ -136,11 +136,21 @@ def _number(hint: type, value: Any) -> int | float:
     return int(number)
 
 
+def ranged(Config: Any) -> dict[str, Any]:
+    """The type of each field with its range; one declared again with the same type keeps that of the base class."""
+    plain = get_type_hints(Config)
+    out = dict(plain)
+    for cls in reversed(Config.__mro__[:-1]):
+        same, full = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+        out |= {name: full[name] for name in same if same[name] == plain[name] and full[name] != plain[name]}
+    return out
+
+
 # ----------------------------------------------------------------------------------------- flags
 def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> dict[str, Any]:
     """Typed values of command-line flags, given as (flag, its words); ``--env-kwargs.mass 2`` sets one entry
     of a field that holds names with values."""
-    hints, ranges = get_type_hints(Config), get_type_hints(Config, include_extras=True)
+    hints, ranges = get_type_hints(Config), ranged(Config)
     fields = [f.name for f in dataclasses.fields(Config)]
     out: dict[str, Any] = {}
     for flag, words in groups:

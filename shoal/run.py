@@ -17,6 +17,7 @@ from shoal.policy import Policy
 from shoal.ranges import Count, Natural, NonNegative, Positive
 from shoal.runtime import evaluations, loggers
 from shoal.runtime.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
+from shoal.runtime.devices import check_devices
 from shoal.runtime.evaluations import BEST
 from shoal.runtime.run_dir import RunDirectory, default_path, load_params, read_json
 from shoal.runtime.trace import Trace
@@ -234,6 +235,7 @@ class _Launch:
             whole = settings["runtime"] == "serial"
             add_evaluator(self.program, system, resolved.cfg, self.evaluation, path.absolute(), whole)
         self.program.validate()
+        check_devices(self.program)
         self.spec = env_spec(resolved.cfg)
         settings["environment"] = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
 

@@ -21,10 +21,11 @@ ALLOWED: dict[str, set[str] | None] = {
     "data": {"ops", "jit"},
     "envs": set(),
     "program": {"data"},  # data.limiter: whether a ratio can be satisfied
-    "systems": {"program", "roles", "data", "algos", "nets", "envs", "ops"},
+    "ranges": set(),
+    "systems": {"program", "roles", "data", "algos", "nets", "envs", "ops", "ranges"},
     "runtime": {"program", "data"},
     "config": {"flags"},
-    "flags": set(),
+    "flags": {"ranges"},
     "draw": {"program", "draw_svg"},
     "draw_svg": {"program", "draw"},
     "policy": {"systems", "envs", "roles"},

@@ -160,6 +160,11 @@ def program(cfg: Config) -> Program:
             f"with a recurrent core, minibatches ({cfg.minibatches}) must divide the trajectories of a batch "
             f"({cfg.num_actors()} actors x {cfg.envs} envs)"
         )
+    if cfg.minibatches > columns * cfg.unroll:
+        raise UsageError(
+            f"minibatches ({cfg.minibatches}) must be no more than the steps of a batch ({cfg.num_actors()} actors x "
+            f"{cfg.envs} envs x {cfg.unroll})"
+        )
     p = Program("recurrent-ppo")
     rollouts = p.channel(Channel("rollouts", "queue", rollout_spec(cfg), capacity=1))
     parameters = params_spec(lambda: network(cfg))

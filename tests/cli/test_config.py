@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal import systems
 from shoal.api import UsageError
-from shoal.config import env_kind, field_docs, read_file, resolve, to_toml
-from shoal.flags import nearest, parse_flags
+from shoal.config import default_values, env_kind, field_docs, read_file, resolve, to_toml
+from shoal.flags import coerce, describe, nearest, parse_flags, ranged
+from shoal.ranges import Count, Positive
 
 
 @pytest.fixture
@@ -70,8 +73,41 @@ def test_flags_are_typed(system: Any) -> None:
 
 @pytest.mark.parametrize("value", ["ten", 1.5, True, None, [1]])
 def test_a_wrong_type_is_named(system: Any, value: Any) -> None:
-    with pytest.raises(UsageError, match=r"^'envs' expects an integer, found "):
+    with pytest.raises(UsageError, match=r"^'envs' expects an integer of at least 1, found "):
         resolve(system, overrides={"envs": value}, source="argument")
+
+
+def test_a_value_out_of_its_range_is_named(system: Any) -> None:
+    with pytest.raises(UsageError, match=r"^'envs' expects an integer of at least 1, found 0$"):
+        resolve(system, overrides={"envs": 0}, source="argument")
+    assert resolve(system, overrides={"envs": np.int64(3)}).cfg.envs == 3
+
+
+def test_a_field_declared_again_keeps_its_range() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Base:
+        a: Count = 1
+        b: Count = 1
+        c: Positive | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own(Base):
+        a: int = 2
+        b: float = 0.5
+        c: float | None = 1.0
+
+    assert {k: describe(v) for k, v in ranged(Own).items()} == {
+        "a": "an integer of at least 1", "b": "a number", "c": "a number above 0 or none",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+def test_every_default_and_preset_is_in_its_range(name: str) -> None:
+    system = systems.load(name)
+    hints = ranged(system.Config)
+    for values in (default_values(system.Config), *system.PRESETS.values()):
+        for field, value in values.items():
+            assert coerce(hints[field], value) == value, field
 
 
 def test_nearest_name() -> None:
