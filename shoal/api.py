@@ -391,7 +391,7 @@ class Report:
     seconds: float
     episode_return: float  # mean of the last 100 episodes; nan before the first
     episodes: int
-    params: dict[str, Tensors] = field(default_factory=dict)
+    params: dict[str, Tensors] = field(default_factory=dict, repr=False)
     restarts: int = 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -52,6 +53,8 @@ Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 ended
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by whoever called
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if not args or args[0] in ("-h", "--help", "help") or "--help" in args or "-h" in args:
         print(USAGE, end="")
         return 0
@@ -156,12 +159,13 @@ def _tell(run: Any, quiet: bool) -> int:
     if not quiet:
         mean = f", return {report.episode_return:.4g}" if report.episodes else ""
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
-        print(f"saved in {run.path} (shoal eval {run.path})")
+        path = shlex.quote(str(run.path))
+        print(f"saved in {run.path} (shoal eval {path})")
         if code:
             from shoal.runtime.checkpoint import FOLDER, completed
 
             resumable = completed(run.path / FOLDER)
-            print(f"to go on: shoal resume {run.path}" if resumable else "no checkpoint was completed to go on from")
+            print(f"to go on: shoal resume {path}" if resumable else "no checkpoint was completed to go on from")
     return code
 
 

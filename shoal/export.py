@@ -168,7 +168,7 @@ def _require_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UsageError("exporting to ONNX needs onnx and onnxscript: pip install shoal[onnx]") from None
+        raise UsageError("exporting to ONNX needs onnx and onnxscript: pip install 'shoal[onnx]'") from None
 
 
 def _safetensors(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:

@@ -31,7 +31,7 @@ def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "second
     try:
         from matplotlib.figure import Figure  # without pyplot: no window, no global state
     except ImportError:
-        raise UsageError("plots need matplotlib: pip install shoal[plot]") from None
+        raise UsageError("plots need matplotlib: pip install 'shoal[plot]'") from None
 
     envs = list(dict.fromkeys(group.env for group in groups))
     figure = Figure(figsize=(5.5 * len(axes), 4.0 * len(envs)), layout="constrained")

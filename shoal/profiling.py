@@ -36,7 +36,7 @@ def command(args: list[str]) -> int:
             "shoal profile needs a run or a system first, for example: shoal profile dqn --env CartPole-v1"
         )
     if Path(args[0]).is_dir():
-        facts = read_json(Path(args[0]) / "config.json", "run")
+        facts = read_json(Path(args[0]) / "config.json", "run", ("system", "config", "seed", "runtime"))
         name, system = facts["system"], systems.load(facts["system"])
         opts = options(split(args[1:]), OWN, "profile")
         resolved = resolve(system, "none", None, facts["config"], source=f"run {args[0]}", name=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ OPTIONS: dict[str, Any] = {  # of a run, beside its configuration
     "seed": Natural, "steps": Count, "seconds": Positive, "until_return": float, "hang_timeout": NonNegative,
     "checkpoint_every": NonNegative, "checkpoint_replay_gb": NonNegative,
 }  # fmt: skip
+SETTINGS = ("system", "config", "seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")  # config.json
 SPANS = 100_000  # of each replica in a profile
 
 
@@ -46,7 +48,7 @@ class Run:
         path = Path(path)
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
-        facts = read_json(path / "config.json", "run")
+        facts = read_json(path / "config.json", "run", ("system", "config"))
         report = None
         if (path / "report.json").is_file():
             told = read_json(path / "report.json", "report")
@@ -174,7 +176,7 @@ def resume(
     path = Path(path)
     directory = RunDirectory.reopen(path)
     try:
-        settings = read_json(path / "config.json", "run")
+        settings = read_json(path / "config.json", "run", SETTINGS)
         limits = {"steps": steps, "seconds": seconds, "episode_return": until_return}
         system, resolved = _again(path, settings, {k: v for k, v in limits.items() if v is not None})
         checkpoint = newest(path / FOLDER)
@@ -275,7 +277,9 @@ class _Launch:
                 )  # fmt: skip
         except RoleFailed as error:
             if completed(self.path / FOLDER):
-                error.args = (f"{error}\n(to go on from the newest checkpoint: shoal resume {self.path})",)
+                error.args = (
+                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(str(self.path))})",
+                )
             raise
         finally:
             for back in backs:

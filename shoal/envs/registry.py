@@ -98,7 +98,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
         if not explicit:
             return None
         if not pool.installed():
-            raise UsageError(f"EnvPool is not installed: pip install shoal[{EXTRAS['envpool']}]")
+            raise UsageError(f"EnvPool is not installed: pip install 'shoal[{EXTRAS['envpool']}]'")
         raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
@@ -156,7 +156,7 @@ def _registered(env: str, options: EnvOptions) -> Any | None:
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
-        raise UsageError(f"environment {env!r} needs {missing}: pip install shoal[{EXTRAS[missing]}]")
+        raise UsageError(f"environment {env!r} needs {missing}: pip install 'shoal[{EXTRAS[missing]}]'")
     for package in PACKAGES:
         _import(package)
     raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])}")

@@ -10,7 +10,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -174,13 +174,16 @@ def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
         raise ShoalError(f"'{file}' is no safetensors file, or damaged: {error}") from None
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
+def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """What a file of ``what`` says, under ``keys`` at least."""
     if not path.is_file():
         raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ShoalError(f"{path} is damaged: {error}") from None
+    if lacking := [key for key in keys if key not in data] if isinstance(data, dict) else list(keys):
+        raise ShoalError(f"{path} is damaged: it lacks {', '.join(map(repr, lacking))}")
     return dict(data)
 
 

@@ -87,6 +87,22 @@ def test_a_mistake_in_a_process_of_its_own() -> None:
     assert done.stderr == "shoal: unknown flag '--lr' of dqn; did you mean '--learning-rate'?\n"
 
 
+def test_a_closed_output_and_a_directory_with_spaces(shoal: Shoal) -> None:
+    code, out, _ = shoal("train", FAKE, "--runtime", "serial", "--run-dir", "with a space", "--seconds", "60")
+    assert code == 0 and out.endswith("saved in with a space (shoal eval 'with a space')\n")
+    command = f"{sys.executable} -m shoal eval 'with a space' --episodes 1 1>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_whose_config_lacks_something(shoal: Shoal) -> None:
+    Path("r").mkdir()
+    Path("r/config.json").write_text('{"config": {}}')
+    for command in ("eval", "resume", "plot", "profile"):
+        code, _, err = shoal(command, "r")
+        assert code == 1 and err.startswith("shoal: r/config.json is damaged: it lacks 'system'")
+
+
 def test_import_and_help_do_not_load_torch() -> None:
     code = "import sys, shoal, shoal.cli; shoal.cli.main(['--help']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
