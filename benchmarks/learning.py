@@ -72,6 +72,7 @@ RECIPES = {
     "pong-recurrent-ppo-fp32": Recipe(
         "recurrent-ppo", "ALE/Pong-v5", 1_500_000, 18, greedy=True, stop=18.5, fields={"precision": "fp32"},
     ),
+    "pong-dqn": Recipe("dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=18.0, seeds=(0,)),
     "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=15.0, seeds=(0,)),
 }  # fmt: skip
 
