@@ -208,9 +208,10 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     import tyro
 
     one = dataclasses.make_dataclass("Flag", [("value", hint)])
+    args = ["--value", *words] if many else [f"--value={text}"]  # old tyro takes a word like -1e-3 for a flag
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            return tyro.cli(one, args=["--value", *words], console_outputs=False).value
+            return tyro.cli(one, args=args, console_outputs=False).value
     except SystemExit:
         raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'") from None
 
