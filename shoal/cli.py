@@ -94,6 +94,7 @@ def _fail(sentence: str, code: int) -> int:
 
 # -------------------------------------------------------------------------------------- commands
 def train(args: list[str]) -> int:
+    from shoal.config import resolve_flags
     from shoal.evaluation import Evaluation
     from shoal.flags import choice, flag_name
     from shoal.ranges import Count, Natural
@@ -196,12 +197,14 @@ def draw(args: list[str]) -> int:
     from pathlib import Path
 
     from shoal import draw as pictures
+    from shoal.config import resolve_flags
+    from shoal.draw_svg import svg
     from shoal.flags import choice
 
     name, system, groups = _system(args, "draw")
     opts, resolved = resolve_flags(name, system, groups, {"format": str, "output": str})
     formats: dict[str, Callable[[Any], str]] = {
-        "text": pictures.text, "mermaid": pictures.mermaid, "svg": pictures.svg,
+        "text": pictures.text, "mermaid": pictures.mermaid, "svg": svg,
     }  # fmt: skip
     output = opts.get("output")
     by_name = {".svg": "svg", ".mmd": "mermaid"}.get(Path(output).suffix, "text") if output else "text"
@@ -222,7 +225,7 @@ def config(args: list[str]) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from shoal.config import field_docs, show, to_toml
+    from shoal.config import field_docs, resolve_flags, show, to_toml
     from shoal.flags import short_name
 
     name, system, groups = _system(args, "config")
@@ -276,23 +279,3 @@ def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
         example = f"shoal {command} dqn" + (" --env CartPole-v1" if command == "train" else "")
         raise UsageError(f"shoal {command} needs a system first, for example: {example}")
     return args[0], systems.load(args[0]), split(args[1:])
-
-
-def resolve_flags(name: str, system: Any, groups: Groups, own: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """This command's own options, and the configuration that the other flags resolve to."""
-    import dataclasses
-
-    from shoal.config import resolve
-    from shoal.flags import options, parse_flags, short_name, unknown
-
-    own = {**own, "preset": str, "config": str}
-    mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
-    rest = [(f, w) for f, w in groups if (f, w) not in mine]
-    fields = [f.name for f in dataclasses.fields(system.Config)]
-    for flag, _ in rest:
-        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
-        if key not in fields and key.removeprefix("no_") not in fields:
-            raise unknown("flag", key, [*fields, *own], short_name(name))
-    opts = options(mine, own, name)
-    flags = parse_flags(system.Config, rest, short_name(name))
-    return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)

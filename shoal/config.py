@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shoal.api import UsageError
-from shoal.flags import expect, flag_name, ranged, short_name, unknown
+from shoal.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -99,6 +99,21 @@ def resolve(
             values[field] = expect(hints[field], value, _subject(field, origin))
             origins[field] = origin
     return Resolved(build(Config, values), origins, preset, why)
+
+
+def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[dict[str, Any], Resolved]:
+    """A command's ``own`` options, and the configuration that its other flags resolve to."""
+    own = {**own, "preset": str, "config": str}
+    mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
+    rest = [(f, w) for f, w in groups if (f, w) not in mine]
+    fields = [f.name for f in dataclasses.fields(system.Config)]
+    for flag, _ in rest:
+        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
+        if key not in fields and key.removeprefix("no_") not in fields:
+            raise unknown("flag", key, [*fields, *own], short_name(name))
+    opts = options(mine, own, name)
+    flags = parse_flags(system.Config, rest, short_name(name))
+    return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
 
 
 def build(Config: Any, values: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Pictures of a program before it runs: terminal text, Mermaid and SVG, with shapes and bytes."""
+"""Pictures of a program before it runs: terminal text and Mermaid, with shapes and bytes (SVG: draw_svg)."""
 
 from __future__ import annotations
 
@@ -47,13 +47,6 @@ def mermaid(program: Program) -> str:
             label = reads(port)
             out.append(f"  c{i} -->" + (f"|{label}|" if label else "") + f" {ids[role.name]}")
     return "\n".join(out) + "\n"
-
-
-def svg(program: Program) -> str:
-    """A self-contained SVG picture."""
-    from shoal.draw_svg import render
-
-    return render(program)
 
 
 def human_bytes(n: float) -> str:

@@ -48,8 +48,8 @@ class Card:
         return self.x + self.width / 2, self.y + self.height / 2
 
 
-def render(program: Program) -> str:
-    """The whole picture, self-contained."""
+def svg(program: Program) -> str:
+    """A picture of the program, self-contained."""
     roles = {r.name: Card(role_line(r), [role_detail(r)], "role", copies=min(r.replicas, 3)) for r in program.roles}
     channels = {c.name: Card(c.name, field_lines(c), c.kind, size_lines(program, c)) for c in program.channels.values()}
     ranks = _ranks(program)

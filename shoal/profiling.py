@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.api import UsageError
 from shoal.bottleneck import bottleneck
-from shoal.config import Resolved, resolve
+from shoal.config import Resolved, resolve, resolve_flags
 from shoal.flags import choice, options, split
 from shoal.run import OPTIONS, RUNTIMES, Run, default_path, read_json
 from shoal.runtime.trace import Trace
@@ -29,7 +29,7 @@ def profile(name: str, system: Any, resolved: Resolved, **options: Any) -> tuple
 
 def command(args: list[str]) -> int:
     """shoal profile RUN|SYSTEM"""
-    from shoal import cli, systems
+    from shoal import systems
 
     if not args or args[0].startswith("--"):
         raise UsageError(
@@ -43,7 +43,7 @@ def command(args: list[str]) -> int:
         opts = {"runtime": facts["runtime"], "seed": facts["seed"], **opts}
     else:
         name, system = args[0], systems.load(args[0])
-        opts, resolved = cli.resolve_flags(name, system, split(args[1:]), OWN)
+        opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)
     runtime, seed = opts.get("runtime", "local"), opts.get("seed", 0)
     choice("--runtime", runtime, RUNTIMES)
     path = opts.get("run-dir") or default_path(f"profile-{Path(name).stem}", resolved.cfg.env, seed)

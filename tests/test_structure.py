@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "runtime": {"program", "data"},
     "config": {"flags"},
     "flags": {"ranges"},
-    "draw": {"program", "draw_svg"},
+    "draw": {"program"},
     "draw_svg": {"program", "draw"},
     "policy": {"systems", "envs", "roles"},
     "bottleneck": set(),

@@ -9,6 +9,7 @@ import pytest
 
 from shoal import draw, systems
 from shoal.config import resolve
+from shoal.draw_svg import svg
 from shoal.program import Program
 
 from .conftest import Shoal
@@ -20,7 +21,7 @@ def program(fake: str) -> Program:
     return system.program(resolve(system, overrides={"actors": 3}).cfg)
 
 
-@pytest.mark.parametrize("picture", [draw.text, draw.mermaid, draw.svg])
+@pytest.mark.parametrize("picture", [draw.text, draw.mermaid, svg])
 def test_pictures_are_complete(program: Program, picture: object) -> None:
     assert callable(picture)
     drawn = picture(program)
@@ -31,7 +32,7 @@ def test_pictures_are_complete(program: Program, picture: object) -> None:
 
 
 def test_svg_is_well_formed_and_nothing_lies_outside(program: Program) -> None:
-    root = ET.fromstring(draw.svg(program))
+    root = ET.fromstring(svg(program))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     rects = root.findall("{http://www.w3.org/2000/svg}rect")
     assert len(rects) == 4 + 2  # two of the cards stand for further replicas
@@ -60,5 +61,5 @@ def test_human_bytes(n: float, text: str) -> None:
 def test_every_system_draws(name: str) -> None:
     system = systems.load(name)
     program = system.program(resolve(system, overrides={"actors": 2, "env": "CartPole-v1"}, name=name).cfg)
-    for picture in (draw.text, draw.mermaid, draw.svg):
+    for picture in (draw.text, draw.mermaid, svg):
         assert "learner" in picture(program)

@@ -20,6 +20,7 @@ from shoal import draw
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Channel, Context, Field, Ratio, Stop, WiringError
 from shoal.data import TableSpec
+from shoal.draw_svg import svg
 from shoal.program import Program
 from shoal.runtime import layout
 from shoal.runtime.memory import Arena
@@ -62,18 +63,18 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_validates_draws_and_counts(system: str, preset: str) -> None:
     program = load(system).program(config(system, preset))
     program.validate()
-    picture, chart, svg = draw.text(program), draw.mermaid(program), draw.svg(program)
+    picture, chart, drawing = draw.text(program), draw.mermaid(program), svg(program)
     for role in program.roles:
-        assert role.name in picture and role.name in chart and role.name in svg
+        assert role.name in picture and role.name in chart and role.name in drawing
     memory = program.memory()
     own = {role.name for role in program.roles if role.memory}
     assert memory.keys() == program.channels.keys() | own
     assert all(size > 0 for size in memory.values())
     for channel in program.channels:
-        assert channel in picture and channel in chart and channel in svg
+        assert channel in picture and channel in chart and channel in drawing
         assert f"{draw.human_bytes(memory[channel])} in all" in picture
     assert chart.splitlines()[1] == "flowchart LR"
-    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert ElementTree.fromstring(drawing).tag.endswith("svg")
 
 
 @pytest.mark.usefixtures("nothing_starts")
