@@ -108,5 +108,5 @@ def test_what_cannot_be_filmed_says_so(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"pip install shoal\[video\]"):
+    with pytest.raises(UsageError, match=r"pip install 'shoal\[video\]'"):
         record(untrained("impala", f"{ODD}:matrix", hidden=(8,)), tmp_path / "v.mp4")

@@ -126,7 +126,7 @@ def test_usage_errors_are_one_sentence(env: str, options: dict[str, object], tex
 
 def test_missing_envpool_is_one_helpful_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.envs.pool.installed", lambda: False)
-    with pytest.raises(UsageError, match=r"pip install shoal\[envpool\]"):
+    with pytest.raises(UsageError, match=r"pip install 'shoal\[envpool\]'"):
         spec("Pendulum-v1", EnvOptions(backend="envpool"))
 
 
