@@ -42,7 +42,8 @@ def unshuffled(x: Tensor, side: int) -> Tensor:
 
 def readable(x: Tensor) -> bool:
     """Whether the bytes are at hand, and nobody traces, exports or compiles."""
-    return x.device.type == "cpu" and type(x) is Tensor and not torch.jit.is_tracing() and sys.byteorder == "little"
+    recorded = torch.jit.is_tracing() or torch.compiler.is_compiling()
+    return x.device.type == "cpu" and type(x) is Tensor and not recorded and sys.byteorder == "little"
 
 
 def preload() -> None:
