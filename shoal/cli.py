@@ -96,7 +96,7 @@ def _fail(sentence: str, code: int) -> int:
 def train(args: list[str]) -> int:
     from shoal.config import resolve_flags
     from shoal.evaluation import Evaluation
-    from shoal.flags import choice, flag_name
+    from shoal.flags import choice
     from shoal.ranges import Count, Natural
     from shoal.run import OPTIONS, RUNTIMES, start
 
@@ -106,7 +106,7 @@ def train(args: list[str]) -> int:
         system,
         groups,
         {
-            **{flag_name(k)[2:]: hint for k, hint in OPTIONS.items() if k != "steps"},  # of the configuration
+            **{k.replace("_", "-"): hint for k, hint in OPTIONS.items() if k != "steps"},  # of the configuration
             "runtime": str,
             "run-dir": str,
             "log": list,
@@ -140,16 +140,16 @@ def train(args: list[str]) -> int:
 
 def resume(args: list[str]) -> int:
     from shoal.api import UsageError
-    from shoal.flags import flag_name, options, split
+    from shoal.flags import options, split
     from shoal.run import OPTIONS, resume as go_on
 
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
     limits = ("steps", "seconds", "until_return")
-    kinds = {**{flag_name(name)[2:]: OPTIONS[name] for name in limits}, "quiet": bool}
+    kinds = {**{name.replace("_", "-"): OPTIONS[name] for name in limits}, "quiet": bool}
     opts = options(split(args[1:]), kinds, "resume")
     quiet = bool(opts.get("quiet"))
-    wanted = {name: opts.get(flag_name(name)[2:]) for name in limits}
+    wanted = {name: opts.get(name.replace("_", "-")) for name in limits}
     return _tell(go_on(args[0], **wanted, quiet=quiet), quiet)
 
 
