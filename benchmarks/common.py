@@ -190,7 +190,7 @@ def machine() -> dict[str, Any]:
 
 def timed_rows(run: Path) -> list[dict[str, float]]:
     """The rows so far of a run that goes on; the newest may be in one of its two files only, and is left out then."""
-    from shoal.runtime.metric_files import read_curve
+    from shoal.records.metric_files import read_curve
 
     if not (run / "performance.csv").exists():
         return []

@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 from common import timed_rows
 
-from shoal.runtime.pace import NICE, SHARE
-from shoal.stats import bootstrap
+from shoal.analysis.stats import bootstrap
+from shoal.local.pace import NICE, SHARE
 
 CASES = {
     "recurrent-ppo CartPole-v1": ("recurrent-ppo", "CartPole-v1"),

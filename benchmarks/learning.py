@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.curves import Curve
-from shoal.runtime.metric_files import read_curve
+from shoal.analysis.curves import Curve
+from shoal.records.metric_files import read_curve
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from ours import configuration, options
 
+from shoal.local.processes import keep_freed_memory
 from shoal.nets import inferring
-from shoal.runtime.processes import keep_freed_memory
 
 ROUNDS = 3
 

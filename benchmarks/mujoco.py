@@ -60,7 +60,7 @@ SHOAL = """
 import json, sys
 from pathlib import Path
 import shoal
-from shoal.runtime.metric_files import read_curve
+from shoal.records.metric_files import read_curve
 
 env_id, steps, seed, run_dir = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 run = shoal.train("recurrent-ppo", env=env_id, preset="mujoco", steps=steps, seed=seed, run_dir=run_dir)

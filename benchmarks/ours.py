@@ -80,7 +80,7 @@ def pss() -> float:
 def configuration(args: argparse.Namespace) -> tuple[Any, Any]:
     """The system's module and the run's configuration, as the command line would resolve them."""
     from shoal import systems
-    from shoal.config import resolve
+    from shoal.settings.config import resolve
 
     module = systems.load(args.system)
     fields = {"env": args.env, **args.fields}
@@ -89,8 +89,8 @@ def configuration(args: argparse.Namespace) -> tuple[Any, Any]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     from shoal import api
-    from shoal.runtime import processes
-    from shoal.runtime.local import LocalRuntime
+    from shoal.local import processes
+    from shoal.local.supervisor import LocalRuntime
 
     processes.prepare()
     module, cfg = configuration(args)

@@ -21,14 +21,15 @@ import torch
 
 from shoal import api
 from shoal.api import Field
-from shoal.data import TableSpec
-from shoal.data.limiter import RateLimiter
-from shoal.runtime import layout, processes
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.ports import ReplayReader
-from shoal.runtime.ring import Consumer, Producer
-from shoal.runtime.session import Session
+from shoal.local import processes
+from shoal.metering.recorder import Recorder
+from shoal.replay import TableSpec
+from shoal.replay.limiter import RateLimiter
+from shoal.shm import layout
+from shoal.shm.arena import Arena
+from shoal.shm.ports import ReplayReader
+from shoal.shm.ring import Consumer, Producer
+from shoal.shm.session import Session
 
 BATCH, WRITERS = 512, 2
 SHAPES: dict[str, tuple[tuple[int, ...], str, int, int]] = {  # observation, dtype, stack, steps of 16 environments

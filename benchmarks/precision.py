@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from learning import RECIPES, RESULTS, recorded
 
-from shoal.curves import Curve
+from shoal.analysis.curves import Curve
 
 SIDES = {"bf16": "pong-recurrent-ppo", "fp32": "pong-recurrent-ppo-fp32"}
 MARKS = (-15.0, -10.0, 0.0, 10.0, 18.0)

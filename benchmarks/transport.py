@@ -19,13 +19,14 @@ import torch
 from common import Side, parser, publish, ratio, run_side, table as markdown
 
 from shoal import api
-from shoal.runtime import layout, processes
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.ports import QueueReader
-from shoal.runtime.ring import Consumer, Producer
-from shoal.runtime.session import Session
-from shoal.runtime.store import StoreReader, StoreWriter
+from shoal.local import processes
+from shoal.metering.recorder import Recorder
+from shoal.shm import layout
+from shoal.shm.arena import Arena
+from shoal.shm.ports import QueueReader
+from shoal.shm.ring import Consumer, Producer
+from shoal.shm.session import Session
+from shoal.shm.store import StoreReader, StoreWriter
 
 SIZES = {"28 KB": 28 * 1024, "1 MB": 2**20}
 

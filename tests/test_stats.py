@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as reference
 
-from shoal.stats import bootstrap, improvement_interval, iqm, probability_of_improvement
+from shoal.analysis.stats import bootstrap, improvement_interval, iqm, probability_of_improvement
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 100])

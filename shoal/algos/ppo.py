@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
+from shoal.algos.data_parallel import Shares, Team
 from shoal.algos.sgd import GradientStep, KnownLoss, Loss, set_learning_rate, to_device
-from shoal.algos.shares import Shares, Team
 from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update
 from shoal.nets import LiveTensors

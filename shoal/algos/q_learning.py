@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algos.data_parallel import Shares, Team
 from shoal.algos.sgd import KnownLoss, SGDLearner, detached
-from shoal.algos.shares import Shares, Team
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
 from shoal.nets.perceptron import Backward

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Stateful, Writer
-from shoal.roles.replayed import ReplayedBatch
+from shoal.roles.recorded_envs import ReplayedBatch
 
 
 def unroll_spec(

@@ -1,1 +1,1 @@
-"""Runtimes launch programs. The only place with processes, shared memory, files and clocks."""
+"""What any launcher of programs needs: seeds, devices, interrupts."""

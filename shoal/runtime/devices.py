@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from shoal.api import UsageError
-from shoal.runtime.layout import ProgramLike
+from shoal.program import Program
 
 
-def check_devices(program: ProgramLike) -> None:
+def check_devices(program: Program) -> None:
     """UsageError for a role whose CUDA device PyTorch does not see here."""
     for role in program.roles:
         kind, _, index = role.device.partition(":")

@@ -16,9 +16,9 @@ from shoal.api import Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
 from shoal.envs import make
 from shoal.ops import epsilon_ladder
 from shoal.program import Program
-from shoal.ranges import Count, Fraction, Natural, NonNegative
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
 from shoal.systems import dqn
 from shoal.systems.common import cores, env_spec, require_actions
 

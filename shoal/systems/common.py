@@ -12,7 +12,7 @@ from torch import nn
 
 from shoal.api import EnvSpec, Field, Spec, UsageError
 from shoal.envs import EnvOptions, spec
-from shoal.ranges import Count, Device, Fraction, Natural
+from shoal.settings.ranges import Count, Device, Fraction, Natural
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,13 @@ import torch
 from shoal.algos.q_learning import QAgent, QLearning, QNetwork, SharedQLearner
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Ratio, Reader, Spec, Writer, spec_nbytes
-from shoal.data import TableSpec
 from shoal.envs import make
 from shoal.ops import Adam, RMSProp, linear
 from shoal.program import Program
-from shoal.ranges import Count, Fraction, Natural, NonNegative, Positive
+from shoal.replay import TableSpec
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.systems.common import CommonConfig, env_spec, params_spec, require_actions, sharing
 
 

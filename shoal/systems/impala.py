@@ -19,9 +19,9 @@ from shoal.envs import make
 from shoal.nets import LiveTensors
 from shoal.ops import Adam, RMSProp, linear, vtrace
 from shoal.program import Program
-from shoal.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.systems.common import CommonConfig, env_spec, messages_per_batch, params_spec
 
 

@@ -17,9 +17,9 @@ from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec
 from shoal.envs import make
 from shoal.ops import Adam
 from shoal.program import Program
-from shoal.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.roles.actor import Actor, unroll_spec
 from shoal.roles.learner import LearnerRole
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.systems.common import CommonConfig, env_spec, params_spec, sharing
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli import main
+from shoal.cli.main import main
 
 FAKE = str(Path(__file__).with_name("fake_system.py"))
 Outcome = tuple[int, str, str]

@@ -104,7 +104,7 @@ def test_a_run_whose_config_lacks_something(shoal: Shoal) -> None:
 
 
 def test_import_and_help_do_not_load_torch() -> None:
-    code = "import sys, shoal, shoal.cli; shoal.cli.main(['--help']); sys.exit('torch' in sys.modules)"
+    code = "import sys, shoal, shoal.cli.main; shoal.cli.main.main(['--help']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "shoal train SYSTEM" in done.stdout
 

@@ -11,9 +11,9 @@ import pytest
 
 from shoal import systems
 from shoal.api import UsageError
-from shoal.config import default_values, env_kind, field_docs, read_file, resolve, to_toml
-from shoal.flags import coerce, describe, nearest, parse_flags, ranged
-from shoal.ranges import Count, Positive
+from shoal.settings.config import default_values, env_kind, field_docs, read_file, resolve, to_toml
+from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged
+from shoal.settings.ranges import Count, Positive
 
 
 @pytest.fixture

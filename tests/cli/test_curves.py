@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.compare import config_table, table
-from shoal.curves import groups, load
-from shoal.stats import probability_of_improvement
+from shoal.analysis.compare import config_table, table
+from shoal.analysis.curves import groups, load
+from shoal.analysis.stats import probability_of_improvement
 
 from .conftest import Shoal
 
@@ -86,7 +86,7 @@ def test_one_run_has_no_interval(runs: list[Path]) -> None:
 
 def test_pictures_show_every_group_against_both_axes(runs: list[Path]) -> None:
     pytest.importorskip("matplotlib")
-    from shoal.plot import draw_figure
+    from shoal.analysis.plot import draw_figure
 
     panels = draw_figure(groups(runs)).axes
     assert [p.get_xlabel() for p in panels] == ["environment steps", "wall time (s)"]

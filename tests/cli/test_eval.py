@@ -13,7 +13,7 @@ import pytest
 from shoal.api import UsageError
 from shoal.envs import EnvOptions
 from shoal.envs.film import film
-from shoal.video import _ffmpeg, record
+from shoal.policy.video import _ffmpeg, record
 
 from .conftest import Shoal
 from .test_policy import ODD, untrained

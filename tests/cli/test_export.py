@@ -20,8 +20,8 @@ import torch
 
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
-from shoal.export import _check, export, policy_module
-from shoal.policy import Policy, evaluation_options
+from shoal.policy.export import _check, export, policy_module
+from shoal.policy.policy import Policy, evaluation_options
 
 from .conftest import Shoal
 from .test_policy import ODD, untrained

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal import draw, systems
-from shoal.config import resolve
-from shoal.draw_svg import svg
-from shoal.program import Program
+from shoal import systems
+from shoal.program import Program, draw
+from shoal.program.draw_svg import svg
+from shoal.settings.config import resolve
 
 from .conftest import Shoal
 

@@ -10,8 +10,8 @@ import pytest
 
 from shoal import systems
 from shoal.api import UsageError
-from shoal.config import resolve
 from shoal.policy import Policy
+from shoal.settings.config import resolve
 
 from .odd_env import matrix, offset, tuples
 

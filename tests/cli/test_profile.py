@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal import cli
+from shoal.cli import main as cli
 
 SMALL = ["--preset", "none", "--actors", "2", "--envs", "2", "--unroll", "8", "--hidden", "8", "--quiet"]
 

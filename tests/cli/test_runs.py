@@ -16,11 +16,11 @@ import torch
 
 import shoal
 from shoal.api import EnvSpec, Report, Stop, UsageError
-from shoal.bottleneck import bottleneck
-from shoal.progress import Progress, clock, time_left
-from shoal.runtime.aggregator import Snapshot
-from shoal.runtime.metric_files import read_curve
-from shoal.runtime.run_dir import RunDirectory, default_path, load_params
+from shoal.metering.aggregator import Snapshot
+from shoal.metering.bottleneck import bottleneck
+from shoal.records.metric_files import read_curve
+from shoal.records.run_dir import RunDirectory, default_path, load_params
+from shoal.run.progress import Progress, clock, time_left
 
 
 def snapshot(**changes: Any) -> Snapshot:

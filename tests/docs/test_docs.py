@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from shoal import cli, cli_runs, draw
-from shoal.flags import options, split
+from shoal.cli import main as cli, runs as cli_runs
+from shoal.program import draw
+from shoal.settings.flags import options, split
 from shoal.systems import SYSTEMS, load
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal import glossary
-from shoal.evaluation import Evaluation
-from shoal.runtime.metric_files import read_curve
+from shoal.metering import glossary
+from shoal.records.metric_files import read_curve
+from shoal.run.evaluation import Evaluation
 from shoal.systems import SYSTEMS
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ PHASES = {e.name for e in glossary.PHASES}
 
 def test_the_page_is_generated() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert page == glossary.page(), "run: python -m shoal.glossary > docs/metrics.md"
+    assert page == glossary.page(), "run: python -m shoal.metering.glossary > docs/metrics.md"
 
 
 def recorded_in(tree: ast.AST) -> set[str]:

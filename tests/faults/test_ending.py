@@ -15,8 +15,8 @@ import pytest
 from gymnasium import spaces as gs
 from trainings import Training
 
-from shoal.runtime import checkpoint
-from shoal.runtime.checkpoint import part
+from shoal.records import checkpoint
+from shoal.records.checkpoint import part
 
 FILE = str(Path(__file__).resolve())
 

@@ -16,9 +16,9 @@ from gymnasium import spaces as gs
 from shoal import api
 from shoal.envs import EnvOptions, make, spec
 from shoal.envs.wrappers import misfit
+from shoal.local.supervisor import LocalRuntime
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
-from shoal.runtime.local import LocalRuntime
 
 FILE = str(Path(__file__).with_name("broken_env.py"))
 ENV, STEPS, ENVS = f"{FILE}:Broken", 5, 2

@@ -19,8 +19,8 @@ from gymnasium import spaces as gs
 
 from shoal import api
 from shoal.envs import EnvOptions, make
+from shoal.local.supervisor import LocalRuntime
 from shoal.program import Program
-from shoal.runtime.local import LocalRuntime
 
 pytestmark = pytest.mark.timeout(60)
 FILE = str(Path(__file__).resolve())

@@ -17,7 +17,7 @@ from numbered import program
 from trainings import HERE, SMALL, Training
 
 from shoal import api
-from shoal.runtime.local import LocalRuntime
+from shoal.local.supervisor import LocalRuntime
 
 pytestmark = pytest.mark.timeout(110)
 

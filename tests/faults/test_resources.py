@@ -16,8 +16,8 @@ from numbered import SIZE, program
 from trainings import ENVIRON, HERE, needs_namespaces
 
 from shoal import api
+from shoal.local.supervisor import LocalRuntime
 from shoal.runtime import memory
-from shoal.runtime.local import LocalRuntime
 
 pytestmark = pytest.mark.timeout(110)
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -47,7 +47,7 @@ def test_a_tiny_dev_shm_does_not_matter(tmp_path: Path) -> None:
 from pathlib import Path
 from numbered import program
 from shoal import api
-from shoal.runtime.local import LocalRuntime
+from shoal.local.supervisor import LocalRuntime
 p = program(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}, "told"), capacity={40_000_000 // 3 // SIZE})
 report = LocalRuntime().launch(p, seed=0, stop=api.Stop(updates=2000))
 assert p.memory()["items"] > 39e6 and report.updates >= 2000

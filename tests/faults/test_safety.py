@@ -20,15 +20,15 @@ from trainings import SMALL, Training
 
 import shoal
 from shoal.api import ShoalError
-from shoal.runtime.memory import Arena
+from shoal.shm.arena import Arena
 
 pytestmark = pytest.mark.timeout(110)
 SOURCES = sorted((Path(__file__).parents[2] / "shoal").rglob("*.py"))
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
 LOADERS = {"load", "loads", "Unpickler", "open"}
 OWN_CHILDREN = {  # between a run and its own children, over pipes that they inherit: no file, no socket
-    ("runtime/telemetry.py", "pickle.loads"),
-    ("runtime/child.py", "cloudpickle.loads"),
+    ("local/telemetry.py", "pickle.loads"),
+    ("local/child.py", "cloudpickle.loads"),
 }
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from programs import Wired
 
 from shoal import api
-from shoal.runtime import layout
-from shoal.runtime.layout import Plan
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.ring import Consumer, Producer
-from shoal.runtime.session import Session
+from shoal.metering.recorder import Recorder
+from shoal.shm import layout
+from shoal.shm.arena import Arena
+from shoal.shm.layout import Plan
+from shoal.shm.ring import Consumer, Producer
+from shoal.shm.session import Session
 
 SPEC = {"tag": api.Field((4,), "int64", 0), "data": api.Field((3, 5), "float32", 1)}
 

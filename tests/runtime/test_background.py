@@ -15,8 +15,8 @@ import pytest
 from programs import pipeline
 
 from shoal import api
-from shoal.runtime.local import LocalRuntime
-from shoal.runtime.pace import NICE, SHARE
+from shoal.local.pace import NICE, SHARE
+from shoal.local.supervisor import LocalRuntime
 
 
 class Extra:
@@ -84,7 +84,7 @@ def test_a_role_in_the_background_takes_no_more_than_its_share(tmp_path: Path) -
 
 @pytest.mark.parametrize("runtime", ["local", "serial"])
 def test_a_role_is_stepped_when_it_is_due(runtime: str, tmp_path: Path) -> None:
-    from shoal.run import make_runtime
+    from shoal.run.run import make_runtime
 
     launcher: Any = make_runtime(runtime)
     told = tmp_path / "told"

@@ -18,9 +18,9 @@ from programs import pipeline
 from states import same
 
 from shoal.api import Channel, Field, ShoalError, UsageError
-from shoal.runtime import checkpoint, state_files
-from shoal.runtime.checkpoint import Saving
-from shoal.runtime.run_lock import RunLock
+from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records.checkpoint import Saving
+from shoal.records.run_lock import RunLock
 
 
 # ----------------------------------------------------------------------------------------- states

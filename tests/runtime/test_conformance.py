@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from shoal.api import Channel, Context, Field, Ratio, Stop, Stopped
-from shoal.data import TableSpec
+from shoal.local.supervisor import LocalRuntime
+from shoal.metering.recorder import Recorder
 from shoal.program import Program
-from shoal.runtime import layout, ports
-from shoal.runtime.local import LocalRuntime
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.serial import SerialRuntime
-from shoal.runtime.session import Session
+from shoal.replay import TableSpec
+from shoal.serial.runtime import SerialRuntime
+from shoal.shm import layout, ports
+from shoal.shm.arena import Arena
+from shoal.shm.session import Session
 
 pytestmark = pytest.mark.timeout(60)
 Ends = dict[str, Any]

@@ -15,8 +15,8 @@ import torch
 from programs import SPEC, Source, Wired, pipeline
 
 from shoal import api
-from shoal.runtime.aggregator import Snapshot
-from shoal.runtime.local import LocalRuntime
+from shoal.local.supervisor import LocalRuntime
+from shoal.metering.aggregator import Snapshot
 
 pytestmark = pytest.mark.timeout(40)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal import cli
-from shoal.runtime.loggers import LOGGERS
+from shoal.cli import main as cli
+from shoal.records.loggers import LOGGERS
 
 SMALL: dict[str, Any] = dict(
     env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=4, hidden=(8,), steps=2_200, seed=1

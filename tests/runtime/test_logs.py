@@ -12,9 +12,9 @@ import pytest
 
 import shoal
 from shoal import api
+from shoal.local.supervisor import LocalRuntime
 from shoal.program import Program
-from shoal.runtime.local import LocalRuntime
-from shoal.runtime.run_dir import RunDirectory
+from shoal.records.run_dir import RunDirectory
 
 
 class Talker:
@@ -71,7 +71,7 @@ def test_a_log_stays_small(tmp_path: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from shoal.runtime import logs
+from shoal.records import logs
 logs.LIMIT = 10_000
 log = logs.RoleLog(Path(sys.argv[1]), "actor", 0)
 for n in range(5_000):

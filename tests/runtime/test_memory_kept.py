@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from shoal.runtime import processes
+from shoal.local import processes
 if {keep}:
     processes.keep_freed_memory()
 torch.set_num_threads(1)

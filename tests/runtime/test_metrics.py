@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.runtime.aggregator import Aggregator, Snapshot, quantile
-from shoal.runtime.child import _Reporter
-from shoal.runtime.metric_files import MetricFiles, read_curve
-from shoal.runtime.metrics import Recorder, Telemetry
-from shoal.runtime.telemetry import Inbox, Outbox
+from shoal.local.child import _Reporter
+from shoal.local.telemetry import Inbox, Outbox
+from shoal.metering.aggregator import Aggregator, Snapshot, quantile
+from shoal.metering.recorder import Recorder, Telemetry
+from shoal.records.metric_files import MetricFiles, read_curve
 
 
 # -------------------------------------------------------------------------------------- recorder

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(40)
 SCRIPT = r"""
 import ctypes, os, subprocess, sys, time
 from shoal import api
-from shoal.runtime.local import LocalRuntime
+from shoal.local.supervisor import LocalRuntime
 from programs import Wired
 
 print("imported", flush=True)

@@ -11,12 +11,13 @@ import torch
 from channels import SPEC, check, ends, item, plan_of, queue, session_of
 
 from shoal import api
-from shoal.data.limiter import RateLimiter
-from shoal.runtime import layout, memory, ports
-from shoal.runtime.layout import STOP
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.ports import EachReader, QueueReader, ReplayReader
-from shoal.runtime.ring import Producer
+from shoal.metering.recorder import Recorder
+from shoal.replay.limiter import RateLimiter
+from shoal.runtime import memory
+from shoal.shm import layout, ports
+from shoal.shm.layout import STOP
+from shoal.shm.ports import EachReader, QueueReader, ReplayReader
+from shoal.shm.ring import Producer
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -231,9 +232,9 @@ def test_ports_are_built_by_name() -> None:
 def test_memory_is_counted_before_it_is_taken() -> None:
     plan = plan_of(api.Channel("c", "replay", SPEC, table=TableSpec(3 << 30)))
     assert layout.needed(plan)["c"] > 3 << 30
-    memory.check_fits(plan, free=4 << 30)
+    memory.check_fits(layout.needed(plan), free=4 << 30)
     with pytest.raises(api.UsageError, match=r"3\.00 GiB .*'?c 3\.00 GiB.* 1\.00 GiB is available: lower"):
-        memory.check_fits(plan, free=1 << 30)
+        memory.check_fits(layout.needed(plan), free=1 << 30)
     assert memory.available() > 0
 
 

@@ -10,13 +10,14 @@ import pytest
 from channels import check, ends, item, queue
 
 from shoal import api
-from shoal.runtime import futex, processes
-from shoal.runtime.layout import STOP, Plan
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.ports import QueueReader
-from shoal.runtime.ring import Producer, fill
-from shoal.runtime.session import Session
+from shoal.local import processes
+from shoal.metering.recorder import Recorder
+from shoal.shm import futex
+from shoal.shm.arena import Arena
+from shoal.shm.layout import STOP, Plan
+from shoal.shm.ports import QueueReader
+from shoal.shm.ring import Producer, fill
+from shoal.shm.session import Session
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,10 +16,10 @@ import pytest
 from programs import Sink, Source, Wired, pipeline
 
 from shoal import api
-from shoal.runtime import checkpoint
-from shoal.runtime.aggregator import Snapshot
-from shoal.runtime.checkpoint import Checkpoint, Saving, part
-from shoal.runtime.local import LocalRuntime
+from shoal.local.supervisor import LocalRuntime
+from shoal.metering.aggregator import Snapshot
+from shoal.records import checkpoint
+from shoal.records.checkpoint import Checkpoint, Saving, part
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,12 +7,13 @@ import torch
 from channels import plan_of, session_of
 
 from shoal import api
-from shoal.runtime import processes, store
-from shoal.runtime.layout import STOP, Plan
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.session import Session
-from shoal.runtime.store import StoreReader, StoreWriter
+from shoal.local import processes
+from shoal.metering.recorder import Recorder
+from shoal.shm import store
+from shoal.shm.arena import Arena
+from shoal.shm.layout import STOP, Plan
+from shoal.shm.session import Session
+from shoal.shm.store import StoreReader, StoreWriter
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from shoal.api import ShoalError
-from shoal.runtime.team import Team
+from shoal.local.workers import Team
 
 pytestmark = [pytest.mark.timeout(40), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
 
@@ -95,7 +95,7 @@ def test_a_member_that_dies_is_named(team: Team, how: str, capfd: pytest.Capture
 
 SCRIPT = """
 import os, time, torch
-from shoal.runtime.team import Team
+from shoal.local.workers import Team
 team = Team(3)
 pids = team.zeros((3,), torch.int64)
 team.start(lambda number: pids.__setitem__(number, os.getpid()))

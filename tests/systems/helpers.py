@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from shoal.algos.data_parallel import Team
 from shoal.algos.ppo import PPOLearner, PPOSettings
-from shoal.algos.shares import Team
 from shoal.api import Batch, Context, Report, Role, Stop
+from shoal.metering.aggregator import Snapshot
 from shoal.ops import Adam
 from shoal.program import Program
-from shoal.runtime.aggregator import Snapshot
-from shoal.runtime.serial import SerialRuntime
+from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load, recurrent_ppo
 
 

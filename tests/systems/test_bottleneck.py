@@ -9,10 +9,10 @@ import pytest
 from helpers import config, spy
 
 from shoal.api import Stop
-from shoal.bottleneck import bottleneck
-from shoal.runtime.local import LocalRuntime
-from shoal.runtime.serial import SerialRuntime
-from shoal.runtime.trace import Trace
+from shoal.local.supervisor import LocalRuntime
+from shoal.metering.bottleneck import bottleneck
+from shoal.metering.trace import Trace
+from shoal.serial.runtime import SerialRuntime
 from shoal.systems import SYSTEMS, load
 
 

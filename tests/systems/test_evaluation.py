@@ -18,9 +18,9 @@ import torch
 
 import shoal
 from shoal.api import UsageError
-from shoal.evaluation import Evaluation
-from shoal.runtime.evaluations import Evaluations
-from shoal.runtime.run_dir import load_params
+from shoal.records.evaluations import Evaluations
+from shoal.records.run_dir import load_params
+from shoal.run.evaluation import Evaluation
 
 SMALL: dict[str, dict[str, Any]] = {
     "impala": dict(hidden=(16,), unroll=8, envs=4, core="lstm", core_size=8, last_action_reward=True),

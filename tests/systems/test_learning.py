@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shoal.api import Stop
-from shoal.runtime.local import LocalRuntime
-from shoal.runtime.serial import SerialRuntime
+from shoal.local.supervisor import LocalRuntime
+from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load
 
 Q = dict(min_replay=200, epsilon_steps=3_000, hidden=(64,), batch=32, envs=8, unroll=4)

@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal import draw
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Channel, Context, Field, Ratio, Stop, WiringError
-from shoal.data import TableSpec
-from shoal.draw_svg import svg
-from shoal.program import Program
-from shoal.runtime import layout
-from shoal.runtime.memory import Arena
-from shoal.runtime.metrics import Recorder
-from shoal.runtime.serial import SerialRuntime
+from shoal.metering.recorder import Recorder
+from shoal.program import Program, draw
+from shoal.program.draw_svg import svg
+from shoal.replay import TableSpec
+from shoal.serial.runtime import SerialRuntime
+from shoal.shm import layout
+from shoal.shm.arena import Arena
 from shoal.systems import SYSTEMS, load
 
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
@@ -72,7 +71,7 @@ def test_validates_draws_and_counts(system: str, preset: str) -> None:
     assert all(size > 0 for size in memory.values())
     for channel in program.channels:
         assert channel in picture and channel in chart and channel in drawing
-        assert f"{draw.human_bytes(memory[channel])} in all" in picture
+        assert f"{picture.human_bytes(memory[channel])} in all" in picture
     assert chart.splitlines()[1] == "flowchart LR"
     assert ElementTree.fromstring(drawing).tag.endswith("svg")
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from shoal.algos import shares
+from shoal.algos import data_parallel as shares
 from shoal.algos.q_learning import QLearning, QNetwork, SharedQLearner
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Action, Batch, EnvSpec, Observation
+from shoal.local.workers import Team
 from shoal.ops import Adam, RMSProp, importance_weights
-from shoal.runtime.team import Team
 
 ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
 ROWS = 16

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 import shoal
-from shoal import cli
-from shoal.evaluation import Evaluation
-from shoal.runtime import checkpoint
-from shoal.runtime.checkpoint import Checkpoint, part
-from shoal.runtime.metric_files import read_curve
+from shoal.cli import main as cli
+from shoal.records import checkpoint
+from shoal.records.checkpoint import Checkpoint, part
+from shoal.records.metric_files import read_curve
+from shoal.run.evaluation import Evaluation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from states import same

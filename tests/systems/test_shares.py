@@ -15,15 +15,15 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run, spy
 
-from shoal.algos import shares
+from shoal.algos import data_parallel as shares
+from shoal.algos.data_parallel import Shares
 from shoal.algos.sgd import GradientStep
-from shoal.algos.shares import Shares
 from shoal.api import Batch, Diverged, Observation, RoleFailed, Stop, Tensors, UsageError
+from shoal.local.supervisor import LocalRuntime
+from shoal.local.workers import Team
+from shoal.metering.aggregator import Snapshot
 from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.ops import Adam
-from shoal.runtime.aggregator import Snapshot
-from shoal.runtime.local import LocalRuntime
-from shoal.runtime.team import Team
 from shoal.systems import common, dqn, recurrent_ppo
 from shoal.systems.common import CommonConfig
 from shoal.systems.recurrent_ppo import learner_processes

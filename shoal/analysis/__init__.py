@@ -1,0 +1,1 @@
+"""Finished runs read again: curves, statistics over seeds, plots, comparisons, profiles."""

@@ -1,0 +1,109 @@
+"""Learning curves of finished or running runs, in groups that differ only by their seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.analysis.stats import bootstrap, iqm
+from shoal.api import UsageError
+from shoal.records.metric_files import read_curve
+from shoal.run import Run
+
+POINTS = 200  # of a group's curve
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run. ``steps`` (environment steps), ``seconds`` and ``returns`` (mean of the last 100 training episodes)
+    are arrays [rows], from the first finished episode on."""
+
+    path: Path
+    system: str
+    env: str
+    config: dict[str, Any]
+    steps: np.ndarray
+    seconds: np.ndarray
+    returns: np.ndarray
+
+    def x(self, axis: str) -> np.ndarray:
+        return self.steps if axis == "steps" else self.seconds
+
+    def reached(self, threshold: float) -> tuple[float, float] | None:
+        """(steps, seconds) at the first row that is at least ``threshold``; None if there is none."""
+        rows = np.flatnonzero(self.returns >= threshold)
+        return (float(self.steps[rows[0]]), float(self.seconds[rows[0]])) if rows.size else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one system with one configuration. ``label`` tells it from the other groups."""
+
+    label: str
+    system: str
+    env: str
+    config: dict[str, Any]
+    curves: list[Curve]
+
+    def final(self) -> np.ndarray:
+        """Each run's last return."""
+        return np.array([c.returns[-1] for c in self.curves])
+
+    def band(self, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(x, interquartile mean, low, high) over the stretch that all runs cover; [] where there is none."""
+        begin = max(c.x(axis)[0] for c in self.curves)
+        end = min(c.x(axis)[-1] for c in self.curves)
+        if end < begin:
+            return (np.empty(0),) * 4
+        x = np.linspace(begin, end, POINTS)
+        y = np.stack([np.interp(x, c.x(axis), c.returns) for c in self.curves])
+        low, high = bootstrap([y], samples=1_000)
+        return x, iqm(y, 0), low, high
+
+
+def load(path: str | Path) -> Curve:
+    """The curve of a run directory; UsageError if no episode has ended there."""
+    run = Run.open(path)
+    rows = [r for r in read_curve(run.path) if "episode_return" in r and "seconds" in r]
+    if not rows:
+        raise UsageError(f"'{path}' has no learning curve: no episode has ended in it")
+    columns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
+    return Curve(run.path, Path(run.system).stem, str(run.config["env"]), run.config, *columns)
+
+
+def groups(paths: Sequence[str | Path]) -> list[Group]:
+    """The runs of ``paths``, those that differ only by seed together, in the order of their first run."""
+    resolved = [Path(path).resolve() for path in paths]
+    twice = [str(path) for path, r in zip(paths, resolved, strict=True) if resolved.count(r) > 1]
+    if twice:
+        raise UsageError(f"'{twice[0]}' is given twice: it would count as two runs")
+    found: dict[str, list[Curve]] = {}
+    for path in paths:
+        curve = load(path)
+        key = json.dumps([curve.system, curve.config], sort_keys=True, default=str)
+        found.setdefault(key, []).append(curve)
+    several = len({curves[0].env for curves in found.values()}) > 1
+    out = []
+    for curves in found.values():
+        one = curves[0]
+        alike = [c[0] for c in found.values() if (c[0].system, c[0].env) == (one.system, one.env)]
+        differing = [k for k in one.config if any(c.config.get(k) != one.config[k] for c in alike)]
+        words = [one.system, *([one.env] if several else []), *(f"{k}={_short(one.config[k])}" for k in differing)]
+        out.append(Group(" ".join(words), one.system, one.env, one.config, curves))
+    return out
+
+
+def differences(of: Sequence[Group]) -> dict[str, list[str]]:
+    """Config field -> its value in every group (``-``: it has no such field), where they are not all the same."""
+    fields = dict.fromkeys(k for g in of for k in g.config)
+    table = {k: [_short(g.config[k]) if k in g.config else "-" for g in of] for k in fields}
+    return {k: values for k, values in table.items() if len(set(values)) > 1}
+
+
+def _short(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

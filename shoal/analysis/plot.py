@@ -1,0 +1,64 @@
+"""Pictures of learning curves: interquartile mean over seeds, its 95 % bootstrap interval, every run thin behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.analysis.curves import Group
+from shoal.api import UsageError
+
+AXES = {"steps": "environment steps", "seconds": "wall time (s)"}
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "seconds")) -> None:
+    """Write one picture to ``path`` (its suffix says the format): a row per environment, a column per x axis.
+
+    Raises UsageError for another suffix, or without the extra ``plot``.
+    """
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"a picture's name ends in {', '.join(SUFFIXES)}; found '{path.name}'")
+    if not path.parent.is_dir():
+        raise UsageError(f"no such directory: '{path.parent}'")
+    figure = draw_figure(groups, axes)
+    figure.savefig(path, dpi=150)
+
+
+def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "seconds")) -> Any:
+    """The matplotlib figure."""
+    try:
+        from matplotlib.figure import Figure  # without pyplot: no window, no global state
+    except ImportError:
+        raise UsageError("plots need matplotlib: pip install 'shoal[plot]'") from None
+
+    envs = list(dict.fromkeys(group.env for group in groups))
+    figure = Figure(figsize=(5.5 * len(axes), 4.0 * len(envs)), layout="constrained")
+    panels = figure.subplots(len(envs), len(axes), squeeze=False)
+    colours = {group.label: f"C{i}" for i, group in enumerate(groups)}
+    for row, env in zip(panels, envs, strict=True):
+        for panel, axis in zip(row, axes, strict=True):
+            for group in groups:
+                if group.env == env:
+                    _draw_group(panel, group, axis, colours[group.label])
+            panel.set_xlabel(AXES[axis])
+            panel.set_ylabel("return (mean of 100 episodes)")
+            panel.set_title(env)
+            panel.grid(alpha=0.3)
+            panel.legend(loc="best", fontsize="small")
+    return figure
+
+
+def _draw_group(panel: Any, group: Group, axis: str, colour: str) -> None:
+    n = len(group.curves)
+    label = f"{group.label} ({n} run{'s' if n > 1 else ''})"
+    if n == 1:
+        curve = group.curves[0]
+        panel.plot(curve.x(axis), curve.returns, color=colour, label=label)
+        return
+    for curve in group.curves:
+        panel.plot(curve.x(axis), curve.returns, color=colour, alpha=0.25, linewidth=0.7)
+    x, middle, low, high = group.band(axis)
+    panel.plot(x, middle, color=colour, label=label)
+    panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -1,0 +1,74 @@
+"""``shoal profile``: run for some seconds, record what every role does when, and say what sets the pace."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from shoal.api import UsageError
+from shoal.metering.bottleneck import bottleneck
+from shoal.metering.trace import Trace
+from shoal.run.run import OPTIONS, RUNTIMES, Run, default_path, read_json
+from shoal.settings.config import Resolved, resolve, resolve_flags
+from shoal.settings.flags import choice, options, split
+
+SECONDS = 15.0  # the start included
+OWN = {"seconds": OPTIONS["seconds"], "runtime": str, "run-dir": str, "seed": OPTIONS["seed"], "quiet": bool}
+
+
+def profile(name: str, system: Any, resolved: Resolved, **options: Any) -> tuple[Run, Trace]:
+    """Run a resolved configuration with ``run.start``'s ``options``, and write ``trace.json`` into its directory."""
+    trace = Trace()
+    from shoal.run.run import start
+
+    run = start(name, system, resolved, trace=trace, **options)
+    trace.write(run.path / "trace.json")
+    return run, trace
+
+
+def command(args: list[str]) -> int:
+    """shoal profile RUN|SYSTEM"""
+    from shoal import systems
+
+    if not args or args[0].startswith("--"):
+        raise UsageError(
+            "shoal profile needs a run or a system first, for example: shoal profile dqn --env CartPole-v1"
+        )
+    if Path(args[0]).is_dir():
+        facts = read_json(Path(args[0]) / "config.json", "run", ("system", "config", "seed", "runtime"))
+        name, system = facts["system"], systems.load(facts["system"])
+        opts = options(split(args[1:]), OWN, "profile")
+        resolved = resolve(system, "none", None, facts["config"], source=f"run {args[0]}", name=name)
+        opts = {"runtime": facts["runtime"], "seed": facts["seed"], **opts}
+    else:
+        name, system = args[0], systems.load(args[0])
+        opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)
+    runtime, seed = opts.get("runtime", "local"), opts.get("seed", 0)
+    choice("--runtime", runtime, RUNTIMES)
+    path = opts.get("run-dir") or default_path(f"profile-{Path(name).stem}", resolved.cfg.env, seed)
+    run, trace = profile(
+        name, system, resolved, runtime=runtime, run_dir=path, seed=seed, quiet=bool(opts.get("quiet")),
+        seconds=opts.get("seconds", SECONDS),
+    )  # fmt: skip
+    show(trace)
+    print(f"trace: {run.path / 'trace.json'} (open it at https://ui.perfetto.dev)")
+    return 0
+
+
+def show(trace: Trace) -> None:
+    """Print the table and the bottleneck."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("role", "phase", "share", "spans", "mean"):
+        table.add_column(column, justify="left" if column in ("role", "phase") else "right")
+    role = ""
+    for line in trace.table():
+        mean = f"{1e6 * line.mean:,.1f} us" if line.spans else ""
+        table.add_row(line.role if line.role != role else "", line.phase, f"{line.share:.1%}", f"{line.spans:,}", mean)
+        role = line.role
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(table)
+    print(f"bottleneck: {bottleneck(trace.shares()) or 'not known yet: give it more --seconds'}")

@@ -1,0 +1,1 @@
+"""The command ``shoal``: words to calls."""

@@ -1,0 +1,281 @@
+"""The command ``shoal``. Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 interrupted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.settings.flags import Groups
+
+USAGE = """\
+shoal: distributed deep reinforcement learning in PyTorch
+
+  shoal train SYSTEM --env ID   train; any field of the system's config is a flag (shoal config SYSTEM)
+      --preset P                auto (default: by the kind of environment), none, or one of the system's
+      --config FILE             values from a TOML or YAML file; flags win over it
+      --runtime R               local (default: processes) or serial (one process, deterministic)
+      --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
+      --seconds S               stop after S seconds
+      --until-return R          stop when the mean return of 100 episodes reaches R
+      --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
+      --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
+      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
+      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
+      --seed N                  default 0
+      --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
+                                and keep the best; --eval-episodes N (default 10), --eval-sampled
+      --quiet                   show nothing
+  shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
+                                (new limits, counted from the run's beginning), --quiet
+  shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
+  shoal systems                 the systems there are
+  shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
+  shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
+  shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
+                                --seed N, --envs N, --best (instead of the last parameters), --video FILE.mp4
+  shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
+                                (default curves.png), --x steps|seconds|both
+  shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
+  shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
+  shoal --version
+
+SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
+Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 ended by Ctrl-C and by SIGTERM
+(a checkpoint is written first; a second signal ends the run at once, without one).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by whoever called
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if not args or args[0] in ("-h", "--help", "help") or "--help" in args or "-h" in args:
+        print(USAGE, end="")
+        return 0
+    if args[0] == "--version":
+        from shoal import __version__
+
+        print(f"shoal {__version__}")
+        return 0
+    if args[0] not in COMMANDS:
+        near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
+        return _fail(f"unknown command '{args[0]}'; did you mean '{near}'? (`shoal --help` lists all)", 2)
+    if args[0] == "train" and "serial" not in args:  # not for resume: what it needs is in the run's directory
+        from shoal.local import processes
+
+        processes.prepare()  # imports torch in the background while this process imports it too
+    from shoal.api import ShoalError, UsageError, WiringError
+
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
+    try:
+        return COMMANDS[args[0]](args[1:])
+    except (UsageError, WiringError) as error:
+        return _fail(str(error), 2)
+    except ShoalError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"shoal: {sentence}", file=sys.stderr)
+    return code
+
+
+# -------------------------------------------------------------------------------------- commands
+def train(args: list[str]) -> int:
+    from shoal.run.evaluation import Evaluation
+    from shoal.run.run import OPTIONS, RUNTIMES, start
+    from shoal.settings.config import resolve_flags
+    from shoal.settings.flags import choice
+    from shoal.settings.ranges import Count, Natural
+
+    name, system, groups = _system(args, "train")
+    opts, resolved = resolve_flags(
+        name,
+        system,
+        groups,
+        {
+            **{k.replace("_", "-"): hint for k, hint in OPTIONS.items() if k != "steps"},  # of the configuration
+            "runtime": str,
+            "run-dir": str,
+            "log": list,
+            "quiet": bool,
+            "eval-every": Natural,
+            "eval-episodes": Count,
+            "eval-sampled": bool,
+        },
+    )
+    choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
+    quiet = bool(opts.get("quiet"))
+    evaluation = Evaluation(opts.get("eval-every", 0), opts.get("eval-episodes", 10), bool(opts.get("eval-sampled")))
+    run = start(
+        name,
+        system,
+        resolved,
+        runtime=opts.get("runtime", "local"),
+        run_dir=opts.get("run-dir"),
+        seed=opts.get("seed", 0),
+        seconds=opts.get("seconds"),
+        until_return=opts.get("until-return"),
+        hang_timeout=opts.get("hang-timeout", 60.0),
+        evaluation=evaluation,
+        checkpoint_every=opts.get("checkpoint-every", 300.0),
+        checkpoint_replay_gb=opts.get("checkpoint-replay-gb", 8.0),
+        log=opts.get("log", ()),
+        quiet=quiet,
+    )
+    return _tell(run, quiet)
+
+
+def resume(args: list[str]) -> int:
+    from shoal.api import UsageError
+    from shoal.run.run import OPTIONS, resume as go_on
+    from shoal.settings.flags import options, split
+
+    if not args or args[0].startswith("--"):
+        raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
+    limits = ("steps", "seconds", "until_return")
+    kinds = {**{name.replace("_", "-"): OPTIONS[name] for name in limits}, "quiet": bool}
+    opts = options(split(args[1:]), kinds, "resume")
+    quiet = bool(opts.get("quiet"))
+    wanted = {name: opts.get(name.replace("_", "-")) for name in limits}
+    return _tell(go_on(args[0], **wanted, quiet=quiet), quiet)
+
+
+def _tell(run: Any, quiet: bool) -> int:
+    """Say how a run ended; the exit code."""
+    report = run.report
+    code = {"interrupted": 130, "terminated": 143}.get(report.reason, 0)
+    if not quiet:
+        mean = f", return {report.episode_return:.4g}" if report.episodes else ""
+        print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
+        path = shlex.quote(str(run.path))
+        print(f"saved in {run.path} (shoal eval {path})")
+        if code:
+            from shoal.records.checkpoint import FOLDER, completed
+
+            resumable = completed(run.path / FOLDER)
+            print(f"to go on: shoal resume {path}" if resumable else "no checkpoint was completed to go on from")
+    return code
+
+
+def profile(args: list[str]) -> int:
+    from shoal.analysis.profile import command
+
+    return command(args)
+
+
+def list_systems(args: list[str]) -> int:
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from shoal.settings.flags import options, split
+    from shoal.systems import SYSTEMS
+
+    options(split(args), {}, "systems")
+    for name, module in SYSTEMS.items():
+        spec = find_spec(module)
+        if spec is not None and spec.origin is not None:
+            doc = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+            print(f"{name:<16}{doc.partition(chr(10))[0]}")
+    return 0
+
+
+def draw(args: list[str]) -> int:
+    from pathlib import Path
+
+    from shoal.program import draw
+    from shoal.program.draw_svg import svg
+    from shoal.settings.config import resolve_flags
+    from shoal.settings.flags import choice
+
+    name, system, groups = _system(args, "draw")
+    opts, resolved = resolve_flags(name, system, groups, {"format": str, "output": str})
+    formats: dict[str, Callable[[Any], str]] = {
+        "text": draw.text, "mermaid": draw.mermaid, "svg": svg,
+    }  # fmt: skip
+    output = opts.get("output")
+    by_name = {".svg": "svg", ".mmd": "mermaid"}.get(Path(output).suffix, "text") if output else "text"
+    kind = opts.get("format", by_name)
+    choice("--format", kind, tuple(formats))
+    program = system.program(resolved.cfg)
+    program.validate()
+    picture = formats[kind](program)
+    if output:
+        Path(output).write_text(picture, encoding="utf-8")
+    else:
+        print(picture, end="")
+    return 0
+
+
+def config(args: list[str]) -> int:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from shoal.settings.config import field_docs, resolve_flags, show, to_toml
+    from shoal.settings.flags import short_name
+
+    name, system, groups = _system(args, "config")
+    opts, resolved = resolve_flags(name, system, groups, {"toml": bool})
+    if opts.get("toml"):
+        print(to_toml(resolved, name), end="")
+        return 0
+    docs = field_docs(type(resolved.cfg))
+    table = Table(box=None, padding=(0, 2, 0, 0), title=None)
+    for column in ("field", "value", "from", "meaning"):
+        table.add_column(column, overflow="fold", no_wrap=column == "field")
+    for key, value in resolved.values().items():
+        origin = resolved.origins[key]
+        style = "dim" if origin == "default" else "bold"
+        table.add_row(key, escape(show(value)), f"[{style}]{escape(origin)}[/{style}]", escape(docs.get(key, "")))
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})", highlight=False, markup=False)
+    console.print(table)
+    return 0
+
+
+def of_runs(command: str) -> Callable[[list[str]], int]:
+    """A command of ``cli_runs``, imported when it is used."""
+
+    def call(args: list[str]) -> int:
+        from shoal.cli import runs as cli_runs
+
+        run: Callable[[list[str]], int] = getattr(cli_runs, command)
+        return run(args)
+
+    return call
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train, "resume": resume, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
+    "eval": of_runs("evaluate"),
+    "plot": of_runs("plot"),
+    "compare": of_runs("compare"),
+    "export": of_runs("export"),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- arguments
+def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
+    """(name, module, the flags after it)."""
+    from shoal import systems
+    from shoal.api import UsageError
+    from shoal.settings.flags import split
+
+    if not args or args[0].startswith("--"):
+        example = f"shoal {command} dqn" + (" --env CartPole-v1" if command == "train" else "")
+        raise UsageError(f"shoal {command} needs a system first, for example: {example}")
+    return args[0], systems.load(args[0]), split(args[1:])

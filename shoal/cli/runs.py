@@ -1,0 +1,116 @@
+"""The commands that read runs: eval, plot, compare, export."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.api import UsageError
+from shoal.settings.flags import Groups, choice, options, split
+from shoal.settings.ranges import Count, Natural
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str},
+    "plot": {"out": str, "x": str},
+    "compare": {"threshold": float},
+    "export": {"to": str, "out": str, "best": bool},
+}
+
+
+def evaluate(args: list[str]) -> int:
+    """shoal eval RUN"""
+    from shoal.analysis.stats import iqm
+    from shoal.run import Run
+
+    (run,), groups = _runs(args, "eval", most=1)
+    opts = options(groups, FLAGS["eval"], "eval")
+    seed, greedy = opts.get("seed", 0), not opts.get("sampled")
+    policy = Run.open(run).policy(which="best" if opts.get("best") else "last")
+    if "video" in opts:
+        from shoal.policy.video import record
+
+        shown = record(policy, Path(opts["video"]), seed, greedy)
+        print(f"{opts['video']}: an episode with the return {shown:g}")
+    returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8))
+    print("returns: " + " ".join(f"{r:g}" for r in returns))
+    print(
+        f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
+        f"interquartile mean {iqm(returns):.4g} over {len(returns)} episodes"
+    )
+    return 0
+
+
+def export(args: list[str]) -> int:
+    """shoal export RUN"""
+    from shoal.policy.export import FILES, export as write
+    from shoal.run import Run
+
+    (path,), groups = _runs(args, "export", most=1)
+    opts = options(groups, FLAGS["export"], "export")
+    if "to" not in opts:
+        raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
+    choice("--to", opts["to"], tuple(FILES))
+    run, which = Run.open(path), "best" if opts.get("best") else "last"
+    policy = run.policy(which=which)
+    out = Path(opts.get("out", run.path / "export" / f"{opts['to']}-{which}"))
+    about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
+    write(policy, opts["to"], out, about)
+    print(f"{out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
+    return 0
+
+
+def plot(args: list[str]) -> int:
+    """shoal plot RUN..."""
+    from shoal.analysis.curves import groups
+    from shoal.analysis.plot import AXES, draw
+
+    paths, rest = _runs(args, "plot")
+    opts = options(rest, FLAGS["plot"], "plot")
+    x = opts.get("x", "both")
+    choice("--x", x, (*AXES, "both"))
+    out = Path(opts.get("out", "curves.png"))
+    found = groups(paths)
+    draw(found, out, tuple(AXES) if x == "both" else (x,))
+    print(f"{out}: " + "; ".join(f"{g.label} ({len(g.curves)})" for g in found))
+    return 0
+
+
+def compare(args: list[str]) -> int:
+    """shoal compare RUN..."""
+    from shoal.analysis.compare import config_table, table
+    from shoal.analysis.curves import groups
+
+    paths, rest = _runs(args, "compare")
+    opts = options(rest, FLAGS["compare"], "compare")
+    found = groups(paths)
+    for env in dict.fromkeys(g.env for g in found):
+        _print_table(env, *table([g for g in found if g.env == env], opts.get("threshold")))
+    if len(found) > 1:
+        _print_table("what differs in their configurations", *config_table(found))
+    return 0
+
+
+def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for i, head in enumerate(heads):
+        shown.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    Console(width=None if sys.stdout.isatty() else 200).print(shown)
+
+
+def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:
+    """The run directories that a command starts with, and the flags after them."""
+    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
+    if n == 0:
+        raise UsageError(f"shoal {command} needs a run directory first, for example: shoal {command} runs/NAME")
+    if most is not None and n > most:
+        raise UsageError(f"shoal {command} takes one run directory, found {n}")
+    return args[:n], split(args[n:])

@@ -1,0 +1,183 @@
+"""The supervisor's part in a checkpoint: it asks the replicas that save, collects their answers, and commits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shoal import api
+from shoal.local.checkpoint_save import LAST
+from shoal.metering.aggregator import Aggregator
+from shoal.program import Program
+from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records.checkpoint import RUN, Checkpoint, Saving
+from shoal.records.checkpoint_state import Written
+from shoal.shm.arena import Arena
+from shoal.shm.layout import CHECKPOINT, COUNTED, LINE, Plan
+
+log = logging.getLogger("shoal.runtime")
+
+
+def saves(role: api.RoleSpec) -> bool:
+    """Whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
+    return role.on_failure == "stop"
+
+
+@dataclass
+class _Pending:
+    """A checkpoint that replicas are writing. ``state`` is the run's own, of the moment when theirs was fixed."""
+
+    number: int
+    folder: Path | None = None  # None: it could not be made
+    fixed: dict[str, list[int]] = field(default_factory=dict)  # replica -> what it had counted
+    saved: set[str] = field(default_factory=set)
+    files: dict[str, Written] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+class Checkpointer:
+    """Call ``look`` now and then, ``hear`` with every answer, ``ending`` when the run stops and ``last`` when all its
+    processes are gone. What goes wrong costs a checkpoint and a warning, never the run."""
+
+    def __init__(
+        self,
+        saving: Saving,
+        program: Program,
+        plan: Plan,
+        arena: Arena,
+        aggregator: Aggregator,
+        ring_bells: Callable[[], None],
+    ) -> None:
+        self._saving, self._program, self._plan, self._arena = saving, program, plan, arena
+        self._aggregator, self._ring_bells = aggregator, ring_bells
+        self._savers = {f"{r.name}[{i}]" for r in program.roles if saves(r) for i in range(r.replicas)}
+        self._number = LAST
+        self._pending: _Pending | None = None
+        self._due = time.monotonic() + saving.every if saving.every else math.inf
+        self._failing = self._ended = False
+        for channel in program.channels.values():
+            if channel.kind == "replay" and saving.leaves_out(channel, plan.rings[channel.name].writers):
+                log.warning("checkpoints leave out the contents of '%s', which may grow beyond %.1f GB: "
+                            "a resumed run fills it anew", channel.name, saving.replay_bytes / 1e9)  # fmt: skip
+
+    def timeout(self) -> float:
+        """Seconds until a checkpoint is due."""
+        return self._due - time.monotonic() if self._pending is None else math.inf
+
+    def look(self) -> None:
+        if self._pending is None and time.monotonic() >= self._due:
+            self._number += 1
+            self._begin(self._number)
+            self._arena.words[CHECKPOINT // 8] = self._number
+            self._ring_bells()
+
+    def hear(self, replica: str, kind: str, content: Any) -> None:
+        """An answer: ``snapshot`` or ``saved``, see ``saver.Saver``."""
+        number, answer = content
+        if number == LAST:
+            self.ending()  # a replica saw the end first
+        pending = self._pending
+        if pending is None or number != pending.number:
+            return
+        if kind == "snapshot":
+            pending.fixed[replica] = answer
+            if pending.fixed.keys() == self._savers:
+                self._fix(pending)
+            return
+        pending.saved.add(replica)
+        pending.error = pending.error or answer.get("error", "")
+        pending.files |= {name: Written(**w) for name, w in answer.get("files", {}).items()}
+        if pending.number != LAST and pending.saved == self._savers:
+            self._finish(pending)
+
+    def ending(self) -> None:
+        """The run stops: replicas write their last state when they see it."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._pending is not None and self._pending.folder is not None:
+            checkpoint.discard(self._pending.folder)
+        self._begin(LAST)
+
+    def last(self) -> None:
+        pending = self._pending
+        if pending is None or pending.number != LAST:
+            return
+        if missing := self._savers - pending.saved:
+            pending.error = pending.error or f"{', '.join(sorted(missing))} did not finish it"
+        self._fix(pending)
+        self._finish(pending)
+
+    def _begin(self, number: int) -> None:
+        self._pending = _Pending(number)
+        try:
+            self._pending.folder = checkpoint.begin(self._saving, number)
+        except OSError as error:
+            self._pending.error = str(error)
+        if not self._savers:
+            self._fix(self._pending)
+            if number != LAST:
+                self._finish(self._pending)
+
+    def _fix(self, pending: _Pending) -> None:
+        lines = counted(self._arena, self._plan)
+        for role, of_role in lines.items():
+            for i in range(len(of_role)):
+                of_role[i] = pending.fixed.get(f"{role}[{i}]", of_role[i])
+        state = self._aggregator.state_dict()
+        for column, name in enumerate(COUNTED):  # telemetry lags behind what was counted
+            state["counts"][name] = sum(line[column] for of_role in lines.values() for line in of_role)
+        pending.state = {"aggregator": state, "counts": lines}
+        pending.facts = checkpoint.facts(self._saving, self._program, self._aggregator)
+        pending.facts |= {"steps": state["counts"]["env_steps"], "updates": state["counts"]["updates"]}
+
+    def _finish(self, pending: _Pending) -> None:
+        self._pending = None
+        if self._saving.every:
+            self._due = time.monotonic() + self._saving.every
+        try:
+            if pending.folder is None or pending.error:
+                raise OSError(pending.error)
+            pending.files |= checkpoint.add(pending.folder, {RUN: state_files.pack(pending.state)})
+            checkpoint.commit(pending.folder, self._saving, pending.files, pending.facts)
+            self._failing = False
+        except OSError as error:
+            if pending.folder is not None:
+                checkpoint.discard(pending.folder)
+            if not self._failing:
+                then = "" if pending.number == LAST else " (training goes on; the one before is kept)"
+                log.warning("no checkpoint at %s steps: %s%s", f"{self._aggregator.steps:,}", error, then)
+            self._failing = True
+
+
+def counted(arena: Arena, plan: Plan) -> dict[str, list[list[int]]]:
+    """role -> replica -> what it has counted over all its lives, in the order of ``COUNTED``."""
+    return {
+        role: [
+            [int(arena.words[start // 8 + i * LINE + c]) for c in range(1, len(COUNTED) + 1)]
+            for i in range(plan.counts[role])
+        ]
+        for role, start in plan.status.items()
+    }
+
+
+def resume(source: Checkpoint, program: Program, plan: Plan, arena: Arena, aggregator: Aggregator) -> None:
+    """Set the run's own figures, before any replica starts; each replica that saves loads its state itself."""
+    source.check_fits(program)
+    state = source.read(RUN)
+    aggregator.load_state_dict(state["aggregator"])
+    for role, replicas in state["counts"].items():
+        for i, line in enumerate(replicas):
+            at = plan.status[role] // 8 + i * LINE
+            for column, n in enumerate(line, 1):
+                arena.words[at + column] = n
+    for channel in program.channels.values():
+        if channel.kind == "replay" and not source.has(checkpoint.part("channel", channel.name)):
+            log.warning("the checkpoint does not hold the contents of '%s': it is filled anew", channel.name)

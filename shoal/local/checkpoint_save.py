@@ -1,0 +1,152 @@
+"""How a replica of the local runtime saves itself: a forked copy of its process writes while the role goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from shoal.api import Stateful
+from shoal.local.telemetry import Outbox
+from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records.checkpoint_state import Packed
+from shoal.shm.layout import CHECKPOINT
+from shoal.shm.ports import ReplayReader
+from shoal.shm.session import Session
+from shoal.shm.store import StoreWriter
+
+log = logging.getLogger("shoal.runtime")
+
+LAST = 0  # number of the checkpoint at the end of a run
+
+
+class Reporter(Protocol):
+    """What ships a replica's figures; ``outbox`` is its pipe to the supervisor."""
+
+    outbox: Outbox
+
+    def last(self) -> None: ...
+
+
+class Saver:
+    """Looks, between two steps, whether the supervisor asks for a checkpoint.
+
+    Two messages answer it: ``snapshot`` when the state is fixed, with what the replica had counted then, and ``saved``
+    with the files or with what went wrong.
+    The copy shares its memory with the role until one of them writes: training stands still only for the fork.
+    """
+
+    def __init__(
+        self,
+        saving: Saving,
+        role: Any,
+        name: str,
+        ends: dict[str, Any],
+        session: Session,
+        reporter: Reporter,
+        counted: Callable[[], list[int]],
+    ) -> None:
+        self._counted = counted
+        self._saving, self._role, self._name, self._ends = saving, role, name, ends
+        self._session, self._reporter, self._outbox = session, reporter, reporter.outbox
+        self._words = session.arena.words
+        self._seen = LAST  # number of the checkpoint answered last; one may be asked for before the role is built
+        self._copy, self._pipe = 0, -1  # process and descriptor of the copy that writes, while there is one
+
+    def look(self) -> None:
+        if self._copy:
+            self._reap(os.WNOHANG)
+        wanted: int = self._words[CHECKPOINT // 8]
+        if wanted != self._seen and not self._copy:
+            self._seen = wanted
+            metrics = self._session.metrics
+            with metrics.phase("checkpoint"):
+                self._fork(wanted)
+
+    def last(self, whole: bool) -> None:
+        """Save at the end of the run, in this process; ``whole``: the role is between two steps."""
+        if self._copy:
+            os.kill(self._copy, 9)
+            self._reap(0)
+        answer = self._write(LAST) if whole else {"error": f"{self._name} was stopped inside a step"}
+        self._session.at_rest = None
+        self._outbox.send(("saved", (LAST, answer)))
+
+    def _pack(self) -> dict[str, Packed]:
+        """Every part that is this replica's to save."""
+        state: dict[str, Any] = {"role": self._role.state_dict()} if isinstance(self._role, Stateful) else {}
+        out = {self._name: state_files.pack(state)}
+        for end in self._ends.values():
+            if isinstance(end, StoreWriter):
+                out[checkpoint.part("params", end.channel)] = state_files.pack(end.state_dict())
+            elif isinstance(end, ReplayReader) and not self._saving.leaves_out(end.channel, end.writers):
+                out[checkpoint.part("channel", end.channel.name)] = state_files.pack(end.state_dict())
+        return out
+
+    def _fork(self, number: int) -> None:
+        try:
+            parts = self._pack()
+        except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on
+            self._outbox.send(("saved", (number, {"error": f"{type(error).__name__}: {error}"})))
+            return
+        self._reporter.last()  # so that the supervisor knows of everything until now
+        self._outbox.send(("snapshot", (number, self._counted())))
+        ours, theirs = os.pipe()
+        with warnings.catch_warnings():  # of threads: the copy runs none, takes no lock of theirs, and leaves by _exit
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._copy = os.fork()
+        if self._copy:
+            os.close(theirs)
+            self._pipe = ours
+            return
+        with contextlib.suppress(BaseException):
+            os.nice(5)
+            os.write(theirs, json.dumps(self._write(number, parts)).encode())
+        os._exit(0)
+
+    def _write(self, number: int, parts: dict[str, Packed] | None = None) -> dict[str, Any]:
+        try:
+            files = checkpoint.add(checkpoint.begin(self._saving, number), parts or self._pack())
+        except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"files": {name: asdict(written) for name, written in files.items()}}
+
+    def _reap(self, options: int) -> None:
+        """Take the answer of a copy that has ended."""
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(self._copy, options) == (0, 0):
+                return
+        told = b""
+        while chunk := os.read(self._pipe, 1 << 16):
+            told += chunk
+        os.close(self._pipe)
+        answer = json.loads(told) if told else {"error": "the process that wrote it was killed"}
+        self._outbox.send(("saved", (self._seen, answer)))
+        self._copy, self._pipe = 0, -1
+
+
+def restore(source: Checkpoint, role: Any, name: str, ends: dict[str, Any]) -> None:
+    """Put a replica, and the tables and parameters it holds, where they were saved."""
+    state = source.read(name)
+    with source.fitting(name):
+        if "role" in state:
+            role.load_state_dict(state["role"])
+        else:
+            log.warning("%s has no state_dict: it starts anew", name)
+            getattr(role, "start", lambda: None)()
+    for end in ends.values():
+        if isinstance(end, StoreWriter):
+            part = checkpoint.part("params", end.channel)
+        elif isinstance(end, ReplayReader):
+            part = checkpoint.part("channel", end.channel.name)
+        else:
+            continue
+        if source.has(part):
+            with source.fitting(part):
+                end.load_state_dict(source.read(part))

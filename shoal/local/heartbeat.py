@@ -1,0 +1,153 @@
+"""Telling a hang from a wait: replicas show in shared memory what they do, the supervisor watches that they go on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from shoal import api
+from shoal.local import processes
+from shoal.local.replica import Replica
+from shoal.shm.arena import Arena
+from shoal.shm.layout import ALIGN, LINE, Plan
+
+RAISE, DUMP = signal.SIGUSR1, signal.SIGUSR2  # ask a replica to raise where it is; to write its stack
+STARTING = 5  # a replica may be silent this many times longer before its first step (compiling, building)
+NOTICE = 3.0  # seconds it has to raise
+WAITING = "wait:"  # how the phases of a port begin
+_NAME = ALIGN - 8
+
+log = logging.getLogger("shoal.runtime")
+
+
+class Pulse:
+    """A replica's line in shared memory: a counter that moves with every phase and look at a port, and the
+    phase's name."""
+
+    def __init__(self, arena: Arena, plan: Plan, role: str, index: int) -> None:
+        start = plan.pulses[role] + index * ALIGN
+        self._words, self._beat = arena.words, start // 8
+        self._text = arena.words.cast("B")[start + 8 : start + ALIGN]
+        self._padded: dict[str, bytes] = {}
+        self.show("start")
+
+    def show(self, phase: str) -> None:
+        """The replica is now in ``phase``."""
+        padded = self._padded.get(phase)
+        if padded is None:
+            padded = self._padded[phase] = phase.encode()[:_NAME].ljust(_NAME, b"\0")
+        self._text[:] = padded
+        self._words[self._beat] += 1
+
+
+@dataclass
+class _Seen:
+    """What the supervisor last saw of one life of a replica."""
+
+    generation: int
+    progress: int = -1
+    silent: float = 0.0  # seconds without progress
+    stage: Literal["well", "named", "asked", "dumped", "killed"] = "well"
+    due: float = 0.0  # ``silent`` at which the next stage begins
+
+
+class Watch:
+    """Names a replica that makes no progress for half of ``limit`` seconds; at ``limit`` it is asked to raise
+    where it is (an environment then tells its index, action and seed), and killed if it cannot. One that was
+    stopped by a signal is only named: whoever stopped it may let it go on. 0: no limit."""
+
+    def __init__(self, arena: Arena, plan: Plan, limit: float) -> None:
+        self._arena, self._plan, self._limit = arena, plan, limit
+        self._seen: dict[str, _Seen] = {}
+        self._last = time.monotonic()
+        self._steps, self._waiting = -1, 0.0
+
+    def look(self, replicas: list[Replica]) -> None:
+        """Call at least once a second; raises Deadlock when every replica waits for another."""
+        now = time.monotonic()
+        elapsed, self._last = min(now - self._last, 2.0), now  # not the time in which this process itself was stopped
+        if not self._limit:
+            return
+        for replica in replicas:
+            if replica.process is not None:
+                self._look(replica, elapsed)
+        self._look_for_deadlock(replicas, elapsed)
+
+    def _look(self, replica: Replica, elapsed: float) -> None:
+        seen = self._seen.get(replica.label)
+        if seen is None or seen.generation != replica.generation:
+            seen = self._seen[replica.label] = _Seen(replica.generation, due=self._limit)
+        steps = self._steps_of(replica)
+        progress = steps + self._arena.words[self._line(replica) // 8]
+        if progress != seen.progress:
+            if seen.stage == "named":
+                log.warning("%s goes on after %.0f s", replica.label, seen.silent)
+            self._seen[replica.label] = _Seen(replica.generation, progress, due=self._limit / (2 if steps else 1))
+            return
+        seen.silent += elapsed
+        if seen.silent < seen.due:
+            return
+        stopped = _stopped(replica.process.pid)
+        if seen.stage == "well":
+            log.warning("%s", self._describe(replica, seen, stopped))
+            seen.stage, seen.due = "named", self._limit * (1 if steps else STARTING)
+        elif seen.stage == "named" and not stopped:
+            replica.cause = self._describe(replica, seen, False)
+            _send(replica, RAISE)
+            seen.stage, seen.due = "asked", seen.silent + NOTICE
+        elif seen.stage == "asked":
+            os.ftruncate(self._arena.stacks, 0)
+            os.lseek(self._arena.stacks, 0, os.SEEK_SET)  # where the replica's copy of the descriptor writes, too
+            _send(replica, DUMP)
+            seen.stage, seen.due = "dumped", seen.silent + 1.0
+        elif seen.stage == "dumped":
+            stack = os.pread(self._arena.stacks, 1 << 16, 0).decode(errors="replace")
+            replica.cause += f" and was killed:\n{stack}"
+            processes.kill(replica.process)
+            seen.stage = "killed"
+
+    def _look_for_deadlock(self, replicas: list[Replica], elapsed: float) -> None:
+        steps = sum(map(self._steps_of, replicas))
+        needed = [r for r in replicas if not r.given_up]
+        waiting = all(r.process is not None and self._phase(r).startswith(WAITING) for r in needed)
+        self._waiting = self._waiting + elapsed if waiting and steps == self._steps else 0.0
+        self._steps = steps
+        if self._waiting >= self._limit:
+            ports = "\n".join(f"  {r.label}: {self._phase(r).removeprefix(WAITING)}" for r in replicas)
+            raise api.Deadlock(f"no role can step, each waits for another at its channel:\n{ports}")
+
+    def _describe(self, replica: Replica, seen: _Seen, stopped: bool) -> str:
+        phase = self._phase(replica)
+        doing = f"in the phase '{phase}'" if phase and phase != "start" else "while it starts"
+        why = ": it was stopped by a signal (SIGCONT lets it go on)" if stopped else ""
+        return f"{replica.label} has made no progress for {seen.silent:.0f} s, {doing}{why}"
+
+    def _line(self, replica: Replica) -> int:
+        return self._plan.pulses[replica.role.name] + replica.index * ALIGN
+
+    def _phase(self, replica: Replica) -> str:
+        start = self._line(replica)
+        return bytes(self._arena.words.cast("B")[start + 8 : start + ALIGN]).rstrip(b"\0").decode(errors="replace")
+
+    def _steps_of(self, replica: Replica) -> int:
+        steps: int = self._arena.words[self._plan.status[replica.role.name] // 8 + replica.index * LINE]
+        return steps
+
+
+def _stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _send(replica: Replica, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(replica.process.pid, number)

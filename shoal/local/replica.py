@@ -1,0 +1,73 @@
+"""The supervisor's view of one replica: its process, its pipe, its restarts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+from shoal import api
+from shoal.local import processes
+from shoal.local.telemetry import Inbox
+
+
+class Replica:
+    """One replica of a role over all its lives (generations)."""
+
+    def __init__(self, role: api.RoleSpec, index: int, launch: Callable[[Replica, Any], Any]) -> None:
+        self.role, self.index, self.generation = role, index, 0
+        self.process: Any = None
+        self.inbox: Inbox | None = None
+        self.restart_at: float | None = None
+        self.given_up = False  # it failed too often, and the run goes on without it
+        self.cause = ""  # traceback of the last failure
+        self.failures: deque[float] = deque()
+        self.still_born = 0  # lives in a row that ended before their first step
+        self._launch = launch
+        self._pipe: connection.Connection | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.role.name}[{self.index}]"
+
+    def start(self) -> None:
+        self.restart_at, self.cause = None, ""
+        ours, theirs = connection.Pipe(duplex=False)
+        try:
+            self.process = self._launch(self, theirs)
+        finally:
+            theirs.close()
+        self._pipe, self.inbox = ours, Inbox(ours.fileno())
+
+    def receive(self) -> list[Any]:
+        """Messages that arrived; closes the pipe at its end."""
+        if self.inbox is None:
+            return []
+        messages = self.inbox.receive()
+        if not self.inbox.open:
+            self._close_pipe()
+        return messages
+
+    def reap(self) -> int | None:
+        """Collect the dead process and its helpers; returns its exit code."""
+        process = self.process
+        process.join()
+        exitcode: int | None = process.exitcode
+        processes.kill(process)  # only its process group is left to kill
+        process.close()
+        self.process = None
+        self._close_pipe()
+        return exitcode
+
+    def may_restart(self, now: float, limit: int, window: float) -> bool:
+        """Counts a failure; True while there are at most ``limit`` within ``window`` seconds."""
+        self.failures.append(now)
+        while now - self.failures[0] > window:
+            self.failures.popleft()
+        return self.role.on_failure != "stop" and len(self.failures) <= limit
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe, self.inbox = None, None

@@ -1,0 +1,207 @@
+"""What a whole run tells: every replica's telemetry merged into snapshots for displays and metric files."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.api import Stop
+from shoal.metering.recorder import Telemetry
+
+WINDOW = 100  # episodes in the reported mean return
+QUANTILES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
+
+
+@dataclass
+class Snapshot:
+    """The state of a run at one moment, as shown and logged.
+
+    row: 1, 2, ...; steps: environment steps over all actors; updates: learner updates; *_rate: per second since
+    the last snapshot; episode_return: mean of the last 100 episodes (nan before the first); records: mean of what
+    roles recorded since the last snapshot, and p50, p95 and max of what they tallied; shares: role -> phase ->
+    share of its wall time (``wait:NAME`` phases are time blocked on channel NAME); fill: channel -> share of
+    capacity in use; memory: bytes, 0 where not measured; phase_seconds: role -> phase -> seconds since the launch;
+    spans: (role, index) -> new (phase, start, seconds), in a run that is profiled.
+    """
+
+    row: int
+    seconds: float
+    steps: int
+    updates: int
+    step_rate: float
+    update_rate: float
+    episode_return: float
+    episode_length: float
+    episodes: int
+    counts: dict[str, int] = field(default_factory=dict)
+    records: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    fill: dict[str, float] = field(default_factory=dict)
+    restarts: int = 0
+    memory: int = 0
+    new_episodes: list[tuple[float, int]] = field(default_factory=list)
+    phase_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    spans: dict[tuple[str, int], list[tuple[str, float, float]]] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Told of a run as it goes on: progress display, metric files."""
+
+    def update(self, snapshot: Snapshot) -> None: ...
+
+
+class Aggregator:
+    """Merges every replica's telemetry; counters ``env_steps`` and ``updates`` drive the run's end."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.episodes = 0
+        self.restarts = 0
+        self.row = 0  # snapshots taken
+        self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._records: dict[str, tuple[float, int]] = {}
+        self._tallies: dict[str, dict[int, int]] = {}
+        self._new_episodes: list[tuple[float, int]] = []
+        self._phases: dict[str, dict[str, float]] = {}
+        self._role_seconds: dict[str, float] = {}
+        self._phase_seconds: dict[str, dict[str, float]] = {}
+        self._spans: dict[tuple[str, int], list[tuple[str, float, float]]] = {}
+        self._start = self._last = time.monotonic()
+        self._last_counts = (0, 0)
+
+    def add(self, role: str, telemetry: Telemetry, index: int = 0) -> None:
+        for name, n in telemetry.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + n
+        for name, (value, n) in telemetry.records.items():
+            total, seen = self._records.get(name, (0.0, 0))
+            self._records[name] = (total + value, seen + n)
+        for name, tally in telemetry.tallies.items():
+            merged = self._tallies.setdefault(name, {})
+            for number, n in tally.items():
+                merged[number] = merged.get(number, 0) + n
+        for booked in (self._phases.setdefault(role, {}), self._phase_seconds.setdefault(role, {})):
+            for name, seconds in telemetry.phases.items():
+                booked[name] = booked.get(name, 0.0) + seconds
+        if telemetry.spans:
+            self._spans.setdefault((role, index), []).extend(telemetry.spans)
+        self._role_seconds[role] = self._role_seconds.get(role, 0.0) + telemetry.seconds
+        self._window.extend(telemetry.episodes)
+        self._new_episodes.extend(telemetry.episodes)
+        self.episodes += len(telemetry.episodes)
+
+    @property
+    def steps(self) -> int:
+        return self.counts.get("env_steps", 0)
+
+    @property
+    def updates(self) -> int:
+        return self.counts.get("updates", 0)
+
+    @property
+    def seconds(self) -> float:
+        """Of training: a resumed run goes on from where it was saved."""
+        return time.monotonic() - self._start
+
+    @property
+    def changed(self) -> bool:
+        """Whether the run has moved since the last snapshot."""
+        return self._last_counts != (self.steps, self.updates) or self.row == 0
+
+    @property
+    def episode_return(self) -> float:
+        """Mean return of the last 100 episodes; nan before the first."""
+        return float(np.mean([r for r, _ in self._window])) if self._window else float("nan")
+
+    @property
+    def full_window(self) -> bool:
+        return len(self._window) == WINDOW
+
+    def ended(self, stop: Stop) -> str:
+        """Why a run ends now: the name of the limit it reached, or "" if it goes on."""
+        if stop.steps is not None and self.steps >= stop.steps:
+            return "steps"
+        if stop.updates is not None and self.updates >= stop.updates:
+            return "updates"
+        if stop.seconds is not None and self.seconds >= stop.seconds:
+            return "seconds"
+        if stop.episode_return is not None and self.full_window and self.episode_return >= stop.episode_return:
+            return "episode_return"
+        return ""
+
+    def snapshot(self, fill: dict[str, float] | None = None, memory: int = 0) -> Snapshot:
+        """The figures since the last snapshot; resets the per-interval ones."""
+        now = time.monotonic()
+        interval = max(now - self._last, 1e-9)
+        steps, updates = self._last_counts
+        self.row += 1
+        out = Snapshot(
+            row=self.row,
+            seconds=now - self._start,
+            steps=self.steps,
+            updates=self.updates,
+            step_rate=(self.steps - steps) / interval,
+            update_rate=(self.updates - updates) / interval,
+            episode_return=self.episode_return,
+            episode_length=float(np.mean([n for _, n in self._window])) if self._window else float("nan"),
+            episodes=self.episodes,
+            counts=dict(self.counts),
+            records={name: total / n for name, (total, n) in self._records.items() if n},
+            shares={
+                role: {name: s / max(self._role_seconds[role], 1e-9) for name, s in phases.items()}
+                for role, phases in self._phases.items()
+            },
+            fill=fill or {},
+            restarts=self.restarts,
+            memory=memory,
+            new_episodes=self._new_episodes,
+            phase_seconds={role: dict(phases) for role, phases in self._phase_seconds.items()},
+            spans=self._spans,
+        )
+        for name, tally in self._tallies.items():
+            out.records |= {f"{name}_{suffix}": quantile(tally, q) for suffix, q in QUANTILES}
+        self._last, self._last_counts = now, (self.steps, self.updates)
+        self._records, self._tallies, self._new_episodes = {}, {}, []
+        self._phases, self._role_seconds, self._spans = {}, {}, {}
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run goes on from (plain JSON data), the figures since the last snapshot too."""
+        return {
+            "counts": dict(self.counts),
+            "episodes": self.episodes,
+            "restarts": self.restarts,
+            "row": self.row,
+            "seconds": self.seconds,
+            "window": [list(e) for e in self._window],
+            "records": {name: list(r) for name, r in self._records.items()},
+            "tallies": {name: [list(pair) for pair in t.items()] for name, t in self._tallies.items()},
+            "new_episodes": [list(e) for e in self._new_episodes],
+            "last_counts": list(self._last_counts),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.counts = dict(state["counts"])
+        self.episodes, self.restarts, self.row = state["episodes"], state["restarts"], state["row"]
+        self._window = deque(((r, n) for r, n in state["window"]), maxlen=WINDOW)
+        self._records = {name: (total, n) for name, (total, n) in state["records"].items()}
+        self._tallies = {name: dict(pairs) for name, pairs in state["tallies"].items()}
+        self._new_episodes = [(r, n) for r, n in state["new_episodes"]]
+        steps, updates = state["last_counts"]
+        self._last_counts = (steps, updates)
+        self._last = time.monotonic()
+        self._start = self._last - state["seconds"]
+
+
+def quantile(tally: Mapping[int, int], q: float) -> float:
+    """The smallest value that at least a share ``q`` of what was tallied does not exceed."""
+    left = q * sum(tally.values())
+    for value in sorted(tally):
+        left -= tally[value]
+        if left <= 0:
+            return float(value)
+    return float(max(tally))

@@ -1,0 +1,135 @@
+"""Every name in the metric files: ``python -m shoal.metering.glossary`` prints docs/metrics.md."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """``by``: who records it."""
+
+    name: str
+    unit: str
+    by: str
+    meaning: str
+
+
+ROW = (
+    Entry("row", "", "runtime", "number of the row, from 1: the same number is the same moment in all files"),
+    Entry("steps", "agent steps", "actor", "over all actors, without autoreset rows (the counter `env_steps`)"),
+)
+TRAINING = (
+    Entry("updates", "updates", "learner", "calls of the learner's `update`; one for all passes of PPO"),
+    Entry("episodes", "episodes", "actor", "finished so far"),
+    Entry("episode_return", "reward", "actor", "mean raw (unclipped) return of the last 100 episodes"),
+    Entry("episode_length", "agent steps", "actor", "mean length of these"),
+)
+LEARNING = (
+    Entry("policy_lag_p50", "updates", "learner; actor (dqn, apex-dqn)", "median of how much older than the learner's "
+          "newest parameters those were that acted: per trajectory when it is learned from; with a replay, per unroll "
+          "when its last step is taken"),
+    Entry("policy_lag_p95", "updates", "as above", "its 95th percentile"),
+    Entry("policy_lag_max", "updates", "as above", "its maximum"),
+    Entry("loss", "", "learner (dqn, apex-dqn, impala)", "what is minimised, over the batch"),
+    Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping"),
+    Entry("learning_rate", "", "learner", "of this update"),
+    Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
+          "ten in a row end the run"),
+    Entry("q_mean", "return", "learner (dqn, apex-dqn)", "mean Q-value of the batch's actions, every tenth update"),
+    Entry("td_error", "return", "learner (dqn, apex-dqn)", "mean absolute TD error, unclipped, every tenth update"),
+    Entry("replay_size", "transitions", "learner (dqn, apex-dqn)", "that can be sampled"),
+    Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn)", "drawn per transition inserted beyond the first "
+          "`min_replay`, since the start"),
+    Entry("policy_loss", "", "learner (impala, recurrent-ppo)", "the policy's part; its size says little, as "
+          "advantages change"),
+    Entry("value_loss", "return²", "learner (impala, recurrent-ppo)", "half the squared error of the values"),
+    Entry("entropy", "nats", "learner (impala, recurrent-ppo)", "of the current policy (impala: at the trajectories' "
+          "last steps), summed over parts of an action"),
+    Entry("rho", "", "learner (impala)", "mean of π/μ before the clip; 1 without lag"),
+    Entry("kl", "nats", "learner (recurrent-ppo)", "mean(ρ − 1 − log ρ), an estimate of KL(old, new) that is never "
+          "negative"),
+    Entry("clip_fraction", "share", "learner (recurrent-ppo)", "of ratios outside 1 ± ε"),
+    Entry("ratio_error", "", "learner (recurrent-ppo)", "largest absolute ρ − 1 on the first minibatch: 0 up to "
+          "rounding, or masks, states or statistics are wrong"),
+    Entry("minibatches", "gradient steps", "learner (recurrent-ppo)", "in this update; fewer after an early stop by "
+          "`target_kl`"),
+    Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
+)  # fmt: skip
+PERFORMANCE = (
+    Entry("seconds", "s", "runtime", "of training; a resumed run goes on from where it was saved"),
+    Entry("steps_per_second", "agent steps/s", "runtime", "since the row before"),
+    Entry("updates_per_second", "updates/s", "runtime", "since the row before"),
+    Entry("memory", "bytes", "runtime", "of all processes together, shared pages once (PSS); read every five seconds"),
+    Entry("restarts", "", "runtime (local)", "replicas restarted after a failure"),
+    Entry("fill/CHANNEL", "share", "runtime", "of a queue's slots in use; of a replay, its input slots (local)"),
+    Entry("time/ROLE/PHASE", "share", "runtime", "of a role's wall time spent in a phase, over its replicas"),
+)
+EPISODES = (
+    Entry("return", "reward", "actor", "raw (unclipped)"),
+    Entry("length", "agent steps", "actor", ""),
+)
+PHASES = (
+    Entry("env", "", "actor", "stepping environments"),
+    Entry("inference", "", "actor", "choosing actions"),
+    Entry("unroll", "", "actor", "writing observations, actions and rewards into the message"),
+    Entry("params", "", "actor", "copying new parameters in"),
+    Entry("batch", "", "learner", "taking messages from the channel and joining them"),
+    Entry("learn", "", "learner", "the update, and reading its metrics"),
+    Entry("publish", "", "learner", "copying parameters out"),
+    Entry("insert", "", "replay", "adding unrolls to the table (serial: in the actor's time)"),
+    Entry("sample", "", "replay", "drawing and gathering a batch"),
+    Entry("priorities", "", "replay", "writing priorities back"),
+    Entry("evaluate", "", "evaluator", "playing an evaluation"),
+    Entry("wait:rest", "", "evaluator", "nothing to do, or its share of the processors is used up (local)"),
+    Entry("checkpoint", "", "learner", "fixing its state for a checkpoint, which another process then writes (local)"),
+    Entry("wait:CHANNEL", "", "any", "blocked on a channel: full, empty, held back by the ratio, or nothing newer "
+          "(local)"),
+    Entry("wait:turn", "", "any", "while other roles step (serial)"),
+    Entry("start", "", "any", "from the start of the process to the first step: imports, environments, networks"),
+    Entry("other", "", "any", "what no phase covers"),
+)  # fmt: skip
+
+_HEAD = """\
+# Metrics
+
+<!-- Generated by `python -m shoal.metering.glossary > docs/metrics.md`; edit shoal/metering/glossary.py. -->
+
+A run writes `metrics.csv`, `performance.csv` and `episodes.csv`, and the same rows as `metrics.jsonl` and
+`performance.jsonl`. What is in `metrics` and `episodes` follows from the training alone: two serial runs write the same
+bytes. What a clock says is in `performance`. `row` joins them; `shoal.records.metric_files.read_curve(run)` does so.
+
+A row is written every half second (local; in a run of more than an hour, every 7,200th of its length) or every 1,000
+steps (serial), and at the end. Means are over what was recorded since the row before; a cell is empty where nothing
+was. A role records a metric of your own with one line, `ctx.metrics.record("name", value)`: it becomes a column.
+"""
+_PHASES = """
+A role is in exactly one phase at any moment, so its phases add up to its wall time. Shoal calls a run *actor-bound*
+(`env`, `unroll`, `params`), *inference-bound*, *replay-bound* (`insert`, `sample`, `priorities`) or *learner-bound*
+(`batch`, `learn`, `publish`): the role that waits least sets the pace, and the kind of work that takes most of its time
+names the bottleneck.
+"""
+SECTIONS: tuple[tuple[str, str, tuple[Entry, ...]], ...] = (
+    ("In every file", "", ROW),
+    ("metrics: of every run", "", TRAINING),
+    ("metrics: of learning", "", LEARNING),
+    ("performance", "", PERFORMANCE),
+    ("episodes", "One row per finished episode.", EPISODES),
+    ("Phases", _PHASES.strip(), PHASES),
+)
+
+
+def page() -> str:
+    """docs/metrics.md."""
+    out = [_HEAD]
+    for title, text, entries in SECTIONS:
+        out.append(f"## {title}\n")
+        if text:
+            out.append(text + "\n")
+        out += ["| name | unit | recorded by | is |", "| --- | --- | --- | --- |"]
+        out += [f"| `{e.name}` | {e.unit} | {e.by} | {e.meaning} |" for e in entries]
+        out.append("")
+    return "\n".join(out).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,244 @@
+"""Writes a policy as a small directory that is used without Shoal: ONNX, TorchScript or safetensors."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces as gs
+from torch import Tensor
+
+from shoal.algos.actor_critic import ActorCritic
+from shoal.algos.q_learning import QNetwork
+from shoal.api import Observation, ShoalError, UsageError
+from shoal.policy import Policy
+from shoal.policy.export_module import PolicyModule
+
+FORMAT = 1
+FILES = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
+EXAMPLES = 64  # rows of example.npz
+TOLERANCE = 1e-5  # of the written model on the examples, absolute, or relative where a value is above 1
+
+
+def export(policy: Policy, to: str, out: Path, about: dict[str, Any] | None = None) -> Path:
+    """Write ``out`` (a new directory): the model in float32, ``model.json``, which says how to use it, and
+    ``example.npz``, inputs with the outputs they must give. ``about``: facts to put into ``model.json``.
+
+    Raises UsageError for an unknown format, a directory that holds something, or a policy whose network is of the
+    user's own kind; ShoalError if the written model gives other numbers than the policy.
+    """
+    if to not in FILES:
+        raise UsageError(f"unknown format '{to}': expected one of {', '.join(FILES)}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"'{out}' exists and is not empty")
+    module, example = policy_module(policy), _example(policy, EXAMPLES)
+    write = {"onnx": _onnx, "torchscript": _torchscript, "safetensors": _safetensors}[to]
+    if to == "onnx":
+        _require_onnx()
+    out.mkdir(parents=True, exist_ok=True)
+    _run(module, example)  # of an LSTM, torch's first call in a process is now and then off by 3e-5 in its first row
+    outputs = _run(module, example)
+    write(module, tuple(t[:2] for t in example), out / FILES[to])
+    _check(to, out / FILES[to], module, example, outputs)
+    facts = {"format": FORMAT, "file": FILES[to], **(about or {}), **describe(policy, module, example, outputs)}
+    (out / "model.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    named: dict[str, Any] = {f"input:{n}": t.numpy() for n, t in zip(module.inputs(), example, strict=True)}
+    named |= {f"output:{n}": t.numpy() for n, t in zip(module.outputs(), outputs, strict=True)}
+    np.savez(out / "example.npz", **named)
+    return out
+
+
+def policy_module(policy: Policy) -> PolicyModule:
+    """The policy's network in float32, whatever it was trained in."""
+    nets = getattr(policy.agent, "nets", None)
+    if not isinstance(nets, (ActorCritic, QNetwork)):
+        raise UsageError("only policies with Shoal's own networks (ActorCritic, QNetwork) can be exported")
+    nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
+    for name, tensor in nets.state_dict(keep_vars=True).items():
+        tensor.data = policy.params[name].cpu().clone()  # an agent may hold its own rounded
+    nets.precision, nets.device = "fp32", "cpu"
+    return PolicyModule(nets, list(policy.spec.observations), policy.codec.action_space).eval()
+
+
+def describe(
+    policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], outputs: list[Tensor]
+) -> dict[str, Any]:
+    """What ``model.json`` says of inputs, outputs, and how they relate to the environment."""
+    spaces = dict(_leaf_spaces(policy.codec.observation_space, "obs", []))
+    inputs = []
+    for name, tensor in zip(module.inputs(), example, strict=True):
+        entry: dict[str, Any] = {"name": name, **_array(tensor)}
+        if name in spaces:
+            path, space = spaces[name]
+            entry |= {"path": path, "space": str(space), "from": _conversion(space, policy.spec.observations[name])}
+        else:
+            entry["from"] = _FROM.get(name, "output `next/" + name.removeprefix("state/") + "` of the step before")
+        inputs.append(entry)
+    return {
+        "environment": policy.cfg.env,
+        "observation_space": str(policy.codec.observation_space),
+        "action_space": str(policy.codec.action_space),
+        "inputs": inputs,
+        "outputs": [{"name": n, **_array(t)} for n, t in zip(module.outputs(), outputs, strict=True)],
+        "recurrent": bool(module.state_names),
+        "action": "`action` is the best guess, as the environment takes it (a batch of them). " + _sampling(module),
+        "normaliser": "inside the model" if len(getattr(module.nets, "norms", ())) else "none",
+    }
+
+
+_FROM = {
+    "first": "true for the first observation of an episode: the state is then taken as zero",
+    "obs/last_action": "zeros at an episode's first observation; then the action before: of a discrete space its index "
+    "from 0, of a Box the flat, unclipped values",
+    "obs/last_reward": "0 at an episode's first observation; then the reward of the step before, as used in training",
+}
+
+
+def _array(tensor: Tensor) -> dict[str, Any]:
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": ["batch", *tensor.shape[1:]]}
+
+
+def _sampling(module: PolicyModule) -> str:
+    if module.q_learning:
+        return "`q` are the action values it is the argmax of."
+    if isinstance(module.space, gs.Box):
+        return "To draw one: mean + exp(log_std) * noise from N(0, 1), reshaped and clipped to the space."
+    if isinstance(module.space, gs.Discrete):
+        return "To draw one: softmax(logits), plus the space's start."
+    sizes = module.nets.dist.sizes  # type: ignore[union-attr]
+    return f"To draw one: a softmax over each part of the logits, of {sizes} values in this order."
+
+
+def _leaf_spaces(space: Any, name: str, path: list[Any]) -> Iterator[tuple[str, tuple[list[Any], Any]]]:
+    """(flat name, (keys that lead to it in the environment's observation, its space))."""
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        parts = space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces)
+        for key, sub in parts:
+            yield from _leaf_spaces(sub, f"{name}/{key}", [*path, key])
+    else:
+        yield name, (path, space)
+
+
+def _conversion(space: Any, leaf: Observation) -> str:
+    if isinstance(space, gs.Discrete):
+        return f"minus {space.start}, as [1]" if space.start else "as [1]"
+    if isinstance(space, (gs.MultiDiscrete, gs.MultiBinary)) or leaf.kind == "one_hot":
+        start = np.ravel(getattr(space, "start", 0)).tolist()
+        return "flattened" + (f", minus {start}" if any(start) else "")
+    if leaf.kind == "image" and tuple(space.shape) != leaf.shape:
+        return {
+            2: "[H, W] with a first axis added",
+            3: "[H, W, C] turned to [C, H, W]",
+            4: "[S, H, W, C] turned to [S, C, H, W] and its first two axes joined",
+        }[len(space.shape)]
+    return "as it is"
+
+
+# --------------------------------------------------------------------------------------- formats
+def _torchscript(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TorchScript is deprecated; what is traced is checked below
+        torch.jit.save(torch.jit.trace(module, example, check_trace=False), str(path))  # type: ignore[no-untyped-call]
+
+
+def _onnx(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
+    batch = torch.export.Dim("batch")
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module, example, dynamo=True, verbose=False, input_names=module.inputs(), output_names=module.outputs(),
+            dynamic_shapes=(tuple({0: batch} for _ in example),),
+        )  # fmt: skip
+    assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # stack traces, with this machine's paths
+    program.save(str(path))
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise UsageError("exporting to ONNX needs onnx and onnxscript: pip install 'shoal[onnx]'") from None
+
+
+def _safetensors(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({k: v.contiguous() for k, v in module.nets.state_dict().items()}, path)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without the log's warnings (that torchvision is not installed)."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# ----------------------------------------------------------------------------------------- check
+def _example(policy: Policy, rows: int) -> tuple[Tensor, ...]:
+    """Inputs of the right kinds: drawn at random, states of a network that has run for a step."""
+    rng = np.random.default_rng(0)
+    out: list[Tensor] = []
+    array: np.ndarray
+    for leaf in policy.spec.observations.values():
+        if leaf.kind == "one_hot":
+            array = np.stack([rng.integers(0, n, rows) for n in leaf.size], -1).reshape(rows, *leaf.shape)
+        elif leaf.kind == "image":
+            array = rng.integers(0, 256, (rows, *leaf.shape))
+        else:
+            array = rng.normal(size=(rows, *leaf.shape))
+        out.append(torch.from_numpy(array.astype(leaf.dtype)))
+    state = policy.agent.initial_state(rows)
+    if state:
+        first = torch.from_numpy(rng.random(rows) < 0.25)
+        out += [first, *(torch.from_numpy(rng.uniform(-1, 1, v.shape).astype(np.float32)) for v in state.values())]
+    return tuple(out)
+
+
+@torch.no_grad()
+def _run(module: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return list(module(*inputs))
+
+
+def _check(to: str, path: Path, module: PolicyModule, inputs: tuple[Tensor, ...], expected: list[Tensor]) -> None:
+    """Load what was written and compare, with other batch sizes than it was made with."""
+    if to == "safetensors":
+        return
+    if to == "torchscript":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded: Any = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        found = [_run(loaded, tuple(t[:n] for t in inputs)) for n in (1, EXAMPLES)]
+    else:
+        try:
+            import onnxruntime
+        except ImportError:
+            return
+        session = onnxruntime.InferenceSession(str(path))
+        found = []
+        for n in (1, EXAMPLES):
+            feed = {name: t[:n].numpy() for name, t in zip(module.inputs(), inputs, strict=True)}
+            found.append([torch.from_numpy(np.asarray(a)) for a in session.run(module.outputs(), feed)])
+    for outputs in found:
+        for name, got, want in zip(module.outputs(), outputs, expected, strict=True):
+            want = want[: len(got)]
+            if name == "action" and got.dtype == torch.int64:
+                continue  # of two values equal up to rounding either may win
+            if not torch.allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE):
+                error = float((got - want).abs().max())
+                raise ShoalError(f"'{path}' gives other numbers than the policy: '{name}' differs by {error:.3g}")

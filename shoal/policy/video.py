@@ -1,0 +1,83 @@
+"""Films a policy: an MP4 file of one whole episode."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.api import ShoalError, UsageError
+from shoal.envs.film import film
+from shoal.policy.policy import Policy, evaluation_options
+from shoal.roles.evaluator import Episodes
+
+SMALL = 300  # pixels: lower pictures (Atari's) are enlarged
+
+
+def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True) -> float:
+    """Plays one episode and writes it to ``path`` (.mp4); returns its raw return.
+
+    Raises UsageError if the environment gives no pictures or there is no ffmpeg, ShoalError if that fails.
+    """
+    if path.suffix != ".mp4":
+        raise UsageError(f"a video's name ends in .mp4, found '{path.name}'")
+    if not path.parent.is_dir():
+        raise UsageError(f"no such directory: '{path.parent}'")
+    program = _ffmpeg()
+    env, picture, rate = film(policy.cfg.env, seed, evaluation_options(policy.cfg))
+    try:
+        episodes = Episodes(env, policy.fresh_agent(seed), 1, seed, greedy)
+        _encode(program, _play(episodes, picture), rate, path)
+        return episodes.flat()[0]
+    finally:
+        env.close()
+
+
+def _encode(program: str, frames: Iterator[np.ndarray], rate: float, path: Path) -> None:
+    first = next(frames)
+    size = f"{first.shape[1]}x{first.shape[0]}"
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{rate:g}", "-i", "-"]
+    target = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", str(path)]
+    command = [program, "-y", "-loglevel", "error", *source, *target]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stderr is not None
+        try:
+            for frame in itertools.chain([first], frames):
+                process.stdin.write(frame.tobytes())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it says why
+        said = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode:
+        raise ShoalError(f"ffmpeg could not write '{path}': {said.splitlines()[-1] if said else process.returncode}")
+
+
+def _play(episodes: Episodes, picture: Any) -> Iterator[np.ndarray]:
+    """Every state's picture, enlarged by a whole number if it is small, its sides even (as H.264 wants them)."""
+    yield _fit(picture())
+    while not episodes.done:
+        episodes.step()
+        yield _fit(picture())
+
+
+def _fit(frame: np.ndarray) -> np.ndarray:
+    times = max(1, -(-SMALL // frame.shape[0]))
+    frame = frame.repeat(times, 0).repeat(times, 1)
+    h, w = frame.shape[:2]
+    return np.ascontiguousarray(np.pad(frame, ((0, h % 2), (0, w % 2), (0, 0))))
+
+
+def _ffmpeg() -> str:
+    """The program's path: the system's own, or the one in imageio-ffmpeg."""
+    if (found := shutil.which("ffmpeg")) is not None:
+        return found
+    try:
+        import imageio_ffmpeg
+    except ImportError:
+        raise UsageError("a video needs ffmpeg: install it, or pip install 'shoal[video]'") from None
+    return str(imageio_ffmpeg.get_ffmpeg_exe())

@@ -1,0 +1,3 @@
+"""A program: roles wired by channels as plain data, validated and counted before it runs; and its pictures."""
+
+from shoal.program.program import Program as Program

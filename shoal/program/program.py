@@ -1,0 +1,133 @@
+"""A program: roles wired by channels. Plain data, so it can be validated, drawn and counted before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from shoal.api import Channel, Port, RoleSpec, WiringError, spec_nbytes
+
+
+@dataclass
+class Program:
+    """A system's topology. ``channel`` and ``role`` add to it; nothing runs until a runtime launches it."""
+
+    name: str
+    channels: dict[str, Channel] = field(default_factory=dict)
+    roles: list[RoleSpec] = field(default_factory=list)
+
+    def channel(self, channel: Channel) -> Channel:
+        """Add a channel; returns it, so that its ``writer()`` and ``reader()`` ends can be given to roles."""
+        if channel.name in self.channels:
+            raise WiringError(f"{self.name}: two channels are called '{channel.name}'")
+        self.channels[channel.name] = channel
+        return channel
+
+    def role(
+        self,
+        name: str,
+        make: Any,
+        *,
+        replicas: int = 1,
+        on_failure: Literal["stop", "restart", "ignore"] = "stop",
+        threads: int = 1,
+        device: str = "cpu",
+        background: bool = False,
+        memory: int = 0,
+        **ports: Port,
+    ) -> None:
+        """Add ``replicas`` of a role; ``make(ctx, **ports)`` builds each inside its process."""
+        if any(r.name == name for r in self.roles):
+            raise WiringError(f"{self.name}: two roles are called '{name}'")
+        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device, background, memory))
+
+    def include(self, other: Program, prefix: str) -> None:
+        """Add every channel and role of ``other``, each name prefixed by ``prefix/``."""
+        renamed = {c.name: replace(c, name=f"{prefix}/{c.name}") for c in other.channels.values()}
+        for channel in renamed.values():
+            self.channel(channel)
+        for role in other.roles:
+            ports = {k: replace(p, channel=renamed[p.channel.name]) for k, p in role.ports.items()}
+            self.roles.append(replace(role, name=f"{prefix}/{role.name}", ports=ports))
+
+    def ends(self, channel: Channel, direction: str) -> list[tuple[RoleSpec, Port]]:
+        """The (role, port) pairs at one end of a channel."""
+        return [
+            (role, port)
+            for role in self.roles
+            for port in role.ports.values()
+            if port.channel.name == channel.name and port.direction == direction
+        ]
+
+    def writers(self, channel: Channel) -> int:
+        """Number of replicas that write a channel."""
+        return sum(role.replicas for role, _ in self.ends(channel, "write"))
+
+    def validate(self) -> None:
+        """Raise WiringError for a program that cannot run."""
+        for role in self.roles:
+            if role.replicas < 1:
+                raise WiringError(f"{self.name}: role '{role.name}' has {role.replicas} replicas, expected at least 1")
+            for key, port in role.ports.items():
+                if self.channels.get(port.channel.name) != port.channel:
+                    raise WiringError(
+                        f"{self.name}: port '{key}' of role '{role.name}' uses channel '{port.channel.name}', "
+                        "which is not part of the program"
+                    )
+        for channel in self.channels.values():
+            self._validate_channel(channel)
+
+    def _validate_channel(self, channel: Channel) -> None:
+        where = f"{self.name}: channel '{channel.name}'"
+        writers, readers = self.ends(channel, "write"), self.ends(channel, "read")
+        if not writers or not readers:
+            raise WiringError(f"{where} has no {'writer' if not writers else 'reader'}")
+        if channel.capacity < 1:
+            raise WiringError(f"{where} has capacity {channel.capacity}, expected at least 1 item")
+        reading = sum(role.replicas for role, _ in readers)
+        if channel.kind == "params" and self.writers(channel) != 1:
+            raise WiringError(f"{where} has {self.writers(channel)} writers; parameters have exactly one")
+        if channel.kind == "replay":
+            self._validate_replay(channel, reading)
+        if channel.kind == "queue":
+            if reading > self.writers(channel):
+                raise WiringError(f"{where} has {reading} readers but only {self.writers(channel)} writers")
+            for role, port in readers:
+                held = channel.capacity * (self.writers(channel) // reading)
+                if not port.each and port.count > held:
+                    raise WiringError(
+                        f"{where} holds {held} items for each reader, but role '{role.name}' reads {port.count}"
+                    )
+
+    def _validate_replay(self, channel: Channel, reading: int) -> None:
+        from shoal.replay.limiter import check
+
+        where = f"{self.name}: channel '{channel.name}'"
+        if channel.table is None:
+            raise WiringError(f"{where} is a replay without a table")
+        if reading != 1:
+            raise WiringError(f"{where} has {reading} readers; a replay lives with exactly one")
+        ((_, port),) = self.ends(channel, "read")
+        if "reward" not in channel.spec:
+            raise WiringError(f"{where} needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
+        steps = channel.spec["reward"].shape
+        try:
+            check(channel.ratio, port.count, steps[0] * steps[1])
+        except WiringError as error:
+            raise WiringError(f"{where}: {error}") from None
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of each channel, over all its buffers, and of each role's own; counted without allocating anything."""
+        out: dict[str, int] = {}
+        for channel in self.channels.values():
+            item = spec_nbytes(channel.spec)
+            if channel.kind == "params":
+                out[channel.name] = 2 * item
+            else:
+                out[channel.name] = item * channel.capacity * max(1, self.writers(channel))
+            if channel.table is not None:
+                out[channel.name] += channel.table.nbytes(channel.spec, self.writers(channel))
+        for role in self.roles:
+            if role.memory:  # a role may be called like a channel
+                out[role.name] = out.get(role.name, 0) + role.memory * role.replicas
+        return out

@@ -1,0 +1,1 @@
+"""Every file of a run, written and read: metrics, logs, checkpoints, evaluations, the directory itself."""

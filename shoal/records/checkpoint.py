@@ -1,0 +1,272 @@
+"""The checkpoints of a run: ``RUN/checkpoints/STEPS/``, each complete or not there at all.
+
+A checkpoint is written into a hidden folder beside the others, brought onto the disk, and renamed. ``manifest.json`` is
+written last and lists every file with its size and hash. Only a folder that matches its manifest is ever read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.api import Channel, ShoalError, Tensors, WiringError
+from shoal.metering.aggregator import Aggregator
+from shoal.program import Program
+from shoal.records import checkpoint_state as state_files
+from shoal.records.checkpoint_state import Packed, Written
+
+FORMAT = 1
+FOLDER = "checkpoints"
+RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
+SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
+_NAME = re.compile(r"\d{12,}(\.\d+)?")
+_MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
+
+log = logging.getLogger("shoal.runtime")
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When and how a run is saved into ``folder``.
+
+    every: seconds between two checkpoints; 0: only at the end. replay_bytes: replays that may grow beyond this size are
+    left out. keep: checkpoints that are kept. launch: how often the run was resumed.
+    """
+
+    folder: Path
+    every: float = 300.0
+    replay_bytes: float = 8e9
+    keep: int = 2
+    launch: int = 0
+
+    def leaves_out(self, channel: Channel, writers: int) -> bool:
+        """Whether the contents of a replay are too large to be saved."""
+        return channel.table is not None and channel.table.nbytes(channel.spec, writers) > self.replay_bytes
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint: its folder and manifest."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def steps(self) -> int:
+        return int(self.manifest["steps"])
+
+    def has(self, part: str) -> bool:
+        return f"{part}.json" in self.manifest["files"]
+
+    def read(self, part: str) -> Any:
+        if not self.has(part):
+            raise ShoalError(
+                f"the checkpoint '{self.path}' has no part '{part}', only {sorted(self.manifest['files'])}"
+            )
+        try:
+            return state_files.read(self.path, part)
+        except Exception as error:  # whatever its readers say to a file that is something else
+            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' cannot be read: {error}") from error
+
+    def check_fits(self, program: Program) -> None:
+        """ShoalError that says what differs between the program that was saved and this one."""
+        was, now = self.manifest["program"], shape_of(program)
+        lines = list(_differences(was, now))
+        if lines:
+            told = "\n".join(f"  {line}" for line in lines)
+            raise ShoalError(f"the checkpoint '{self.path}' does not fit this program:\n{told}")
+
+    @contextlib.contextmanager
+    def fitting(self, part: str) -> Iterator[None]:
+        """Whoever cannot load the state it is given becomes a ShoalError that names the part."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, WiringError) as error:
+            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {error}") from error
+
+
+def facts(saving: Saving, program: Program, run: Aggregator) -> dict[str, Any]:
+    """What the manifest says beside the files."""
+    return {
+        "steps": run.steps,
+        "updates": run.updates,
+        "seconds": round(run.seconds, 3),
+        "row": run.row,
+        "launch": saving.launch,
+        "program": shape_of(program),
+    }
+
+
+def shape_of(program: Program) -> dict[str, Any]:
+    """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items."""
+    channels = program.channels.values()
+    return {
+        "roles": {role.name: role.replicas for role in program.roles},
+        "channels": {c.name: {k: f"{f.dtype} {list(f.shape)}" for k, f in c.spec.items()} for c in channels},
+    }
+
+
+def _differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in [*was, *(k for k in now if k not in was)]:
+            yield from _differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))
+    elif was != now:
+        yield f"{where}: saved {_show(was)}, now {_show(now)}"
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else "something" if isinstance(value, dict) else str(value)
+
+
+def part(kind: str, name: str, index: int | None = None) -> str:
+    """The name of a part: of a ``role`` (of one of its replicas), a ``channel``, or its ``params``."""
+    return f"{kind}-{name.replace('/', '.')}" + ("" if index is None else f"-{index}")
+
+
+# ---------------------------------------------------------------------------------------- writing
+def begin(saving: Saving, number: int) -> Path:
+    """The hidden folder for the parts of this launch's checkpoint ``number``; every replica that saves finds it."""
+    path = saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
+    for each in (saving.folder, path):
+        each.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
+    """Write parts; their files. OSError, before anything is written, if they do not fit onto the disk."""
+    needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE, shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
+    out: dict[str, Written] = {}
+    for name, packed in parts.items():
+        out |= state_files.write(packed, folder, name)
+    return out
+
+
+def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts: Mapping[str, Any]) -> Path:
+    """Make a checkpoint of the parts in ``temporary``, and forget the oldest. ``facts``: ``steps`` and what else the
+    manifest shall say."""
+    manifest = {"format": FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
+    with open(temporary / _MANIFEST, "w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=2)
+        state_files.sync(file)
+    _sync_folder(temporary)
+    steps, newest = facts["steps"], _complete(saving.folder)[:1]
+    before = _order(newest[0]) if newest else (-1, 0)
+    path = saving.folder / (f"{steps:012d}" if steps != before[0] else f"{steps:012d}.{before[1] + 1}")
+    os.rename(temporary, path)
+    _sync_folder(saving.folder)
+    for old in _complete(saving.folder)[saving.keep :]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def discard(temporary: Path) -> None:
+    """Remove a folder that ``begin`` made; never anything else."""
+    if temporary.parent.name != FOLDER or not temporary.name.startswith(_TEMPORARY):
+        raise ValueError(f"'{temporary}' is not the folder of an unfinished checkpoint")
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------------------------------- reading
+def newest(folder: Path) -> Checkpoint:
+    """The newest checkpoint that matches its manifest. A damaged one is named, set aside and passed over.
+
+    ShoalError if there is none, or if the newest was written in a format that this version does not read.
+    """
+    damaged = 0
+    for path in _complete(folder):
+        try:
+            return _verified(path)
+        except _Damaged as error:
+            damaged += 1
+            log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
+            os.rename(path, folder / f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}")
+    why = f"all {damaged} are damaged" if damaged else "none was completed"
+    raise ShoalError(f"'{folder.parent}' has no checkpoint to resume from: {why}")
+
+
+def completed(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from, should it not be damaged."""
+    return bool(_complete(folder))
+
+
+def clean(folder: Path) -> None:
+    """Remove what a killed run left unfinished; only the run that owns the directory may do this."""
+    for path in folder.glob(f"{_TEMPORARY}*") if folder.is_dir() else ():
+        discard(path)
+
+
+def newest_params(folder: Path, channel: str) -> tuple[int, Tensors] | None:
+    """(updates, parameters) of the newest checkpoint in which they are whole; None if there is none."""
+    name = part("params", channel)
+    for path in _complete(folder):
+        try:
+            checkpoint = _verified(path, only=name)
+        except _Damaged as error:
+            log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
+            continue
+        if checkpoint.has(name):
+            return int(checkpoint.manifest["updates"]), checkpoint.read(name)["tensors"]
+    return None
+
+
+class _Damaged(Exception):
+    """What does not match the manifest."""
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Folders with a manifest, newest first."""
+    if not folder.is_dir():
+        return []
+    found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]
+    return sorted((p for p in found if (p / _MANIFEST).is_file()), key=_order, reverse=True)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    """(steps, how many with these steps came before)."""
+    steps, _, again = path.name.partition(".")
+    return int(steps), int(again or 0)
+
+
+def _verified(path: Path, only: str | None = None) -> Checkpoint:
+    """The checkpoint, every file (or those of one part) compared with the manifest."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        written, files = manifest["format"], manifest["files"]
+        counters = [manifest[name] for name in ("steps", "updates", "row", "launch")]
+        sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+    if not isinstance(written, int) or written > FORMAT:
+        raise ShoalError(f"'{path}' has format {written}, this version of shoal reads formats up to {FORMAT}")
+    if not all(isinstance(n, int) for n in counters):
+        raise _Damaged("its manifest has no counters")
+    for name, expected in sizes.items():
+        if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
+            raise _Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")
+        if only is not None and Path(name).stem != only:
+            continue
+        file = path / name
+        if file.is_symlink() or not file.is_file():
+            raise _Damaged(f"'{name}' is missing")
+        if file.stat().st_size != expected.size or state_files.hash_file(file) != expected:
+            raise _Damaged(f"'{name}' is not what was written")
+    return Checkpoint(path, manifest)

@@ -1,0 +1,33 @@
+"""What is kept of a training that diverged: the last batch, the parameters and a few facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shoal import api
+from shoal.records.metric_files import finite
+
+
+def save(error: BaseException, run_dir: Path | None) -> str:
+    """Write ``RUN/dumps/ROLE-UPDATE/`` (``tensors.safetensors``, ``facts.json``) for an ``api.Diverged``; returns a
+    sentence that names it, or "" where there is nothing to write or nowhere to write it."""
+    if not isinstance(error, api.Diverged) or run_dir is None:
+        return ""
+    from safetensors.torch import save_file
+
+    folder = (
+        run_dir
+        / "dumps"
+        / "{role}-{update}".format(**{"role": "learner", "update": 0, **error.facts}).replace("/", ".")
+    )
+    facts: dict[str, Any] = {name: finite(value) for name, value in error.facts.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in error.tensors.items()}
+        save_file(tensors, folder / "tensors.safetensors")
+        (folder / "facts.json").write_text(json.dumps({"error": str(error), **facts}, indent=2) + "\n")
+    except OSError as failure:
+        return f"The last batch could not be saved in {folder}: {failure.strerror}."
+    return f"The last batch and the parameters are saved in {folder}."

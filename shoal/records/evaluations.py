@@ -1,0 +1,100 @@
+"""What a run's evaluations leave behind: ``evaluations.csv``, and the best parameters in ``best/``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from shoal.api import Tensors
+from shoal.records.run_dir import FORMAT, read_json
+
+COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
+FILE = "evaluations.csv"
+BEST = "best"
+
+
+class Evaluations:
+    """Writes to the run directory ``path``; one writer at a time. ``channel`` names the parameters.
+
+    ``best/`` holds ``params-STEPS.safetensors`` and ``params.json``, which names that file, its steps, its version
+    and its score (mean return), and is replaced last: a reader finds one whole set of parameters, or the one before.
+    """
+
+    def __init__(self, path: Path, channel: str = "params") -> None:
+        self.path, self.channel = path, channel
+
+    def add(self, steps: int, version: int, returns: list[float], params: Tensors) -> None:
+        """Append one evaluation; its parameters become the best unless earlier ones scored higher (of equals the
+        later ones are kept)."""
+        mean, std = float(np.mean(returns)), float(np.std(returns))
+        self._append([steps, len(returns), *(f"{v:.8g}" for v in (mean, std, min(returns), max(returns)))])
+        best = self.best()
+        if best is None or mean >= best:
+            self._keep(steps, version, mean, len(returns), params)
+
+    def best(self) -> float | None:
+        """The highest mean return so far."""
+        path = self.path / BEST / "params.json"
+        return float(read_json(path, "best parameters")["score"]) if path.is_file() else None
+
+    def last(self) -> int | None:
+        """The environment steps of the last evaluation."""
+        if not (self.path / FILE).is_file():
+            return None
+        with open(self.path / FILE, newline="", encoding="utf-8") as file:
+            return max((int(row["steps"]) for row in csv.DictReader(file)), default=None)
+
+    def _append(self, row: list[object]) -> None:
+        with open(self.path / FILE, "a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if file.tell() == 0:
+                writer.writerow(COLUMNS)
+            writer.writerow(row)
+
+    def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:
+        from safetensors.torch import save_file
+
+        folder = self.path / BEST
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = f"params-{steps}.safetensors"
+        temporary = folder / f".{name}.tmp"
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in params.items()}, temporary)
+        _replace(temporary, folder / name)
+        tensors = {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}
+        facts = {
+            "format": FORMAT,
+            "steps": steps,
+            "updates": version,
+            "score": score,
+            "episodes": episodes,
+            "channels": {self.channel: {"file": name, "tensors": tensors}},
+        }
+        temporary = folder / ".params.json.tmp"
+        temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        _replace(temporary, folder / "params.json")
+        for old in folder.glob("params-*.safetensors"):
+            if old.name != name:
+                old.unlink()
+
+
+def forget_after(run_dir: Path, steps: int) -> None:
+    """Remove the evaluations beyond the checkpoint that a run goes on from: it comes there again."""
+    path = run_dir / FILE
+    if path.is_file():
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file))
+        temporary = run_dir / f".{FILE}.tmp"
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *(row for row in rows if int(row[0]) <= steps)])
+        _replace(temporary, path)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Rename after the content has reached the disk."""
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,122 @@
+"""Back ends that show metrics elsewhere: TensorBoard, Weights & Biases, MLflow. Each an extra, imported when asked for.
+
+The metric files are always written; a back end that fails is told of once and left out, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol
+
+from shoal.api import UsageError
+from shoal.metering.aggregator import Snapshot
+from shoal.records.metric_files import finite, performance_row, training_row
+
+log = logging.getLogger("shoal.runtime")
+
+
+class BackEnd(Protocol):
+    def write(self, row: Mapping[str, float], steps: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in ``RUN/tensorboard``."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(path / "tensorboard"))
+        self._writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in config.items()))
+
+    def write(self, row: Mapping[str, float], steps: int) -> None:
+        for name, value in row.items():
+            self._writer.add_scalar(name, value, steps)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Wandb:
+    """A run of the project ``shoal``; Weights & Biases' own environment variables say where."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        wandb: Any = importlib.import_module("wandb")
+        self._run = wandb.init(project="shoal", name=path.name, config=dict(config), dir=str(path))
+
+    def write(self, row: Mapping[str, float], steps: int) -> None:
+        self._run.log(dict(row), step=steps)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """A run of the experiment ``shoal``; ``MLFLOW_TRACKING_URI`` says where."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self._mlflow: Any = importlib.import_module("mlflow")
+        self._mlflow.set_experiment("shoal")
+        self._mlflow.start_run(run_name=path.name)
+        self._mlflow.log_params({name: str(value)[:250] for name, value in config.items()})
+
+    def write(self, row: Mapping[str, float], steps: int) -> None:
+        self._mlflow.log_metrics(dict(row), step=steps, synchronous=False)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+LOGGERS: dict[str, tuple[str, type[TensorBoard] | type[Wandb] | type[MLflow]]] = {  # name -> (package, class)
+    "tensorboard": ("tensorboard", TensorBoard), "wandb": ("wandb", Wandb), "mlflow": ("mlflow", MLflow),
+}  # fmt: skip
+
+
+def check(names: Sequence[str]) -> None:
+    """UsageError unless every back end is known and installed."""
+    for name in names:
+        if name not in LOGGERS:
+            near = get_close_matches(name, LOGGERS, n=1, cutoff=0.0)[0]
+            raise UsageError(f"log expects {', '.join(LOGGERS)}, found '{name}'; did you mean '{near}'?")
+        try:
+            importlib.import_module(LOGGERS[name][0])
+        except ImportError:
+            raise UsageError(f"log {name} needs a package: pip install 'shoal[{name}]'") from None
+
+
+class Logger:
+    """An observer of the run that hands its rows to one back end."""
+
+    def __init__(self, name: str, path: Path, config: Mapping[str, Any]) -> None:
+        self.name = name
+        self._back: BackEnd | None = None
+        try:
+            self._back = LOGGERS[name][1](path, config)
+        except Exception as error:  # noqa: BLE001 - whatever a back end raises: the training does not depend on it
+            self._give_up(error)
+
+    def update(self, snapshot: Snapshot) -> None:
+        if self._back is None:
+            return
+        row = training_row(snapshot) | performance_row(snapshot)
+        numbers = {name: float(value) for name, value in row.items() if name != "row" and finite(value) is not None}
+        try:
+            self._back.write(numbers, snapshot.steps)
+        except Exception as error:  # noqa: BLE001
+            self._give_up(error)
+
+    def close(self) -> None:
+        back, self._back = self._back, None
+        try:
+            if back is not None:
+                back.close()
+        except Exception as error:  # noqa: BLE001
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._back = None
+        log.warning("%s failed, nothing more is logged to it: %s: %s", self.name, type(error).__name__, error)

@@ -1,0 +1,196 @@
+"""The metric files of a run, written and read: ``metrics``, ``performance`` and ``episodes``.
+
+``metrics.*`` and ``episodes.csv`` are functions of the training alone, so that two serial runs write the same bytes;
+what a clock says is in ``performance.*``. Rows are numbered, and the same number is the same moment in all of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from shoal.api import UsageError
+from shoal.metering.aggregator import Snapshot
+
+TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
+PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
+EPISODES = ("row", "steps", "return", "length")
+
+
+class MetricFiles:
+    """Appends snapshots. ``after``: go on in the existing files behind the row of this number, and drop later ones."""
+
+    def __init__(self, directory: Path, after: int | None = None) -> None:
+        self._training = _Table(directory, "metrics", TRAINING, after)
+        self._performance = _Table(directory, "performance", PERFORMANCE, after)
+        self._episodes = _Table(directory, "episodes", EPISODES, after, jsonl=False)
+        self._tables = (self._training, self._performance, self._episodes)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._training.write(training_row(snapshot))
+        self._performance.write(performance_row(snapshot))
+        for ret, length in snapshot.new_episodes:
+            self._episodes.write({"row": snapshot.row, "steps": snapshot.steps, "return": ret, "length": length})
+
+    def close(self) -> None:
+        for table in self._tables:
+            table.close()
+
+
+def training_row(snapshot: Snapshot) -> dict[str, Any]:
+    """What a function of the training is, as one flat row; what is not known yet is left out."""
+    row: dict[str, Any] = {
+        "row": snapshot.row,
+        "steps": snapshot.steps,
+        "updates": snapshot.updates,
+        "episodes": snapshot.episodes,
+    }
+    if snapshot.episodes:
+        row |= {"episode_return": snapshot.episode_return, "episode_length": snapshot.episode_length}
+    return row | snapshot.records
+
+
+def performance_row(snapshot: Snapshot) -> dict[str, Any]:
+    """What the clock and the machine say, as one flat row."""
+    row: dict[str, Any] = {
+        "row": snapshot.row,
+        "steps": snapshot.steps,
+        "seconds": round(snapshot.seconds, 3),
+        "steps_per_second": round(snapshot.step_rate, 3),
+        "updates_per_second": round(snapshot.update_rate, 3),
+        "restarts": snapshot.restarts,
+    }
+    if snapshot.memory:
+        row["memory"] = snapshot.memory
+    row |= {f"fill/{name}": round(share, 4) for name, share in snapshot.fill.items()}
+    row |= {
+        f"time/{role}/{phase}": round(share, 4)
+        for role, phases in snapshot.shares.items()
+        for phase, share in phases.items()
+    }
+    return row
+
+
+def read_curve(run: Path) -> list[dict[str, float]]:
+    """A run's rows, training and performance joined; a row lacks what was not known then.
+
+    ``steps``, ``seconds`` and ``episode_return`` (where an episode had ended) make a learning curve.
+    """
+    performance = {row["row"]: row for row in _read(run / "performance.csv")}
+    return [{**performance.get(row["row"], {}), **row} for row in _read(run / "metrics.csv")]
+
+
+def _read(path: Path) -> list[dict[str, float]]:
+    if not path.is_file():
+        raise UsageError(f"'{path.parent}' holds no metrics: there is no {path.name}")
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+class _Table:
+    """NAME.csv, and the same rows in NAME.jsonl. Columns are added as their names first appear. A row that does not
+    fit on the disk raises OSError and leaves no part of itself."""
+
+    def __init__(
+        self, directory: Path, name: str, columns: tuple[str, ...], after: int | None, jsonl: bool = True
+    ) -> None:
+        self._path = directory / f"{name}.csv"
+        self._lines = directory / f"{name}.jsonl" if jsonl else None
+        if after is None:
+            self._columns = list(columns)
+            self._rewrite([])
+            if self._lines is not None:
+                self._lines.write_bytes(b"")
+        else:
+            header, rows = self._rows()
+            rows = [row for row in rows if int(row[0]) <= after]
+            used = [i for i, c in enumerate(header) if c in columns or any(row[i] for row in rows)]
+            self._columns = [header[i] for i in used]
+            self._rewrite([[row[i] for i in used] for row in rows])
+            if self._lines is not None:
+                lines = self._lines.read_text(encoding="utf-8").splitlines(keepends=True)
+                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["row"] <= after]
+                _replace(self._lines, "".join(kept))
+        self._csv = self._open(self._path)
+        self._jsonl = None if self._lines is None else self._open(self._lines)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._add_columns(new)
+        text = io.StringIO()
+        csv.writer(text).writerow([_cell(row.get(name)) for name in self._columns])
+        _append(self._csv, text.getvalue())
+        if self._jsonl is not None:
+            _append(self._jsonl, json.dumps({k: finite(v) for k, v in row.items()}) + "\n")
+
+    def close(self) -> None:
+        self._csv.close()
+        if self._jsonl is not None:
+            self._jsonl.close()
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Rewrite the CSV with more columns; earlier rows leave them empty."""
+        before = self._columns
+        _, rows = self._rows()
+        self._columns = before + names
+        try:
+            self._rewrite([row + [""] * len(names) for row in rows])
+        except OSError:
+            self._columns = before
+            raise
+        self._csv.close()
+        self._csv = self._open(self._path)
+
+    def _rows(self) -> tuple[list[str], list[list[str]]]:
+        """The columns, and every whole row (a killed run may have left half of its last one)."""
+        with open(self._path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file))
+        return header, [row for row in rows if len(row) == len(header)]
+
+    def _rewrite(self, rows: list[list[str]]) -> None:
+        text = io.StringIO()
+        csv.writer(text).writerows([self._columns, *rows])
+        _replace(self._path, text.getvalue())
+
+    @staticmethod
+    def _open(path: Path) -> IO[bytes]:
+        return open(path, "ab", buffering=0)
+
+
+def _append(file: IO[bytes], text: str) -> None:
+    """All of the text or, where that raises OSError, nothing of it."""
+    data = text.encode()
+    size = os.fstat(file.fileno()).st_size
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        os.ftruncate(file.fileno(), size)
+        raise
+
+
+def _replace(path: Path, text: str) -> None:
+    """The file holds the text or, where that raises OSError, what it held before."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(text.encode())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null instead."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else f"{value:.8g}" if isinstance(value, float) else value

@@ -1,0 +1,233 @@
+"""The directory of a run: what was run (config, drawing, versions) and what came of it (metrics, parameters)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from shoal.api import Report, ShoalError, Tensors, UsageError
+from shoal.metering.aggregator import Snapshot
+from shoal.records import checkpoint
+from shoal.records.checkpoint import Checkpoint
+from shoal.records.logs import RunLog
+from shoal.records.metric_files import MetricFiles, finite
+from shoal.records.run_lock import RunLock
+
+FORMAT = 1
+PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
+
+log = logging.getLogger("shoal.runtime")
+
+
+def default_path(system: str, env: str, seed: int, root: Path = Path("runs")) -> Path:
+    """A directory under ``runs`` that does not exist yet."""
+    parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
+    base = root / "-".join(map(str, parts))
+    path, n = base, 2
+    while path.exists():
+        path, n = base.with_name(f"{base.name}-{n}"), n + 1
+    return path
+
+
+class RunDirectory:
+    """Creates ``path`` (mode 0700) and, as an observer of the run, writes its metrics.
+
+    A disk that is full does not stop the training: what cannot be written is reported once and left out.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self._files: MetricFiles | None = None
+        self._failed = False
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
+        try:
+            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            self.path.chmod(0o700)
+        except OSError as error:
+            raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
+        self.lock = RunLock(self.path)
+        self._files = MetricFiles(self.path)
+        self._log = RunLog(self.path)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunDirectory:
+        """The directory of an earlier run, locked; nothing in it is changed before ``go_on``. UsageError if the run
+        still goes on."""
+        if not path.is_dir():
+            raise UsageError(f"no such run directory: '{path}'")
+        if not (path / "config.json").is_file():
+            raise UsageError(f"'{path}' holds no run: there is no config.json")
+        out = cls.__new__(cls)
+        out.path, out.lock, out._failed = path, RunLock(path), False
+        out._files, out._log = None, RunLog(path)
+        return out
+
+    def go_on(self, after: Checkpoint) -> None:
+        """Go on behind a checkpoint: what was written later is removed."""
+        self.lock.at_least(int(after.manifest["launch"]) + 1)
+        checkpoint.clean(after.path.parent)
+        for name in ("report.json", "params.json"):
+            (self.path / name).unlink(missing_ok=True)
+        self._files = MetricFiles(self.path, int(after.manifest["row"]))
+
+    def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
+        """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings."""
+        facts = {"format": FORMAT, **config, "versions": versions(), "hardware": hardware(), "git": git_commit()}
+        self._write("config.json", json.dumps(facts, indent=2, default=str) + "\n")
+        for name, drawing in drawings.items():
+            self._write(name, drawing)
+
+    def update(self, snapshot: Snapshot) -> None:
+        assert self._files is not None
+        try:
+            self._files.update(snapshot)
+        except OSError as error:
+            if not self._failed:
+                log.warning("cannot write metrics to '%s': %s (training goes on, rows are left out)", self.path, error)
+            self._failed = True
+        else:
+            if self._failed:
+                log.warning("metrics are written to '%s' again", self.path)
+            self._failed = False
+
+    def finish(self, report: Report) -> None:
+        """Write the parameters and ``report.json``; closes the metric files."""
+        from safetensors import SafetensorError
+
+        try:
+            save_params(self.path, report)
+        except (OSError, SafetensorError) as error:
+            raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
+        facts = {
+            "reason": report.reason,
+            "steps": report.steps,
+            "updates": report.updates,
+            "seconds": round(report.seconds, 3),
+            "episode_return": finite(report.episode_return),
+            "episodes": report.episodes,
+            "restarts": report.restarts,
+        }
+        self._write("report.json", json.dumps(facts, indent=2) + "\n")
+        self.close()
+
+    def close(self) -> None:
+        self._log.close()
+        with contextlib.suppress(OSError):  # a full disk, told of before
+            if self._files is not None:
+                self._files.close()
+        self.lock.release()
+
+    def _write(self, name: str, text: str) -> None:
+        temporary = self.path / f".{name}.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.path / name)
+
+
+# ------------------------------------------------------------------------------------ parameters
+def save_params(path: Path, report: Report) -> None:
+    """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
+    from safetensors.torch import save_file
+
+    index: dict[str, Any] = {}
+    for channel, params in report.params.items():
+        name = f"params-{channel.replace('/', '.')}.safetensors"
+        temporary = path / f".{name}.tmp"
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in params.items()}, temporary)
+        os.replace(temporary, path / name)
+        index[channel] = {"file": name, "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}}
+    facts = {"format": FORMAT, "steps": report.steps, "updates": report.updates, "channels": index}
+    temporary = path / ".params.json.tmp"
+    temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path / "params.json")
+
+
+def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
+    """(updates, tensors) of a params channel, as a run saved them: at its end, or in its newest checkpoint."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not (path / "params.json").is_file():
+        saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
+        if saved is not None:
+            return saved
+    facts = read_json(path / "params.json", "parameters (the run did not finish, and has no checkpoint)")
+    channels = facts.get("channels", {})
+    if channel not in channels:
+        raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
+    file = path / Path(channels[channel]["file"]).name
+    if not file.is_file():
+        raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
+    try:
+        return int(facts["updates"]), load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ShoalError(f"'{file}' is no safetensors file, or damaged: {error}") from None
+
+
+def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """What a file of ``what`` says, under ``keys`` at least."""
+    if not path.is_file():
+        raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ShoalError(f"{path} is damaged: {error}") from None
+    if lacking := [key for key in keys if key not in data] if isinstance(data, dict) else list(keys):
+        raise ShoalError(f"{path} is damaged: it lacks {', '.join(map(repr, lacking))}")
+    return dict(data)
+
+
+# ----------------------------------------------------------------------------------- provenance
+def versions() -> dict[str, str]:
+    out = {"python": platform.python_version()}
+    for name in ("shoal", *PACKAGES):
+        try:
+            out[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def hardware() -> dict[str, Any]:
+    import psutil
+    import torch
+
+    out: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": psutil.virtual_memory().total,
+    }
+    if torch.cuda.is_available():
+        out["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return out
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def git_commit() -> str | None:
+    """The commit of the working directory, with ``+changes`` if it is not clean; None outside git."""
+    try:
+        run = [
+            subprocess.run(["git", *args], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for args in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run[0] + ("+changes" if run[1] else "")

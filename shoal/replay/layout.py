@@ -1,0 +1,107 @@
+"""How a replay table lies in memory: the columns of a stored row, and the arrays of the samplers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shoal.api import Field, Spec, WiringError
+
+Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
+SamplerName = Literal["uniform", "proportional", "rank", "greedy"]
+
+STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every unroll has these
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where one field of a step lies inside a stored row."""
+
+    name: str
+    offset: int
+    nbytes: int
+    shape: tuple[int, ...]  # of one step of one environment
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How unrolls of one spec become rows."""
+
+    steps: int
+    envs: int
+    obs: tuple[Column, ...]
+    rest: tuple[Column, ...]  # action and extras, returned as they are for the item's first row
+    row_bytes: int
+    same_step: bool
+    final_q: bool  # same_step only: ``final/q_max`` is there
+
+
+def is_obs(name: str) -> bool:
+    return name == "obs" or name.startswith("obs/")
+
+
+def make_layout(unroll: Spec, given: bool) -> Layout:
+    """Check the spec of an unroll and lay out its row. ``given``: ``q_taken`` and ``q_max`` are consumed."""
+    need = STREAM_FIELDS + (("q_taken", "q_max") if given else ())
+    missing = [name for name in (*need, "action") if name not in unroll]
+    names = [name for name in unroll if is_obs(name)]
+    same_step = any(name.startswith("final/") for name in unroll)
+    if same_step:
+        missing += [f"final/{name}" for name in names if f"final/{name}" not in unroll]
+    if not names:
+        missing.append("obs")
+    if missing:
+        raise WiringError(f"A replay table needs the fields {missing}, the unroll has {sorted(unroll)}.")
+    steps, envs = unroll["reward"].shape[:2]
+    for name, f in unroll.items():
+        if f.shape[:2] != (steps, envs):
+            raise WiringError(f"Field {name!r} has shape {f.shape}, expected it to start with [{steps}, {envs}].")
+    for name in names if same_step else ():
+        if (unroll[name].shape, unroll[name].dtype) != (unroll[f"final/{name}"].shape, unroll[f"final/{name}"].dtype):
+            raise WiringError(f"Field 'final/{name}' must have the shape and dtype of {name!r}.")
+    rest = [name for name in unroll if name not in need and not is_obs(name) and not name.startswith("final/")]
+    columns: dict[str, Column] = {}
+    offset = 0
+    for name in names + rest:
+        f = unroll[name]
+        step = Field(f.shape[2:], f.dtype)
+        columns[name] = Column(name, offset, step.nbytes, step.shape, step.dtype)
+        offset += step.nbytes
+    return Layout(
+        steps,
+        envs,
+        tuple(columns[name] for name in names),
+        tuple(columns[name] for name in rest),
+        -(-offset // 8) * 8,
+        same_step,
+        "final/q_max" in unroll,
+    )
+
+
+def tree_offsets(rows: int) -> np.ndarray:
+    """Start of each level of an 8-ary tree over ``rows`` leaves (leaves first), and the total length."""
+    out, size = [0], -(-rows // 8) * 8
+    while True:
+        out.append(out[-1] + size)
+        if size == 8:
+            break
+        size = -(-(size // 8) // 8) * 8
+    return np.array(out, np.int64)
+
+
+def sampler_arrays(kind: SamplerName, rows: int) -> Arrays:
+    if kind in ("proportional", "greedy"):
+        offsets = tree_offsets(rows)
+        return {"tree": ((int(offsets[-1]),), "float64"), "offsets": (offsets.shape, "int64")}
+    if kind == "rank":
+        return {
+            "heap": ((rows,), "int32"),
+            "where": ((rows,), "int32"),
+            "weight": ((rows,), "float32"),
+            "mass": ((rows + 1,), "float64"),
+            "counts": ((2,), "int64"),
+        }
+    return {}

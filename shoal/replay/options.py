@@ -1,0 +1,137 @@
+"""TableOptions: plain data that says what a replay table of n-step transitions holds and how big it is.
+
+Nothing here imports numba: drawing a program and counting its bytes stays instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shoal.api import Spec, WiringError
+from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """A replay table of n-step transitions cut from streams of steps.
+
+    Observations are stored once per step: neither once per stack nor again as next observation. With ``stack``
+    > 1 every observation leaf of shape ``[T, E, 1, H, W]`` is stacked to ``[B, stack, H, W]`` when sampled.
+
+    capacity: items (transitions). The table holds at most this many after each eviction.
+    alpha, eps: a priority is ``|delta| + eps``; it is sampled with weight ``priority ** alpha`` (rank: with
+        ``rank ** -alpha``). The power is taken when the priority is written.
+    initial: priority of a new item: ``max`` (the largest seen so far) or ``given`` (the actor's own n-step TD error,
+        from the per-step fields ``q_taken`` and ``q_max``).
+    evict: ``fifo``, or ``proportional``: surplus items are drawn with weight ``priority ** alpha_evict``.
+    evict_every: items inserted between two evictions, which is also how far the capacity may be exceeded (plus one
+        unroll); 0 evicts at every ``add``. ``Table.evict`` does it at once.
+    batches: how many batches of one size stay valid at a time (2 for a reader that fetches one ahead).
+
+    Memory is rows, one per step, allocated for ``capacity`` items, the slack above, the open windows of all streams,
+    and 1/64 (1/8 where a row is at most 1 KB) for steps that are no item (reset rows, final observations); twice
+    ``capacity`` with proportional eviction, where the two observations of an item may each be kept for it alone.
+    When rows run out, because episodes are very short, items are evicted early: adding never fails.
+    """
+
+    capacity: int
+    n_step: int = 1
+    gamma: float = 0.99
+    stack: int = 1
+    pad: Literal["repeat", "zero"] = "repeat"
+    sampler: SamplerName = "uniform"
+    alpha: float = 0.6
+    eps: float = 0.01
+    initial: Literal["max", "given"] = "max"
+    evict: Literal["fifo", "proportional"] = "fifo"
+    alpha_evict: float = -0.4
+    evict_every: int = 0
+    batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("capacity", "n_step", "stack", "batches"):
+            if getattr(self, name) < 1:
+                raise WiringError(f"A replay table needs {name} >= 1, got {getattr(self, name)}.")
+        if self.stack > 100:
+            raise WiringError(f"A replay table stacks at most 100 frames, got {self.stack}.")
+        if self.eps <= 0 or self.evict_every < 0:
+            raise WiringError(f"A replay table needs eps > 0 and evict_every >= 0, got {self.eps}, {self.evict_every}.")
+        for name, choices in (
+            ("pad", ("repeat", "zero")),
+            ("sampler", ("uniform", "proportional", "rank", "greedy")),
+            ("initial", ("max", "given")),
+            ("evict", ("fifo", "proportional")),
+        ):
+            if getattr(self, name) not in choices:
+                raise WiringError(f"A replay table has no {name} {getattr(self, name)!r}: expected one of {choices}.")
+
+    def layout(self, unroll: Spec) -> Layout:
+        return make_layout(unroll, self.initial == "given")
+
+    def rows(self, layout: Layout, writers: int) -> int:
+        """Rows allocated; see the class docstring."""
+        streams = writers * layout.envs
+        items = self.capacity * (2 if self.evict == "proportional" else 1)
+        unroll = layout.steps * layout.envs * (2 if layout.same_step else 1)
+        extra = items // (64 if layout.row_bytes > 1024 else 8)
+        rows = items + extra + self.evict_every + unroll + streams * (self.n_step + 2 * self.stack)
+        if rows > 2**31 - 1:
+            raise WiringError(f"A replay table holds at most 2**31 - 1 rows, this one needs {rows}.")
+        return rows
+
+    def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:
+        """Name, shape and dtype of everything the table allocates."""
+        layout = self.layout(unroll)
+        rows, streams, chunk = self.rows(layout, writers), writers * layout.envs, layout.steps * layout.envs
+        hold, news = self.n_step + self.stack, chunk + layout.envs * self.n_step
+        out: Arrays = {"rows/data": ((rows, layout.row_bytes), "uint8")}
+        for name, dtype in (
+            ("previous", "int32"),
+            ("depth", "int8"),
+            ("refs", "int32"),
+            ("end", "int32"),
+            ("reward", "float32"),
+            ("discount", "float32"),
+            ("key", "int64"),
+            ("priority", "float32"),
+            ("position", "int32"),
+            ("order", "int32"),
+            ("free", "int32"),
+        ):
+            out[f"rows/{name}"] = ((rows,), dtype)
+        out["counters"] = ((8,), "int64")
+        out["scalars"] = ((1,), "float64")
+        out["rng"] = ((4,), "uint64")
+        out["streams/hold"] = ((streams, hold), "int32")
+        out["streams/reward"] = ((streams, hold), "float32")
+        out["streams/q"] = ((streams, hold), "float32")
+        for name in ("pushed", "held", "length"):
+            out[f"streams/{name}"] = ((streams,), "int64")
+        for name in ("known", "ended"):
+            out[f"streams/{name}"] = ((streams,), "uint8")
+        out["streams/generation"] = ((writers,), "int64")
+        for name in ("reward", "q_taken", "q_max", "final_q"):
+            out[f"scratch/{name}"] = ((chunk,), "float32")
+        for name in ("terminated", "truncated", "valid", "first"):
+            out[f"scratch/{name}"] = ((chunk,), "bool")
+        out["scratch/row_of"] = ((chunk,), "int32")
+        out["scratch/final_of"] = ((chunk,), "int32")
+        out["scratch/new_rows"] = ((news,), "int32")
+        out["scratch/new_deltas"] = ((news,), "float32")
+        out["scratch/victims"] = ((rows,), "int32")
+        for name, array in sampler_arrays(self.sampler, rows).items():
+            out[f"sampler/{name}"] = array
+        if self.evict == "proportional":
+            for name, array in sampler_arrays("proportional", rows).items():
+                out[f"evictor/{name}"] = array
+        return out
+
+    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
+        """Bytes the table allocates, exactly; the batches it returns are extra."""
+        return sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            for shape, dtype in self.arrays(unroll, writers).values()
+        )

@@ -1,0 +1,154 @@
+"""Samplers: which live items a batch is made of. Each is told about rows by the table and draws rows.
+
+``probs`` are the probabilities of the law a batch is drawn from: their sum over the live items is 1, except for the
+greedy sampler, which has no law (1 for what it returns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from shoal.replay import sampling_kernels
+from shoal.replay.layout import tree_offsets
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Sampler(Protocol):
+    """``order`` and ``counters`` ([head, size, ...]) are the table's ring of live rows; weights are the sampler's."""
+
+    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
+    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
+    def remove(self, rows: np.ndarray) -> None: ...
+    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None: ...
+    def check_valid(self) -> tuple[bool, str]: ...
+
+
+def live_rows(order: np.ndarray, counters: np.ndarray) -> np.ndarray:
+    """Rows of the live items, oldest first while eviction is fifo."""
+    out: np.ndarray = order[(counters[0] + np.arange(counters[1])) % len(order)]
+    return out
+
+
+class Uniform:
+    """Every live item alike, with replacement."""
+
+    def __init__(self, order: np.ndarray, counters: np.ndarray, rng: np.ndarray):
+        self.order, self.counters, self.rng = order, counters, rng
+
+    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
+
+    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
+
+    def remove(self, rows: np.ndarray) -> None: ...
+
+    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
+        sampling_kernels.uniform_draw(self.order, self.counters, self.rng, rows, probs)
+
+    def check_valid(self) -> tuple[bool, str]:
+        rows = live_rows(self.order, self.counters)
+        return (True, "") if len(np.unique(rows)) == len(rows) else (False, "uniform: an item is listed twice")
+
+
+class _Tree:
+    """An 8-ary tree over all rows, in ``arrays`` ``tree`` and ``offsets``."""
+
+    largest = False
+
+    def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float):
+        self.tree, self.offsets = arrays["tree"], arrays["offsets"]
+        self.order, self.counters, self.rng, self.alpha = order, counters, rng, alpha
+        self.offsets[:] = tree_offsets(len(order))
+
+    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        sampling_kernels.tree_set(self.tree, self.offsets, rows, priorities, self.alpha, self.largest)
+
+    update = insert
+
+    def remove(self, rows: np.ndarray) -> None:
+        sampling_kernels.tree_clear(self.tree, self.offsets, rows, self.largest)
+
+    def check_valid(self) -> tuple[bool, str]:
+        name = type(self).__name__.lower()
+        live = np.zeros(len(self.order), bool)
+        live[live_rows(self.order, self.counters)] = True
+        if not np.array_equal(self.tree[: len(self.order)] > 0, live):
+            return False, f"{name}: the leaves with weight are not the live items"
+        reduce = np.max if self.largest else np.sum
+        for level in range(1, len(self.offsets) - 1):
+            children = self.tree[self.offsets[level - 1] : self.offsets[level]].reshape(-1, 8)
+            nodes = self.tree[self.offsets[level] : self.offsets[level] + len(children)]
+            if not np.allclose(reduce(children, axis=1), nodes, rtol=1e-12, atol=0):
+                return False, f"{name}: a node of level {level} is not the sum or maximum of its children"
+        return True, ""
+
+
+class Proportional(_Tree):
+    """P(i) = p_i ** alpha / sum, from a sum tree; one draw in each of n equal parts of the total."""
+
+    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
+        sampling_kernels.tree_draw(self.tree, self.offsets, self.rng, rows, probs)
+
+    def take(self, rows: np.ndarray) -> None:
+        """Draw without replacement, and forget what was drawn (for eviction)."""
+        sampling_kernels.tree_take(self.tree, self.offsets, self.rng, rows)
+
+
+class Greedy(_Tree):
+    """The items of largest priority, largest first, from a tree of maxima."""
+
+    largest = True
+
+    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
+        saved = np.empty(len(rows), np.float64)
+        sampling_kernels.tree_top(self.tree, self.offsets, int(self.counters[1]), rows, saved)
+        probs[:] = 1.0
+
+
+class Rank:
+    """P(i) = rank(i) ** -alpha / sum, rank 1 the largest priority; one draw in each of n segments of equal mass.
+
+    The rank is the place in a binary heap, which is sorted anew after as many changes as it has places.
+    """
+
+    def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float):
+        self.heap, self.where, self.weight = arrays["heap"], arrays["where"], arrays["weight"]
+        self.mass, self.counts = arrays["mass"], arrays["counts"]
+        self.order, self.counters, self.rng = order, counters, rng
+        self.mass[1:] = np.cumsum(np.arange(1, len(self.mass), dtype=np.float64) ** -alpha)
+
+    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        sampling_kernels.heap_set(self.heap, self.where, self.weight, self.counts, rows, priorities, True)
+        self._sort_when_due()
+
+    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        sampling_kernels.heap_set(self.heap, self.where, self.weight, self.counts, rows, priorities, False)
+        self._sort_when_due()
+
+    def remove(self, rows: np.ndarray) -> None:
+        sampling_kernels.heap_clear(self.heap, self.where, self.weight, self.counts, rows)
+
+    def sort(self) -> None:
+        sampling_kernels.heap_sort(self.heap, self.where, self.weight, self.counts)
+
+    def _sort_when_due(self) -> None:
+        if self.counts[1] >= len(self.heap):
+            self.sort()
+
+    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
+        sampling_kernels.heap_draw(self.heap, self.mass, self.counts, self.rng, rows, probs)
+
+    def check_valid(self) -> tuple[bool, str]:
+        size = int(self.counts[0])
+        heap = self.heap[:size]
+        if not np.array_equal(np.sort(heap), np.sort(live_rows(self.order, self.counters))):
+            return False, "rank: the heap does not hold the live items"
+        if not np.array_equal(self.where[heap], np.arange(size)):
+            return False, "rank: an item is not where it is said to be"
+        weight = self.weight[heap]
+        if size > 1 and (weight[(np.arange(1, size) - 1) // 2] < weight[1:]).any():
+            return False, "rank: a parent of the heap is smaller than its child"
+        return True, ""

@@ -1,0 +1,64 @@
+"""Adds an evaluator to any system's program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoal.api import Report, UsageError
+from shoal.policy.policy import Policy, evaluation_envs
+from shoal.program import Program
+from shoal.records.evaluations import Evaluations
+from shoal.roles.evaluator import evaluation_seed, make_evaluator
+
+CHANNEL = "params"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a run evaluates itself. every: environment steps between two evaluations; 0: never; episodes: in each;
+    sampled: draw actions from the policy instead of taking the best."""
+
+    every: int = 0
+    episodes: int = 10
+    sampled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise UsageError(f"evaluation every {self.every} steps: expected a number above 0, or 0 for none")
+        if self.episodes < 1:
+            raise UsageError(f"evaluation with {self.episodes} episodes: expected at least 1")
+
+
+def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:
+    """A role that reads the program's parameters and plays; ``whole``: each evaluation in one step (serial)."""
+    channel = program.channels.get(CHANNEL)
+    if channel is None or channel.kind != "params":
+        raise UsageError(f"{program.name} cannot be evaluated while it trains: it has no '{CHANNEL}' channel")
+    options = dict(every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole)
+    program.role(
+        "evaluator",
+        partial(
+            make_evaluator,
+            partial(evaluation_envs, cfg, how.episodes),
+            partial(system.agent, cfg),
+            Evaluations(run_dir, CHANNEL),
+            options,
+        ),
+        on_failure="ignore",
+        background=True,
+        params=channel.reader(),
+    )
+
+
+def final_evaluation(system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, seed: int) -> None:
+    """Evaluate what the run ended with, so that the best parameters are never older ones that are worse."""
+    results = Evaluations(run_dir, CHANNEL)
+    params = report.params.get(CHANNEL)
+    if params is None or results.last() == report.steps:
+        return
+    policy = Policy(system, cfg, params, report.updates, seed)
+    returns = policy.evaluate(how.episodes, evaluation_seed(seed, report.steps), not how.sampled, how.episodes)
+    results.add(report.steps, report.updates, returns, params)

@@ -1,0 +1,1 @@
+"""The serial runtime: a whole program in one deterministic process."""

@@ -1,0 +1,201 @@
+"""The channels of the serial runtime, and their ends: plain queues, with states that a checkpoint can hold."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.api import Arrays, Batch, Channel, Deadlock, Port, Tensors, UsageError
+from shoal.metering.recorder import Recorder
+from shoal.replay.limiter import RateLimiter
+
+
+class SerialQueue:
+    """A bounded first-in-first-out queue per writer."""
+
+    def __init__(self, channel: Channel, writers: int):
+        self.channel = channel
+        self.queues: list[deque[tuple[int, Arrays]]] = [deque() for _ in range(writers)]  # (version, item)
+        self.turn = 0
+
+    def fill(self) -> float:
+        return sum(map(len, self.queues)) / (len(self.queues) * self.channel.capacity)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"queues": [list(q) for q in self.queues], "turn": self.turn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for queue, items in zip(self.queues, state["queues"], strict=True):
+            queue.clear()
+            queue.extend(items)
+        self.turn = state["turn"]
+
+
+class SerialWriter:
+    """Write end of a queue or replay channel for one writer."""
+
+    def __init__(self, target: SerialQueue | SerialReplay, index: int, metrics: Recorder):
+        self.target, self.index, self.metrics = target, index, metrics
+
+    def ready(self) -> bool:
+        if isinstance(self.target, SerialReplay):
+            return self.target.can_insert()
+        return len(self.target.queues[self.index]) < self.target.channel.capacity
+
+    def put(self, items: Arrays, version: int = 0) -> None:
+        check_item(self.target.channel, items)
+        with self.slot(version) as slot:
+            for name, array in slot.items():
+                array[...] = items[name]
+
+    @contextmanager
+    def slot(self, version: int = 0) -> Iterator[Arrays]:
+        if not self.ready():
+            raise Deadlock(f"put into the full channel '{self.target.channel.name}': a role may put once per step")
+        spec = self.target.channel.spec
+        arrays = {name: np.empty(f.shape, f.dtype) for name, f in spec.items()}
+        yield arrays
+        if isinstance(self.target, SerialReplay):
+            with self.metrics.phase("insert"):
+                self.target.table.add(arrays, self.index, 0)
+        else:
+            self.target.queues[self.index].append((version, arrays))
+
+
+class QueueReader:
+    """Read end of a queue: ``count`` items joined along each field's batch axis."""
+
+    def __init__(self, queue: SerialQueue, port: Port):
+        self.queue, self.port = queue, port
+
+    def ready(self) -> bool:
+        if self.port.each:
+            return all(self.queue.queues)
+        return sum(map(len, self.queue.queues)) >= self.port.count
+
+    def get(self) -> Batch:
+        if not self.ready():
+            raise Deadlock(f"get from the empty channel '{self.queue.channel.name}': a role may get once per step")
+        queues = self.queue.queues
+        items = []
+        if self.port.each:
+            items = [q.popleft() for q in queues]
+        while len(items) < (0 if self.port.each else self.port.count):
+            if queues[self.queue.turn]:
+                items.append(queues[self.queue.turn].popleft())
+            self.queue.turn = (self.queue.turn + 1) % len(queues)
+        versions, arrays = zip(*items, strict=True)
+        joined = {
+            name: torch.from_numpy(np.concatenate([a[name] for a in arrays], f.axis) if len(arrays) > 1 else a0)
+            for (name, f), a0 in zip(self.queue.channel.spec.items(), arrays[0].values(), strict=True)
+        }
+        return Batch(joined, versions=versions)
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        raise UsageError(f"channel '{self.queue.channel.name}' is a queue: its items have no priorities")
+
+
+class SerialReplay:
+    """A replay channel: writers insert straight into the table, as the ratio allows."""
+
+    def __init__(self, channel: Channel, writers: int, seed: int):
+        assert channel.table is not None
+        self.channel, self.writers = channel, writers
+        self.table = channel.table.build(channel.spec, writers, seed)
+        steps, envs = channel.spec["reward"].shape
+        self.limiter = RateLimiter(channel.ratio, steps * envs)
+
+    def can_insert(self) -> bool:
+        return self.limiter.can_insert(self.table.inserted, self.table.sampled)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"table": self.table.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.table.restore(state["table"])
+
+
+class ReplayReader:
+    """Read end of a replay channel."""
+
+    def __init__(self, replay: SerialReplay, port: Port, metrics: Recorder):
+        self.replay, self.port, self.metrics = replay, port, metrics
+
+    def ready(self) -> bool:
+        table = self.replay.table
+        return self.replay.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
+
+    def get(self) -> Batch:
+        replay = self.replay
+        with self.metrics.phase("sample"):
+            batch = replay.table.sample(self.port.count)
+        if (ratio := replay.limiter.samples_per_insert(replay.table.inserted, replay.table.sampled)) is not None:
+            self.metrics.record("samples_per_insert", ratio)
+        return batch
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        self.replay.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
+
+
+class SerialParams:
+    """Versioned parameters; keeps ``lag`` old versions so that staleness can be reproduced."""
+
+    def __init__(self, channel: Channel):
+        self.channel = channel
+        self.version = 0
+        self.kept: deque[tuple[int, Tensors]] = deque(maxlen=channel.lag + 1)
+
+    def ready(self) -> bool:
+        return True
+
+    def publish(self, params: Tensors) -> int:
+        self.version += 1
+        self.kept.append((self.version, {k: v.detach().cpu().clone() for k, v in params.items()}))
+        return self.version
+
+    def state_dict(self) -> dict[str, Any]:
+        """The latest version, and those kept before it."""
+        *older, (version, tensors) = self.kept
+        return {"version": version, "tensors": tensors, "older": older}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        self.kept.clear()
+        self.kept.extend([*state["older"], (self.version, state["tensors"])])
+
+
+class SerialParamsReader:
+    """Read end of a params channel."""
+
+    def __init__(self, store: SerialParams, port: Port):
+        self.store, self.port = store, port
+        self.seen = 0
+
+    def ready(self) -> bool:
+        if not self.store.kept:
+            return False
+        return not self.port.lockstep or self.store.kept[0][0] > self.seen
+
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
+        if not self.ready():
+            raise Deadlock(f"no new version on channel '{self.store.channel.name}'")
+        version, params = self.store.kept[0]
+        self.seen = version
+        return None if version <= newer_than else (version, params)
+
+    def newest(self) -> int:
+        return self.store.version
+
+
+def check_item(channel: Channel, items: Arrays) -> None:
+    """Raise UsageError unless ``items`` has the names and shapes of the channel's spec."""
+    if items.keys() != channel.spec.keys():
+        raise UsageError(f"channel '{channel.name}' has the fields {sorted(channel.spec)}, put got {sorted(items)}")
+    for name, f in channel.spec.items():
+        if np.shape(items[name]) != f.shape:
+            raise UsageError(f"channel '{channel.name}': field '{name}' is {f.shape}, put got {np.shape(items[name])}")

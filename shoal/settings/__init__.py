@@ -1,0 +1,1 @@
+"""From the words of a user to checked values: layers of configuration, flags, ranges."""

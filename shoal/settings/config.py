@@ -1,0 +1,248 @@
+"""A run's configuration in layers (defaults < preset < file < flags), each value remembering its origin."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from shoal.api import UsageError
+from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MUJOCO = {
+    "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
+    "InvertedPendulum", "InvertedDoublePendulum",
+}  # fmt: skip
+CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
+BOX2D = {"LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing"}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A complete configuration. ``origins``: field -> ``default``, ``preset atari``, ``file x.toml``, ``flag``
+    or ``argument`` (of ``shoal.train``); ``preset`` is the one used (``none`` if none), ``why`` says how it
+    was chosen."""
+
+    cfg: Any
+    origins: dict[str, str]
+    preset: str
+    why: str
+
+    def values(self) -> dict[str, Any]:
+        """Field name -> value, in declared order."""
+        return {f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}
+
+
+def env_kind(env: str) -> str | None:
+    """The family of an environment id, under which systems file their presets."""
+    if env.startswith("ALE/"):
+        return "atari"
+    if env.startswith("toy:"):
+        return "toy"
+    base = re.sub(r"-v\d+$", "", env)
+    for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
+        if base in names:
+            return kind
+    return None
+
+
+# ---------------------------------------------------------------------------------------- layers
+def resolve(
+    system: Any,
+    preset: str = "auto",
+    file: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    source: str = "flag",
+    name: str = "",
+) -> Resolved:
+    """Layer a system's defaults, a preset, a file and ``overrides`` (typed values; ``source`` names them)."""
+    Config, presets = system.Config, system.PRESETS
+    name = name or str(getattr(system, "__name__", "system")).rpartition(".")[2]
+    in_file = read_file(file) if file is not None else {}
+    for_system = in_file.pop("system", None)
+    if for_system is not None and str(for_system) != name:
+        raise UsageError(f"{file} is for the system '{for_system}', not '{name}'")
+    name = short_name(name)
+    if "preset" in in_file:
+        asked = str(in_file.pop("preset"))
+        preset = asked if preset == "auto" else preset
+
+    layers: list[tuple[str, Mapping[str, Any]]] = [(f"file {file}", in_file), (source, overrides or {})]
+    defaults = default_values(Config)
+    env = next((layer["env"] for _, layer in reversed(layers) if "env" in layer), defaults.get("env", ""))
+    preset, why = _choose_preset(name, presets, preset, str(env))
+    if preset != "none":
+        layers.insert(0, (f"preset {preset}", presets[preset]))
+
+    values, origins = dict(defaults), dict.fromkeys(defaults, "default")
+    hints = ranged(Config)
+    for origin, layer in layers:
+        for key, value in layer.items():
+            field = key.replace("-", "_")
+            if field not in values:
+                where = "key" if origin.startswith("file") else "setting"
+                raise _with_place(unknown(where, key, list(values), name), origin)
+            values[field] = expect(hints[field], value, _subject(field, origin))
+            origins[field] = origin
+    return Resolved(build(Config, values), origins, preset, why)
+
+
+def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[dict[str, Any], Resolved]:
+    """A command's ``own`` options, and the configuration that its other flags resolve to."""
+    own = {**own, "preset": str, "config": str}
+    mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
+    rest = [(f, w) for f, w in groups if (f, w) not in mine]
+    fields = [f.name for f in dataclasses.fields(system.Config)]
+    for flag, _ in rest:
+        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
+        if key not in fields and key.removeprefix("no_") not in fields:
+            raise unknown("flag", key, [*fields, *own], short_name(name))
+    opts = options(mine, own, name)
+    flags = parse_flags(system.Config, rest, short_name(name))
+    return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
+
+
+def build(Config: Any, values: Mapping[str, Any]) -> Any:
+    """An instance of a config class; a refusal of its own becomes a UsageError."""
+    try:
+        return Config(**values)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values read from a file, as the types of ``Config``; a name it does not have is an error."""
+    hints, fields = ranged(Config), default_values(Config)
+    for key, value in values.items():
+        if key not in fields:
+            raise unknown("key", key, list(fields), where)
+        fields[key] = expect(hints[key], value, f"'{key}' ({where})")
+    return fields
+
+
+def default_values(Config: Any) -> dict[str, Any]:
+    """The dataclass's defaults, by field."""
+    out = {}
+    for f in dataclasses.fields(Config):
+        if f.default_factory is not dataclasses.MISSING:
+            out[f.name] = f.default_factory()
+        elif f.default is not dataclasses.MISSING:
+            out[f.name] = f.default
+        else:
+            raise UsageError(f"field '{f.name}' of {Config.__name__} needs a default")
+    return out
+
+
+def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str) -> tuple[str, str]:
+    if preset == "auto":
+        kind = env_kind(env)
+        if kind is not None and kind in presets:
+            return kind, f"{env} is of the kind '{kind}'; --preset none turns it off"
+        return "none", f"{name} has no preset for {env}"
+    if preset == "none" or preset in presets:
+        return preset, "asked for"
+    raise unknown("preset", preset, [*presets, "auto", "none"], name)
+
+
+def _subject(field: str, origin: str) -> str:
+    if origin == "flag":
+        return flag_name(field)
+    return f"'{field}'" if origin == "argument" else f"'{field}' ({origin})"
+
+
+def _with_place(error: UsageError, origin: str) -> UsageError:
+    return UsageError(f"{origin}: {error}") if origin not in ("flag", "argument") else error
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """The keys of a TOML or YAML file."""
+    path = Path(path)
+    if not path.is_file():
+        raise UsageError(f"no such config file: '{path}'")
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path} is not valid TOML: {error}") from None
+    if path.suffix in (".yaml", ".yml"):
+        import yaml
+
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        if data is None:
+            return {}
+        if not isinstance(data, dict):
+            raise UsageError(f"{path}: expected keys and values, found {type(data).__name__}")
+        return {str(k): v for k, v in data.items()}
+    raise UsageError(f"a config file ends in .toml, .yaml or .yml; found '{path.name}'")
+
+
+# ------------------------------------------------------------------------------------------ docs
+def field_docs(Config: Any) -> dict[str, str]:
+    """The docstring under each field, over all base classes."""
+    out: dict[str, str] = {}
+    for cls in reversed(Config.__mro__):
+        if not dataclasses.is_dataclass(cls):
+            continue
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(cast(type, cls)))).body[0]
+        except (OSError, TypeError):  # no source, as for a class made by hand
+            continue
+        assert isinstance(body, ast.ClassDef)
+        for node, after in zip(body.body, body.body[1:], strict=False):
+            if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+                continue
+            match after:
+                case ast.Expr(value=ast.Constant(value=str(doc))):
+                    out[node.target.id] = inspect.cleandoc(doc).replace("\n", " ")
+    return out
+
+
+def show(value: Any) -> str:
+    """A value as a flag would be given it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def to_toml(resolved: Resolved, system: str) -> str:
+    """A file that gives the same configuration again."""
+    docs = field_docs(type(resolved.cfg))
+    lines = [f"system = {json.dumps(system)}", f"preset = {json.dumps(resolved.preset)}", ""]
+    for key, value in resolved.values().items():
+        lines += [f"# {docs[key]}"] if key in docs else []
+        lines.append(f"{key} = {_toml(value)}  # {resolved.origins[key]}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float):
+        return repr(value) if value == value and abs(value) != float("inf") else str(value)
+    return json.dumps(value)

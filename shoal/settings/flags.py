@@ -1,0 +1,263 @@
+"""Names and values as a user gives them: the nearest valid name, typed values, command-line flags."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+import types
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from shoal.api import UsageError
+from shoal.settings.ranges import Range
+
+Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The valid name that is closest to a wrong one: by initials (``lr``), by parts, then by spelling."""
+    name = name.replace("-", "_")
+    for fits in (
+        lambda n: "".join(part[:1] for part in n.split("_")) == name,
+        lambda n: len(name) > 2 and (name in n.split("_") or n.startswith(name)),
+    ):
+        if found := [n for n in names if fits(n.replace("-", "_"))]:
+            return found[0]
+    found = get_close_matches(name, names, n=1, cutoff=0.0)
+    return found[0] if found else None
+
+
+def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    near = nearest(name, names)
+    show = flag_name if what == "flag" else str
+    hint = f"; did you mean '{show(near)}'?" if near else ""
+    return UsageError(f"unknown {what} '{show(name)}'" + (f" of {of}" if of else "") + hint)
+
+
+def short_name(system: str) -> str:
+    """A system's name without its directory."""
+    return system.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+
+
+def flag_name(field: str) -> str:
+    """``learning_rate`` -> ``--learning-rate``."""
+    return "--" + field.replace("_", "-")
+
+
+# ----------------------------------------------------------------------------------------- types
+def describe(hint: Any) -> str:
+    """What a value of a type looks like, in words."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return next((a.words for a in args if isinstance(a, Range)), describe(args[0]))
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin in (Union, types.UnionType):
+        rest = [describe(a) for a in args if a is not type(None)]
+        return " or ".join(rest + (["none"] if type(None) in args else []))
+    if origin in (tuple, list, Sequence):
+        if origin is tuple and not (args and args[-1] is ...):
+            return f"{len(args)} values"
+        one = describe(args[0]) if args else "values"
+        return {"text": "words"}.get(one, re.sub(r"^an? (integer|number)", r"\1s", one))
+    if origin is dict or hint is dict:
+        return "names with values"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def coerce(hint: Any, value: Any) -> Any:
+    """``value`` as a ``hint``, without guessing: raises ValueError when it is something else."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        value = coerce(args[0], value)
+        if not all(a.holds(value) for a in args if isinstance(a, Range)):
+            raise ValueError
+        return value
+    if origin is Literal:
+        if value in args and not (isinstance(value, bool) and not any(a is value for a in args)):
+            return value
+        raise ValueError
+    if origin in (Union, types.UnionType):
+        if type(None) in args and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
+            return None
+        for arm in args:
+            if arm is not type(None):
+                with contextlib.suppress(ValueError):
+                    return coerce(arm, value)
+        raise ValueError
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError
+        inner = [args[0]] * len(value) if len(args) == 2 and args[1] is ... else list(args)
+        if len(inner) != len(value):
+            raise ValueError
+        return tuple(coerce(h, v) for h, v in zip(inner, value, strict=True))
+    if origin is dict or hint is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return dict(value)
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+    if hint is float or hint is int:
+        return _number(hint, value)
+    if hint is str:
+        if not isinstance(value, str):
+            raise ValueError
+        return value
+    return value
+
+
+def expect(hint: Any, value: Any, subject: str) -> Any:
+    """``value`` as a ``hint``, or the UsageError that says what ``subject`` expects."""
+    try:
+        return coerce(hint, value)
+    except ValueError:
+        raise UsageError(f"{subject} expects {describe(hint)}, found {value!r}") from None
+
+
+def _number(hint: type, value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+        raise ValueError
+    number = int(value) if isinstance(value, Integral) else float(value)  # YAML reads 1e-3 as text
+    if number != number:
+        raise ValueError
+    if hint is float:
+        return float(number)
+    if isinstance(number, float) and not number.is_integer():
+        raise ValueError
+    return int(number)
+
+
+def ranged(Config: Any) -> dict[str, Any]:
+    """The type of each field with its range; one declared again with the same type keeps that of the base class."""
+    plain = get_type_hints(Config)
+    out = dict(plain)
+    for cls in reversed(Config.__mro__[:-1]):
+        same, full = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+        out |= {name: full[name] for name in same if same[name] == plain[name] and full[name] != plain[name]}
+    return out
+
+
+# ----------------------------------------------------------------------------------------- flags
+def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> dict[str, Any]:
+    """Typed values of command-line flags, given as (flag, its words); ``--env-kwargs.mass 2`` sets one entry
+    of a field that holds names with values."""
+    hints, ranges = get_type_hints(Config), ranged(Config)
+    fields = [f.name for f in dataclasses.fields(Config)]
+    out: dict[str, Any] = {}
+    for flag, words in groups:
+        key, _, entry = flag.removeprefix("--").partition(".")
+        field = key.replace("-", "_")
+        if field not in fields:
+            if field.startswith("no_") and hints.get(field[3:]) is bool and not words:
+                out[field[3:]] = False
+                continue
+            raise unknown("flag", field, fields, name)
+        hint = hints[field]
+        if get_origin(hint) is dict or hint is dict:
+            out[field] = {**out.get(field, {}), **_entries(field, entry, words)}
+        elif entry:
+            raise unknown("flag", f"{field}.{entry}", fields, name)
+        else:
+            out[field] = _parse_flag(field, hint, words, describe(ranges[field]))
+    return out
+
+
+def _entries(field: str, entry: str, words: list[str]) -> dict[str, Any]:
+    import yaml
+
+    try:
+        value = yaml.safe_load(" ".join(words))
+    except yaml.YAMLError:
+        value = None
+    if entry:
+        return {entry: value}
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{flag_name(field)} expects names with values, as in {flag_name(field)}.NAME VALUE, "
+            f"found '{' '.join(words)}'"
+        )
+    return value
+
+
+def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
+    flag, many = flag_name(field), get_origin(hint) in (tuple, list)
+    if hint is bool:
+        if not words or words[0].lower() in ("true", "false"):
+            return not words or words[0].lower() == "true"
+        raise UsageError(f"{flag} expects true or false, found '{' '.join(words)}'")
+    if many and len(words) == 1:
+        words = words[0].replace(",", " ").split()
+    if not many and len(words) != 1:
+        found = "nothing" if not words else f"{len(words)} values ('{' '.join(words)}')"
+        raise UsageError(f"{flag} expects {expected}, found {found}")
+    text = words[0] if words else ""
+    if type(None) in get_args(hint) and text.lower() in ("none", "null"):
+        return None
+    if hint is int or int in get_args(hint):
+        with contextlib.suppress(ValueError):
+            return coerce(tuple[int, ...], words) if many else coerce(int, text)
+    import tyro
+
+    one = dataclasses.make_dataclass("Flag", [("value", hint)])
+    args = ["--value", *words] if many else [f"--value={text}"]  # old tyro takes a word like -1e-3 for a flag
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return tyro.cli(one, args=args, console_outputs=False).value
+    except SystemExit:
+        raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'") from None
+
+
+# ------------------------------------------------------------------------------ a command's words
+def split(args: list[str]) -> Groups:
+    """Flags and the words after each."""
+    groups: Groups = []
+    for word in args:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            groups.append((flag, [value] if equals else []))
+        elif groups:
+            groups[-1][1].append(word)
+        else:
+            raise UsageError(f"unexpected '{word}': expected flags such as --env ID")
+    return groups
+
+
+def options(groups: Groups, own: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type, bool for a switch."""
+    out: dict[str, Any] = {}
+    for flag, words in groups:
+        key = flag.removeprefix("--").replace("_", "-")
+        if key not in own:
+            if not own:
+                raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
+            raise unknown("flag", key, list(own), f"shoal {command}")
+        hint = own[key]
+        if hint is bool and not words:
+            out[key] = True
+            continue
+        if hint is list and words:
+            out[key] = words
+            continue
+        try:
+            if hint in (bool, list) or len(words) != 1:
+                raise ValueError
+            out[key] = coerce(hint, words[0])
+        except ValueError:
+            expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
+            raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
+    return out
+
+
+def choice(flag: str, value: str, names: Sequence[str]) -> None:
+    """Raise UsageError unless ``value`` is one of ``names``."""
+    if value not in names:
+        raise unknown("value", value, names, flag)

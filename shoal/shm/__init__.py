@@ -1,0 +1,1 @@
+"""Channels as bytes in shared memory: where they lie, rings, parameter stores, and the ends that roles hold."""

@@ -1,0 +1,249 @@
+"""The ends of channels as roles see them, over rings and stores in shared memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal import api
+from shoal.metering.recorder import Recorder
+from shoal.runtime.seeds import table_seed
+from shoal.shm.layout import Plan
+from shoal.shm.ring import Consumer, Producer
+from shoal.shm.session import Session
+from shoal.shm.store import StoreReader, StoreWriter
+
+
+def _no_priorities(channel: str) -> api.UsageError:
+    return api.UsageError(f"Channel {channel!r} is a queue: its items have no priorities.")
+
+
+class QueueReader:
+    """``count`` items per ``get`` from any writer, fairly; a single item is read in place (zero-copy).
+
+    A slot read in place goes back to its writer at the next ``get``.
+    """
+
+    def __init__(self, consumer: Consumer, count: int = 1) -> None:
+        self._consumer, self._count = consumer, count
+        self._tensors: list[list[api.Tensors | None]] = [
+            [None] * consumer.layout.channel.capacity for _ in consumer.writers
+        ]
+        self._held: int | None = None  # ring whose oldest item the caller is looking at
+        self._found: list[int] = []  # rings known to have an item, the next one last
+        self._next = 0
+        self._batch = _Joined(consumer, count) if count > 1 else None
+
+    def ready(self) -> bool:
+        held = 0 if self._held is None else 1
+        return self._consumer.pending() - held >= self._count
+
+    def get(self) -> api.Batch:
+        consumer = self._consumer
+        if self._held is not None:
+            consumer.release(self._held)
+            self._held = None
+        if self._batch is None:
+            ring = self._pick()
+            consumer.session.fresh = False
+            self._held = ring
+            return api.Batch(self._view(ring).copy(), None, None, 0, (consumer.version(ring),))
+        for position in range(self._count):
+            self._batch.take(position, self._pick())
+        consumer.session.fresh = False
+        return self._batch.result()
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        raise _no_priorities(self._consumer.layout.channel.name)
+
+    def _pick(self) -> int:
+        """A ring with an item: every ready ring has its turn before any has two."""
+        if not self._found:
+            self._refill()
+        ring = self._found.pop()
+        self._next = ring + 1
+        return ring
+
+    def _refill(self) -> None:
+        self._found = self._consumer.ready(self._next)
+        if not self._found:
+            self._consumer.wait(self._look)
+        self._found.reverse()
+
+    def _look(self) -> bool:
+        self._found = self._consumer.ready(self._next)
+        return bool(self._found)
+
+    def _view(self, ring: int) -> api.Tensors:
+        slot = self._consumer.index(ring)
+        found = self._tensors[ring][slot]
+        if found is None:
+            found = {name: torch.from_numpy(a) for name, a in self._consumer.arrays(ring).items()}
+            self._tensors[ring][slot] = found
+        return found
+
+
+class EachReader:
+    """Exactly one item from every writer per ``get``, side by side in writer order (lockstep), read in place.
+
+    Takes nothing before every writer has an item, so that a reader that dies waiting loses none. The slots go back to
+    their writers at the next ``get``.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._tensors: list[api.Tensors | None] = [None] * consumer.layout.channel.capacity
+        self._held = 0  # items of each ring that the caller is looking at
+        consumer.level()
+
+    def ready(self) -> bool:
+        return self._consumer.fewest() > self._held
+
+    def get(self) -> api.Batch:
+        consumer, rings = self._consumer, range(len(self._consumer.writers))
+        if self._held:
+            self._held = 0
+            for ring in rings:
+                consumer.release(ring)
+        if not self.ready():
+            consumer.wait(self.ready)
+        consumer.session.fresh = False
+        self._held = 1
+        slot = consumer.index(0)
+        found = self._tensors[slot]
+        if found is None:
+            found = self._tensors[slot] = {name: torch.from_numpy(a) for name, a in consumer.joined().items()}
+        return api.Batch(found.copy(), versions=tuple(map(consumer.version, rings)))
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        raise _no_priorities(self._consumer.layout.channel.name)
+
+
+class _Joined:
+    """A preallocated batch of ``count`` items joined along each field's axis."""
+
+    def __init__(self, consumer: Consumer, count: int) -> None:
+        self._consumer, self._versions = consumer, [0] * count
+        self._places: list[dict[str, np.ndarray]] = [{} for _ in range(count)]
+        self._tensors: api.Tensors = {}
+        for f in consumer.layout.fields:
+            axis = f.axis % len(f.shape)
+            width = f.shape[axis]
+            batch = np.zeros((*f.shape[:axis], width * count, *f.shape[axis + 1 :]), f.dtype)
+            for i, place in enumerate(self._places):
+                place[f.name] = batch[(slice(None),) * axis + (slice(i * width, (i + 1) * width),)]
+            self._tensors[f.name] = torch.from_numpy(batch)
+
+    def take(self, position: int, ring: int) -> None:
+        """Copy the oldest item of a ring to its place, and free its slot."""
+        source = self._consumer.arrays(ring)
+        for name, target in self._places[position].items():
+            target[...] = source[name]
+        self._versions[position] = self._consumer.version(ring)
+        self._consumer.release(ring)
+
+    def result(self) -> api.Batch:
+        return api.Batch(dict(self._tensors), versions=tuple(self._versions))
+
+
+class ReplayReader:
+    """Owns the table of a replay channel: drains the rings and samples as the ratio allows."""
+
+    def __init__(self, consumer: Consumer, table: api.Replay, limiter: Any, count: int, metrics: Recorder) -> None:
+        self._consumer, self._table, self._limiter, self._count = consumer, table, limiter, count
+        self.metrics = metrics
+        self._next = 0
+        self.channel, self.writers = consumer.layout.channel, consumer.layout.writers
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"table": self._table.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._table.restore(state["table"])
+
+    def ready(self) -> bool:
+        self._drain()
+        return self._can_sample()
+
+    def get(self) -> api.Batch:
+        self._drain()
+        if not self._can_sample():
+            self._consumer.wait(self._progress)
+        self._consumer.session.fresh = False
+        table = self._table
+        with self.metrics.phase("sample"):
+            batch = table.sample(self._count)
+        if (ratio := self._limiter.samples_per_insert(table.inserted, table.sampled)) is not None:
+            self.metrics.record("samples_per_insert", ratio)
+        return batch
+
+    def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+        self._table.reprioritise(keys.detach().cpu().numpy(), priorities.detach().cpu().numpy())
+
+    def _progress(self) -> bool:
+        self._drain()
+        return self._can_sample()
+
+    def _can_sample(self) -> bool:
+        table = self._table
+        return bool(self._limiter.can_sample(table.size, table.inserted, table.sampled, self._count))
+
+    def _drain(self) -> None:
+        """One item of each ready ring at a time, until none is ready or the ratio says wait."""
+        consumer, table, limiter = self._consumer, self._table, self._limiter
+        for _ in range(consumer.layout.channel.capacity):
+            rings = consumer.ready(self._next)
+            if not rings:
+                return
+            for ring in rings:
+                if not limiter.can_insert(table.inserted, table.sampled):
+                    self._next = ring
+                    return
+                generation = consumer.header(ring)[1]
+                with self.metrics.phase("insert"):
+                    table.add(consumer.arrays(ring), consumer.writers[ring], generation)
+                consumer.release(ring)
+
+
+def build(session: Session, plan: Plan, role: api.RoleSpec, index: int, generation: int, seed: int) -> dict[str, Any]:
+    """The ports of one replica, by keyword; ``seed`` is the run's."""
+    out: dict[str, Any] = {}
+    for name, port in role.ports.items():
+        out[name] = _end(session, plan, port, plan.ends[role.name, name] + index, generation, seed)
+    lockstep = [out[name] for name, port in role.ports.items() if port.lockstep]
+    for end in out.values():
+        if isinstance(end, Producer) and lockstep:
+            end.after_put = partial(_deliver, lockstep)
+    return out
+
+
+def _deliver(readers: list[StoreReader]) -> None:
+    for reader in readers:
+        reader.delivered()
+
+
+def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: int, seed: int) -> Any:
+    channel = port.channel
+    if channel.kind == "params":
+        store = plan.stores[channel.name]
+        return (
+            StoreWriter(session, store)
+            if port.direction == "write"
+            else StoreReader(session, store, number, port.lockstep)
+        )
+    ring = plan.rings[channel.name]
+    if port.direction == "write":
+        return Producer(session, ring, number, generation)
+    consumer = Consumer(session, ring, number)
+    if channel.kind == "queue":
+        return EachReader(consumer) if port.each else QueueReader(consumer, port.count)
+    assert channel.table is not None  # checked by the plan
+    from shoal.replay.limiter import RateLimiter
+
+    table = channel.table.build(channel.spec, ring.writers, table_seed(seed, channel.name, generation))
+    reward = channel.spec.get("reward")  # [T, E] of an unroll: so many items may one insertion bring
+    items = int(np.prod(reward.shape)) if reward is not None else 1
+    return ReplayReader(consumer, table, RateLimiter(channel.ratio, items), port.count, session.metrics)

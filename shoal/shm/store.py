@@ -1,0 +1,173 @@
+"""Versioned parameters in shared memory: one writer, many readers, the latest wins.
+
+Two buffers, each with the number of the version that was last *begun* in it. Version ``v`` lies in
+buffer ``v % 2``; a reader copies it out and looks whether ``v + 2`` was begun meanwhile. The writer
+never waits for a reader. A writer killed inside ``publish`` leaves the latest version intact.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal import api
+from shoal.shm import futex
+from shoal.shm.arena import Arena
+from shoal.shm.layout import LINE, StoreLayout
+from shoal.shm.session import Session
+
+_LOW = 0xFFFFFFFF
+
+
+def _tensors(flat: torch.Tensor, layout: StoreLayout) -> api.Tensors:
+    """The parameters as views of one flat byte tensor."""
+    out = {}
+    for f in layout.fields:
+        dtype = getattr(torch, f.dtype)
+        count = 1
+        for n in f.shape:
+            count *= n
+        out[f.name] = flat[f.offset : f.offset + count * dtype.itemsize].view(dtype).view(f.shape)
+    return out
+
+
+def _buffers(arena: Arena, layout: StoreLayout) -> list[np.ndarray]:
+    return [arena.array(layout.buffers + i * layout.stride, (layout.stride,), np.uint8) for i in (0, 1)]
+
+
+class StoreWriter:
+    """The write end (an ``api.ParamsWriter``)."""
+
+    def __init__(self, session: Session, layout: StoreLayout) -> None:
+        arena = session.arena
+        self._session, self._words, self._layout, self.channel = session, arena.words, layout, layout.channel.name
+        self._at, self._address = layout.control // 8, arena.base + layout.control
+        self._targets = [_tensors(torch.from_numpy(flat), layout) for flat in _buffers(arena, layout)]
+        self._places = [list(targets.values()) for targets in self._targets]
+        self._names = [f.name for f in layout.fields]
+        self._checked: list[torch.Tensor] = []  # the tensors that were published last
+
+    def ready(self) -> bool:
+        return True
+
+    def publish(self, params: api.Tensors) -> int:
+        """Copy ``params`` (from any device) in as the next version."""
+        self._session.fresh = False
+        words, at = self._words, self._at
+        version: int = words[at] + 1
+        sources = list(map(params.get, self._names))
+        if len(params) != len(sources) or not self._checked or not all(map(is_, sources, self._checked)):
+            self._checked = self._fitting(params)
+        words[at + LINE + version % 2] = version
+        futex.fence()
+        with torch.no_grad():
+            torch._foreach_copy_(self._places[version % 2], self._checked)
+        futex.fence()
+        words[at] = version
+        futex.fence()
+        if words[at + 1]:
+            words[at + 1] = 0
+            futex.wake(self._address)
+        return version
+
+    def _fitting(self, params: api.Tensors) -> list[torch.Tensor]:
+        """Their values in the layout's order; UsageError unless names and shapes are the channel's."""
+        targets = self._targets[0]
+        if params.keys() != targets.keys():
+            raise api.UsageError(
+                f"Channel {self._layout.channel.name!r} takes the parameters {sorted(targets)}, got {sorted(params)}."
+            )
+        for name, target in targets.items():
+            if params[name].shape != target.shape:
+                raise api.UsageError(
+                    f"Channel {self._layout.channel.name!r}, parameter {name!r}: expected shape "
+                    f"{list(target.shape)}, got {list(params[name].shape)}."
+                )
+        return [params[name] for name in self._names]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The latest version, copied: other processes see the buffer itself. Version 0 has no tensors."""
+        version = self._words[self._at]
+        tensors = {name: t.clone() for name, t in self._targets[version % 2].items()} if version else {}
+        return {"version": version, "tensors": tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Publish what was saved under the number it had."""
+        if state["version"]:
+            self._words[self._at] = state["version"] - 1
+            self.publish(state["tensors"])
+
+
+class StoreReader:
+    """A read end (an ``api.ParamsReader``).
+
+    ``latest`` fills the same private tensors each time: load or clone them before the next call.
+    With ``lockstep`` the replica that takes over from a killed one goes on where that one stopped:
+    it reads the same version again unless an item made with it was already delivered.
+    """
+
+    def __init__(self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: bool = False) -> None:
+        arena = session.arena
+        self._session, self._words = session, arena.words
+        self._at, self._address = layout.control // 8, arena.base + layout.control
+        self._delivered_at = layout.delivered // 8 + reader * LINE
+        self._buffers = _buffers(arena, layout)
+        self._flat = np.zeros(layout.stride, np.uint8)
+        self._tensors = _tensors(torch.from_numpy(self._flat), layout)
+        self._lockstep = lockstep
+        self._read: int = self._words[self._delivered_at] if lockstep else 0
+        self._phase = f"wait:{layout.channel.name}"
+
+    def ready(self) -> bool:
+        latest: int = self._words[self._at]
+        return latest > self._read if self._lockstep else latest > 0
+
+    def latest(self, newer_than: int = -1) -> tuple[int, api.Tensors] | None:
+        """The latest (version, parameters), or None if it is not newer than ``newer_than``."""
+        if not self.ready():
+            self._wait()
+        self._session.fresh = False
+        if self._words[self._at] <= newer_than:
+            return None
+        self._read = self._copy()
+        return self._read, self._tensors
+
+    def newest(self) -> int:
+        latest: int = self._words[self._at]
+        return latest
+
+    def delivered(self) -> None:
+        """An item made with the version last read is out."""
+        self._words[self._delivered_at] = self._read
+
+    def _copy(self) -> int:
+        words, at = self._words, self._at
+        while True:
+            version: int = words[at]
+            futex.fence()
+            self._flat[...] = self._buffers[version % 2]  # one memcpy, no threads: short, so rarely torn
+            futex.fence()
+            if words[at + LINE + version % 2] == version:
+                return version
+
+    def _wait(self) -> None:
+        words, at = self._words, self._at
+        while True:
+            words[at + 1] = 1
+            futex.fence()
+            seen: int = words[at]
+            if self.ready():
+                return
+            self._session.wait(self._phase, self._address, seen & _LOW)
+
+
+def read(arena: Arena, layout: StoreLayout) -> api.Tensors | None:
+    """A private copy of the last published parameters; None before the first."""
+    words, at = arena.words, layout.control // 8
+    version = words[at]
+    if version == 0:
+        return None
+    return _tensors(torch.from_numpy(_buffers(arena, layout)[version % 2].copy()), layout)

@@ -1,0 +1,378 @@
+"""The laws of the samplers, the worked numbers of PER and Ape-X, and the table under random and concurrent use."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import numpy as np
+import pytest
+from counting import Counting, check_batch, unroll_spec
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+
+from shoal.api import Field, Ratio, ShoalError, WiringError
+from shoal.replay import RateLimiter, TableSpec, check
+from shoal.replay.samplers import live_rows
+from shoal.replay.table import Table
+
+FLAGS = ("terminated", "truncated", "valid", "first")
+
+
+def chain(rewards: list[float], q_taken: list[float], q_max: list[float]) -> dict[str, np.ndarray]:
+    """One open-ended stream; its ``obs`` is the step."""
+    n = len(rewards)
+    out = {"obs": np.arange(n, dtype=np.float32)[:, None, None], "action": np.zeros((n, 1), np.int64)}
+    for name, values in (("reward", rewards), ("q_taken", q_taken), ("q_max", q_max)):
+        out[name] = np.array(values, np.float32)[:, None]
+    out |= {name: np.zeros((n, 1), bool) for name in FLAGS}
+    out["valid"][:] = True
+    out["first"][0] = True
+    return out
+
+
+def spec_of(unroll: dict[str, np.ndarray]) -> dict[str, Field]:
+    return {name: Field(a.shape, str(a.dtype)) for name, a in unroll.items()}
+
+
+def filled(table_spec: TableSpec, items: int, seed: int = 0) -> Table:
+    unroll = chain([0.0] * (items + table_spec.n_step), *[[0.0] * (items + table_spec.n_step)] * 2)
+    table = table_spec.build(spec_of(unroll), 1, seed)
+    table.add(unroll)
+    return table
+
+
+def live_keys(table: Table) -> np.ndarray:
+    return table._r.key[live_rows(table._r.order, table._counters)].copy()
+
+
+def drawn(table: Table, batches: int, n: int) -> dict[int, int]:
+    counts = dict.fromkeys(live_keys(table).tolist(), 0)
+    for _ in range(batches):
+        for key in table.sample(n).keys.tolist():
+            counts[key] += 1
+    return counts
+
+
+def assert_law(counts: list[int], law: np.ndarray) -> None:
+    assert stats.chisquare(counts, law * sum(counts)).pvalue > 1e-3
+
+
+def law_of(table: Table, keys: np.ndarray) -> np.ndarray:
+    spec = table.spec
+    p = table._r.priority[keys % len(table._r.key)].astype(np.float64)
+    if spec.sampler == "uniform":
+        weight = np.ones(len(p))
+    elif spec.sampler == "proportional":
+        weight = p**spec.alpha
+    else:  # the heap's own order is the approximate rank
+        weight = (table.sampler.where[keys % len(table._r.key)] + 1.0) ** -spec.alpha
+    return weight / weight.sum()
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "proportional", "rank"])
+@pytest.mark.parametrize("evict", ["fifo", "proportional"])
+def test_sampling_law(sampler: str, evict: str) -> None:
+    """Before and after updates and eviction. Single draws: strata make batches more even than chance."""
+    table = filled(TableSpec(100, sampler=sampler, evict=evict, evict_every=10**4), 150, seed=5)
+    rng = np.random.default_rng(1)
+    for stage in range(3):
+        keys = live_keys(table)
+        assert len(keys) == (150 if stage < 2 else 100)
+        counts = drawn(table, 10_000, 1)
+        assert_law([counts[key] for key in keys.tolist()], law_of(table, keys))
+        batch = table.sample(64)
+        expected = law_of(table, batch.keys.numpy()) / law_of(table, batch.keys.numpy()).sum()
+        assert np.allclose(batch.probs / batch.probs.sum(), expected, rtol=1e-4)
+        everything = dict(zip(keys.tolist(), law_of(table, keys), strict=True))
+        assert np.allclose(batch.probs, [everything[key] for key in batch.keys.tolist()], rtol=1e-4)
+        table.reprioritise(keys, rng.gamma(0.5, size=len(keys)).astype(np.float32))
+        if stage == 1:
+            assert table.evict() == 50
+    assert table.check_valid() == (True, "")
+
+
+@pytest.mark.parametrize("sampler", ["proportional", "rank"])
+def test_batches_are_stratified(sampler: str) -> None:
+    """A batch of k takes one item of every k-th of the mass: equal priorities, k = N: every item once (one apart)."""
+    table = filled(TableSpec(64, sampler=sampler, alpha=0.0), 64)
+    for _ in range(20):
+        assert len(set(table.sample(64).keys.tolist())) == 64
+
+
+def test_rank_sorts_and_greedy_returns_the_largest() -> None:
+    priorities = np.random.default_rng(0).permutation(200).astype(np.float32)
+    table = filled(TableSpec(200, sampler="rank"), 200)
+    table.reprioritise(live_keys(table), priorities)
+    table.sampler.sort()
+    assert table._r.priority[table.sampler.heap[:200]].tolist() == sorted((priorities + 0.01).tolist(), reverse=True)
+    assert table.check_valid() == (True, "")
+    table = filled(TableSpec(200, sampler="greedy"), 200)
+    keys = live_keys(table)
+    table.reprioritise(keys, priorities)
+    batch = table.sample(10)
+    assert batch.keys.tolist() == keys[np.argsort(-priorities)[:10]].tolist() and (batch.probs == 1).all()
+    table.reprioritise(batch.keys.numpy()[:3], np.zeros(3, np.float32))
+    assert table.sample(1).keys.tolist() == batch.keys.tolist()[:0] + keys[np.argsort(-priorities)[3:4]].tolist()
+    assert len(set(table.sample(300).keys.tolist())) == 200
+    assert table.check_valid() == (True, "")
+
+
+def test_worked_numbers_of_prioritised_replay() -> None:
+    """dqn-family 4.1-4.3."""
+    table = filled(TableSpec(3, sampler="proportional", alpha=0.6, eps=0.01), 3)
+    keys = live_keys(table)
+    table.reprioritise(keys, np.array([-1.0, 0.5, 0.1], np.float32))
+    assert table.sampler.tree[:3] == pytest.approx([1.005988, 0.667640, 0.265972], rel=1e-5)
+    batch = table.sample(64)
+    probs = dict(zip(batch.keys.tolist(), batch.probs.tolist(), strict=True))
+    p = np.array([probs[key] for key in keys.tolist()])
+    assert p == pytest.approx([0.518658, 0.344215, 0.137127], rel=1e-5)
+    weights = (batch.size * p) ** -0.4
+    assert weights == pytest.approx([0.837914, 0.987233, 1.4266], rel=1e-4)
+    assert weights / weights.max() == pytest.approx([0.587350, 0.692018, 1.0], rel=1e-4)
+    table = filled(TableSpec(4, sampler="rank", alpha=0.7), 4)
+    for scale in (1.0, 1000.0):
+        keys = live_keys(table)
+        table.reprioritise(keys, np.array([1, 4, 2, 3], np.float32) * scale)
+        table.sampler.sort()
+        batch = table.sample(64)
+        probs = dict(zip(batch.keys.tolist(), batch.probs.tolist(), strict=True))
+        expected = [0.154164, 0.406841, 0.188556, 0.250440]
+        assert [probs[key] for key in keys.tolist()] == pytest.approx(expected, rel=1e-4)
+
+
+def test_worked_numbers_of_apex() -> None:
+    """apex 4.2, 4.3, 4.5."""
+    spec = TableSpec(8, n_step=3, gamma=0.99, sampler="proportional", initial="given", alpha=0.6, eps=1e-9)
+    unroll = chain([1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 3])
+    table = spec.build(spec_of(unroll), 1, 0)
+    assert table.add(unroll) == 1
+    assert table.sampler.tree[0] == pytest.approx(2.259626, rel=1e-6)
+    batch = table.sample(1)
+    assert float(batch.items["reward"]) + float(batch.items["discount"]) * 3 == pytest.approx(4.890997, rel=1e-6)
+    assert float(batch.items["obs"]) == 0 and float(batch.items["next/obs"]) == 3
+    unroll = chain([1, 2, 0], [2, 2, 0], [7, 7, 7])
+    unroll["terminated"][1], unroll["valid"][2] = True, False
+    table = spec.build(spec_of(unroll), 1, 0)
+    assert table.add(unroll) == 2
+    assert table._r.priority[0] == pytest.approx(0.98) and table._r.discount[:2].tolist() == [0, 0]
+    assert table._r.reward[0] == pytest.approx(2.98) and table._r.reward[1] == 2
+    table = filled(TableSpec(3, evict="proportional", alpha_evict=-0.4, eps=1e-9, evict_every=100), 3)
+    table.reprioritise(live_keys(table), np.array([1, 0.1, 0.01], np.float32))
+    tree = table._evictor.tree[:3]
+    assert tree / tree.sum() == pytest.approx([0.101818, 0.255755, 0.642427], rel=1e-4)
+
+
+def test_bulk_eviction_prefers_low_priorities_and_keeps_the_totals() -> None:
+    """apex 4.8."""
+    table = filled(
+        TableSpec(100, sampler="proportional", evict="proportional", alpha_evict=-2.0, evict_every=10**4), 300
+    )
+    keys, priorities = live_keys(table), np.repeat([0.1, 1.0, 10.0], 100).astype(np.float32)
+    table.reprioritise(keys, priorities)
+    assert (table.size, table.evict(), table.size, table.evicted) == (300, 200, 100, 200)
+    left = np.isin(keys, live_keys(table)).reshape(3, 100).sum(1)
+    assert left[2] > 90 and left[0] < 5
+    tree, offsets = table.sampler.tree, table.sampler.offsets
+    live = table._r.priority[live_rows(table._r.order, table._counters)].astype(np.float64)
+    assert tree[offsets[-2] :].sum() == pytest.approx((live**0.6).sum(), rel=1e-9)
+    assert not np.isin(table.sample(512).keys.numpy(), keys[~np.isin(keys, live_keys(table))]).any()
+
+
+@pytest.mark.parametrize("initial", ["given", "max"])
+def test_new_data_without_errors_gets_its_share_and_no_more(initial: str) -> None:
+    """apex 4.9; with ``max``, the single-machine rule, new items get more than their share."""
+    n = 1001
+    spec = TableSpec(4000, n_step=1, sampler="proportional", initial=initial)
+    old, new = chain([1.0] * n, [0.0] * n, [0.0] * n), chain([0.0] * n, [0.0] * n, [0.0] * n)
+    table = spec.build(spec_of(old), 1, 0)
+    table.add(old)
+    table.reprioritise(live_keys(table), np.ones(1000, np.float32))
+    table.add(new)
+    fresh = table.sample(4096).keys.numpy() // len(table._r.key) >= 1000
+    expected = 0.01**0.6 / (0.01**0.6 + 1.01**0.6) if initial == "given" else 0.5
+    assert fresh.mean() == pytest.approx(expected, abs=0.001)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampler=st.sampled_from(["uniform", "proportional", "rank", "greedy"]),
+    evict=st.sampled_from(["fifo", "proportional"]),
+    same_step=st.booleans(),
+    stack=st.sampled_from([1, 3]),
+)
+def test_random_operations_keep_the_table_valid(
+    seed: int, sampler: str, evict: str, same_step: bool, stack: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 5))
+    spec = TableSpec(
+        int(rng.integers(20, 200)), n, 0.9, stack, sampler=sampler, evict=evict, evict_every=int(rng.integers(0, 80))
+    )
+    lives = {i: Counting(i, 4, 2, same_step, True, i, mean=float(rng.integers(2, 12))) for i in range(2)}
+    generation = [0, 1]
+    table = spec.build(lives[0].spec, 2, seed)
+    old = np.zeros(0, np.int64)
+    for i in range(300):
+        writer = int(rng.integers(2))
+        match int(rng.integers(5)):
+            case 0 | 1:
+                if rng.random() < 0.05:
+                    generation[writer] = life = len(lives)
+                    lives[life] = Counting(life, 4, 2, same_step, True, life)
+                table.add(lives[generation[writer]].unroll(), writer, generation[writer])
+            case 2 if table.size:
+                batch = table.sample(int(rng.choice([1, 4, 16])))
+                check_batch(batch, lives, n, 0.9, stack)
+                old = np.concatenate([old[-100:], batch.keys.numpy()])
+            case 3:
+                keys = rng.choice(old, 8) if len(old) else old
+                table.reprioritise(keys, rng.normal(size=len(keys)).astype(np.float32))
+            case 4 if rng.random() < 0.1:
+                table.evict()
+        if i % 10 == 0:
+            assert table.check_valid() == (True, "")
+    assert table.check_valid() == (True, "")
+
+
+@pytest.mark.parametrize("evict", ["fifo", "proportional"])
+def test_threads_may_share_a_table(evict: str) -> None:
+    """The contract of ``Table``: any thread, any method; batches of one size belong to one thread."""
+    lives = {i: Counting(i, 8, 4, False, True, seed=i) for i in range(2)}
+    unrolls = {i: [life.unroll() for _ in range(40)] for i, life in lives.items()}
+    table = TableSpec(200, 3, 0.9, 4, sampler="proportional", evict=evict, evict_every=50).build(lives[0].spec, 2, 0)
+    table.add(unrolls[0].pop(0), 0)
+    done = threading.Event()
+    keys: list[np.ndarray] = [table.sample(16).keys.numpy().copy()]
+
+    def write(writer: int) -> None:
+        for unroll in unrolls[writer]:
+            table.add(unroll, writer)
+
+    def read(n: int) -> None:
+        while not done.is_set():
+            batch = table.sample(n)
+            check_batch(batch, lives, 3, 0.9, 4)
+            keys.append(batch.keys.numpy().copy())
+
+    def update() -> None:
+        rng = np.random.default_rng(0)
+        while not done.is_set():
+            batch = keys[int(rng.integers(len(keys)))]
+            table.reprioritise(batch, rng.random(len(batch)).astype(np.float32))
+            table.evict()
+
+    with ThreadPoolExecutor(5) as pool:
+        others = [pool.submit(read, 16), pool.submit(read, 32), pool.submit(update)]
+        writers = [pool.submit(write, 0), pool.submit(write, 1)]
+        wait(writers, timeout=60)
+        done.set()
+    for future in (*writers, *others):
+        future.result()
+    assert table.check_valid() == (True, "")
+    assert table.inserted == sum(life.items(3) for life in lives.values())
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "proportional", "rank", "greedy"])
+def test_a_restored_table_goes_on_identically(sampler: str) -> None:
+    spec = TableSpec(80, 3, stack=2, sampler=sampler, evict="proportional" if sampler == "rank" else "fifo")
+    life = Counting(0, 6, 3, True, True, seed=0)
+    table = spec.build(life.spec, 1, 0)
+    for at in range(24):
+        table.add(life.unroll())
+        if at in (2, 20):  # before and after rows are reused
+            state = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in table.state().items()}
+            json.dumps({k: v for k, v in state.items() if not isinstance(v, np.ndarray)})
+            other = spec.build(life.spec, 1, 99)
+            other.add(life.unroll())
+            other.restore(state)
+            assert other.check_valid() == (True, "")
+            assert (other.inserted, other.sampled, other.size) == (table.inserted, table.sampled, table.size)
+            for _ in range(5):
+                unroll = life.unroll()
+                for one in (table, other):
+                    one.add(unroll)
+                a, b = table.sample(16), other.sample(16)
+                assert a.keys.tolist() == b.keys.tolist() and a.probs.tolist() == b.probs.tolist()
+                assert all((a.items[name] == b.items[name]).all() for name in a.items)
+                for one, batch in ((table, a), (other, b)):
+                    one.reprioritise(batch.keys.numpy(), np.linspace(0, 1, 16).astype(np.float32))
+    with pytest.raises(ShoalError, match="shape"):
+        TableSpec(81, 3, stack=2, sampler=sampler).build(life.spec, 1, 0).restore(state)
+
+
+@pytest.mark.parametrize("unrolls", [0, 1, 3, 40], ids=["empty", "below min_size", "odd", "full"])
+def test_writers_and_reader_go_on_after_a_restore(unrolls: int) -> None:
+    """Whatever had been inserted and sampled, one side may always move, and the ratio is held from there."""
+    life = Counting(0, 6, 3, True, True, seed=0)
+    spec, ratio, batch, items = TableSpec(80, 3, stack=2), Ratio(25, 2.0, 60.0), 7, 18
+    limiter = RateLimiter(ratio, items)
+
+    def go_on(table: Table, rounds: int) -> None:
+        for _ in range(rounds):
+            may_sample = limiter.can_sample(table.size, table.inserted, table.sampled, batch)
+            assert may_sample or limiter.can_insert(table.inserted, table.sampled)
+            if may_sample:
+                table.sample(batch)
+            else:
+                table.add(life.unroll())
+
+    table = spec.build(life.spec, 1, 0)
+    go_on(table, unrolls)
+    restored = spec.build(life.spec, 1, 1)
+    restored.restore({k: np.copy(v) for k, v in table.state().items()})
+    assert (restored.inserted, restored.sampled) == (table.inserted, table.sampled)
+    go_on(restored, 100)
+    assert abs(2.0 * (restored.inserted - 25) - restored.sampled) <= 60.0
+
+
+def test_an_empty_table_cannot_be_sampled() -> None:
+    with pytest.raises(ShoalError, match="before"):
+        TableSpec(4).build(unroll_spec(2, 1, False, False), 1, 0).sample(1)
+
+
+@given(
+    min_size=st.integers(1, 50),
+    ratio=st.floats(0.01, 20),
+    batch=st.integers(1, 64),
+    items=st.integers(1, 64),
+    extra=st.floats(-40, 40),
+    prefer=st.booleans(),
+)
+def test_a_checked_ratio_never_deadlocks_and_holds(
+    min_size: int, ratio: float, batch: int, items: int, extra: float, prefer: bool
+) -> None:
+    r = Ratio(min_size, ratio, (batch + ratio * items) / 2 + extra)
+    try:
+        check(r, batch, items)
+    except WiringError:
+        refused = True
+    else:
+        refused = False
+    assert refused == (r.slack < (batch + ratio * items) / 2)
+    if refused:
+        return
+    limiter, inserted, sampled = RateLimiter(r, items), 0, 0
+    for _ in range(200):
+        may = limiter.can_insert(inserted, sampled), limiter.can_sample(inserted, inserted, sampled, batch)
+        assert any(may)
+        if may[0] and (prefer or not may[1]):
+            filling = inserted < min_size
+            inserted += items
+        else:
+            filling = False
+            sampled += batch
+        if inserted >= min_size and not filling and sampled:
+            assert abs(ratio * (inserted - min_size) - sampled) <= max(r.slack, ratio * items) + 1e-6
+
+
+def test_ratios_that_cannot_work_are_refused() -> None:
+    check(Ratio(100, None), 64, 64)
+    for ratio, batch, capacity in ((Ratio(1, 8.0, 10.0), 64, None), (Ratio(1, 0.0), 8, None), (Ratio(9), 1, 8)):
+        with pytest.raises(WiringError):
+            check(ratio, batch, 8, capacity)
+    limiter = RateLimiter(Ratio(10, None))
+    assert limiter.can_insert(10**9, 0) and not limiter.can_sample(9, 9, 0, 1) and limiter.can_sample(10, 10, 999, 1)
