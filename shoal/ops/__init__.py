@@ -1,5 +1,13 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
+from shoal.ops.dpg import dpg_loss
+from shoal.ops.mixture import (
+    categorical_mean,
+    mixture_cross_entropy,
+    mixture_log_prob,
+    mixture_mean,
+    mixture_sample,
+)
 from shoal.ops.noise import factorised_noise, scale_noise
 from shoal.ops.optim import Adam, RMSProp
 from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
@@ -34,9 +42,11 @@ __all__ = [
     "VTrace",
     "categorical_cross_entropy",
     "categorical_kl",
+    "categorical_mean",
     "categorical_projection",
     "discrete_ppo_loss",
     "double_q_target",
+    "dpg_loss",
     "dueling",
     "epsilon_ladder",
     "factorised_noise",
@@ -45,6 +55,10 @@ __all__ = [
     "importance_weights",
     "lambda_returns",
     "linear",
+    "mixture_cross_entropy",
+    "mixture_log_prob",
+    "mixture_mean",
+    "mixture_sample",
     "n_step_returns",
     "ppo_loss",
     "proportional",

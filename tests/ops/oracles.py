@@ -145,6 +145,52 @@ def cross_entropy(m, logits):
     return np.array(out)
 
 
+def categorical_mean(logits, z):
+    out = []
+    for row in logits:
+        total = sum(math.exp(x) for x in row)
+        out.append(sum(math.exp(x) / total * atom for x, atom in zip(row, z, strict=True)))
+    return np.array(out)
+
+
+def gaussian(y, mean, deviation):
+    return math.exp(-((y - mean) ** 2) / (2 * deviation**2)) / (deviation * math.sqrt(2 * math.pi))
+
+
+def mixture_weights(logits):
+    return [[math.exp(x) / sum(math.exp(other) for other in row) for x in row] for row in logits]
+
+
+def mixture_log_prob(y, logits, means, deviations):
+    out = np.zeros(np.shape(y))
+    for b, weights in enumerate(mixture_weights(logits)):
+        for s, sample in enumerate(y[b]):
+            parts = zip(weights, means[b], deviations[b], strict=True)
+            out[b, s] = math.log(sum(w * gaussian(sample, m, d) for w, m, d in parts))
+    return out
+
+
+def mixture_mean(logits, means):
+    weights = mixture_weights(logits)
+    return np.array([sum(w * m for w, m in zip(*rows, strict=True)) for rows in zip(weights, means, strict=True)])
+
+
+def mixture_sample(uniform, normal, logits, means, deviations):
+    out = np.zeros(np.shape(uniform))
+    for b, weights in enumerate(mixture_weights(logits)):
+        for s, u in enumerate(uniform[b]):
+            k, below = 0, weights[0]
+            while k < len(weights) - 1 and u >= below:
+                k += 1
+                below += weights[k]
+            out[b, s] = means[b][k] + deviations[b][k] * normal[b][s]
+    return out
+
+
+def dpg_gradient(gradients, clip):
+    return np.array([[-min(max(g, -clip), clip) for g in row] for row in gradients])
+
+
 def entropy(m):
     return np.array([-sum(t * math.log(t) for t in row if t > 0) for row in m])
 
