@@ -88,21 +88,21 @@ def configuration(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    from shoal import api
     from shoal.local import processes
-    from shoal.local.supervisor import LocalRuntime
+    from shoal.local.runtime import LocalRuntime
+    from shoal.runtime.launch import Launch, Stop
 
     processes.prepare()
     module, cfg = configuration(args)
     solving = args.until is not None
     watch = Watch(args.warmup, None if solving else args.seconds)
-    stop = api.Stop(
+    stop = Stop(
         steps=cfg.steps if solving else None,
         seconds=args.cap if solving else args.warmup + 3 * args.seconds + 60.0,
         episode_return=args.until,
     )
     report = LocalRuntime().launch(
-        module.program(cfg), seed=args.seed, stop=stop, observers=[watch], interval=0.05 if solving else 0.2
+        module.program(cfg), Launch(seed=args.seed, stop=stop, observers=[watch], interval=0.05 if solving else 0.2)
     )
     out: dict[str, Any] = {
         "peer": "shoal", "system": args.system, "env": args.env, "fields": args.fields,

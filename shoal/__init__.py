@@ -6,10 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.api import Channel, Field, Ratio, ShoalError, Stop, UsageError, WiringError
+    from shoal.api import Channel, Field, Ratio, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Program
     from shoal.run import Run, resume, train
+    from shoal.runtime.launch import Stop
 
 __version__ = "0.1.0"
 __all__ = [
@@ -17,8 +18,8 @@ __all__ = [
     "resume", "train",
 ]  # fmt: skip
 _HOME = {
-    "Policy": "shoal.policy", "Program": "shoal.program", "Run": "shoal.run", "resume": "shoal.run",
-    "train": "shoal.run",
+    "Policy": "shoal.policy", "Program": "shoal.program", "Run": "shoal.run", "Stop": "shoal.runtime.launch",
+    "resume": "shoal.run", "train": "shoal.run",
 }  # fmt: skip
 
 

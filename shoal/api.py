@@ -369,32 +369,3 @@ class RoleSpec:
     device: str = "cpu"
     background: bool = False  # runs at low priority and takes a small share of the processors (process runtime)
     memory: int = 0  # bytes each replica holds beside its channels, such as a replay of its own
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The first reached ends a run. ``steps``: agent steps, all actors; ``episode_return``: mean of 100 episodes."""
-
-    steps: int | None = None
-    seconds: float | None = None
-    updates: int | None = None
-    episode_return: float | None = None
-
-
-@dataclass
-class Report:
-    """How a run ended. ``params`` are the last published parameters of each params channel."""
-
-    reason: str
-    steps: int
-    updates: int
-    seconds: float
-    episode_return: float  # mean of the last 100 episodes; nan before the first
-    episodes: int
-    params: dict[str, Tensors] = field(default_factory=dict, repr=False)
-    restarts: int = 0
-
-
-@runtime_checkable
-class Runtime(Protocol):
-    def launch(self, program: Any, *, seed: int, stop: Stop, run_dir: Path | None = None) -> Report: ...

@@ -1,15 +1,12 @@
-"""The local runtime: one process per replica, shared memory between them, one supervisor."""
+"""The supervisor: starts a program's replicas, watches over them, and ends them in order."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import os
-import re
 import time
-from collections.abc import Sequence
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -17,13 +14,14 @@ import cloudpickle
 from shoal import api
 from shoal.local import checkpoint_commit as checkpointer, child, processes
 from shoal.local.checkpoint_commit import Checkpointer
+from shoal.local.failures import Failures
 from shoal.local.heartbeat import Watch
 from shoal.local.replica import Replica
-from shoal.metering.aggregator import Aggregator, Observer
+from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
-from shoal.records.checkpoint import Checkpoint, Saving
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
+from shoal.runtime.launch import Launch, Report
 from shoal.shm import futex, layout, ring, store
 from shoal.shm.arena import Arena
 from shoal.shm.layout import LINE, STOP, Plan
@@ -36,79 +34,14 @@ LAST_SAVE = 600.0  # and without one
 ROWS = 7_200  # metric files of a run of days grow with the logarithm of its length: 12 s between rows after one
 
 
-class LocalRuntime:
-    """Runs a program on this machine.
-
-    restarts: how often one replica may fail within ``window`` seconds before the run fails; before each
-        restart it waits ``backoff`` seconds, doubling up to ``longest_backoff``.
-    still_born: how often it may fail in a row without ever completing a step.
-    grace: seconds replicas have to finish their step at the end; then they are killed.
-    hang_timeout: seconds a replica may make no progress, see ``pulse.Watch``; 0: for ever.
-    spans: how many each replica records for a profile.
-    """
+class Supervisor:
+    """One launch of a program in processes of its own, from the first start to the last death."""
 
     def __init__(
-        self,
-        *,
-        restarts: int = 10,
-        window: float = 60.0,
-        backoff: float = 0.1,
-        longest_backoff: float = 2.0,
-        still_born: int = 3,
-        grace: float = 5.0,
-        hang_timeout: float = 60.0,
-        spans: int = 0,
+        self, program: Program, plan: Plan, launch: Launch, failures: Failures, grace: float, hang_timeout: float
     ) -> None:
-        self.restarts, self.window = restarts, window
-        self.backoff, self.longest_backoff = backoff, longest_backoff
-        self.still_born, self.grace, self.hang_timeout = still_born, grace, hang_timeout
-        self.spans = spans
-
-    def launch(
-        self,
-        program: Program,
-        *,
-        seed: int,
-        stop: api.Stop,
-        run_dir: Path | None = None,
-        observers: Sequence[Observer] = (),
-        display: Observer | None = None,
-        interval: float = 0.5,
-        saving: Saving | None = None,
-        resume: Checkpoint | None = None,
-    ) -> api.Report:
-        """Run ``program`` until ``stop``, from its beginning or from where ``resume`` was saved. Interrupt once for an
-        orderly end, twice to kill at once.
-
-        ``observers`` and ``display`` are told every ``interval`` seconds; in a long run, every 7,200th of its length.
-        """
-        observers = [*observers, *([display] if display is not None else [])]
-        program.validate()
-        plan = layout.plan(program)
-        memory.check_fits(layout.needed(plan))
-        processes.prepare()
-        return _Run(self, program, plan, seed, stop, run_dir, observers, interval, saving, resume).go()
-
-
-class _Run:
-    """One launch."""
-
-    def __init__(
-        self,
-        options: LocalRuntime,
-        program: Program,
-        plan: Plan,
-        seed: int,
-        stop: api.Stop,
-        run_dir: Path | None,
-        observers: Sequence[Observer],
-        interval: float,
-        saving: Saving | None,
-        resume: Checkpoint | None,
-    ) -> None:
-        self._options, self._plan, self._seed, self._stop = options, plan, seed, stop
-        self._run_dir, self._observers, self._interval = run_dir, observers, interval
-        self._saving, self._resume = saving, resume
+        self._plan, self._launch, self._failures, self._grace = plan, launch, failures, grace
+        self._observers = [*launch.observers, *([launch.display] if launch.display is not None else [])]
         self._arena = Arena(plan.total)
         self._aggregator = Aggregator()
         self._wake_read, self._wake_write = os.pipe()
@@ -116,20 +49,20 @@ class _Run:
         os.set_blocking(self._wake_write, False)
         self._interrupts = Interrupts(self._wake_write)
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
-        self._replicas = [Replica(role, i, self._launch) for role in program.roles for i in range(role.replicas)]
-        self._lives = itertools.count(seeds.LAUNCH * (saving.launch if saving is not None else 0))
-        self._watch = Watch(self._arena, plan, options.hang_timeout)
+        self._replicas = [Replica(role, i, self._start) for role in program.roles for i in range(role.replicas)]
+        self._watch = Watch(self._arena, plan, hang_timeout)
         self._next_update = 0.0
-        self._told: set[str] = set()  # failures whose cause was printed
         self._checkpoints: Checkpointer | None = None
+        saving = launch.saving
+        self._lives = itertools.count(seeds.LAUNCH * (saving.launch if saving is not None else 0))
         if saving is not None:
             for replica in self._replicas:
                 replica.generation = saving.launch * LAUNCH
             self._checkpoints = Checkpointer(saving, program, plan, self._arena, self._aggregator, self._ring_bells)
-        if resume is not None:
-            checkpointer.resume(resume, program, plan, self._arena, self._aggregator)
+        if launch.resume is not None:
+            checkpointer.resume(launch.resume, program, plan, self._arena, self._aggregator)
 
-    def go(self) -> api.Report:
+    def go(self) -> Report:
         log.info("%d processes start", len(self._replicas))
         try:
             with self._interrupts:
@@ -139,7 +72,7 @@ class _Run:
             os.close(self._wake_write)
             self._arena.close()
 
-    def _go(self) -> api.Report:
+    def _go(self) -> Report:
         try:
             reason = self._supervise()
             self._shut_down()
@@ -153,18 +86,19 @@ class _Run:
                 self._checkpoints.last()
 
     # ------------------------------------------------------------------------------ supervision
-    def _launch(self, replica: Replica, pipe: Any) -> Any:
+    def _start(self, replica: Replica, pipe: Any) -> Any:
+        launch = self._launch
         job = child.Job(
             replica.index,
             replica.generation,
-            self._seed,
+            launch.seed,
             next(self._lives),
-            (self._stop.steps, self._stop.updates),
-            self._run_dir,
+            (launch.stop.steps, launch.stop.updates),
+            launch.run_dir,
             dict(os.environ),
-            self._options.spans,
-            self._saving if checkpointer.saves(replica.role) else None,
-            self._resume,
+            launch.spans,
+            launch.saving if checkpointer.saves(replica.role) else None,
+            launch.resume,
         )
         args = (self._arena, self._blobs[replica.role.name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")
@@ -174,7 +108,7 @@ class _Run:
         for replica in self._replicas:
             replica.start()
         began = time.monotonic()
-        self._next_update = began + self._interval
+        self._next_update = began + self._launch.interval
         while True:
             reason = self._interrupts.reason or self._ended()
             if reason:
@@ -192,7 +126,7 @@ class _Run:
             if self._checkpoints is not None:
                 self._checkpoints.look()
             if (now := time.monotonic()) >= self._next_update:
-                self._next_update = now + max(self._interval, (now - began) / ROWS)
+                self._next_update = now + max(self._launch.interval, (now - began) / ROWS)
                 self._observe()
 
     def _timeout(self) -> float:
@@ -203,8 +137,8 @@ class _Run:
         times = [at - now for at in due] + [1.0]
         if self._checkpoints is not None:
             times.append(self._checkpoints.timeout())
-        if self._stop.seconds is not None:
-            times.append(self._stop.seconds - self._aggregator.seconds)
+        if self._launch.stop.seconds is not None:
+            times.append(self._launch.stop.seconds - self._aggregator.seconds)
         return max(0.0, min(times))
 
     def _wait(self, timeout: float) -> None:
@@ -228,48 +162,14 @@ class _Run:
                 replica.cause = content
 
     def _bury(self, replica: Replica) -> None:
-        """A replica died though the run goes on: restart it later, or fail."""
+        """A replica died though the run goes on: restart it later, go on without it, or fail."""
         self._listen(replica)
         exitcode = replica.reap()
-        cause = replica.cause or processes.describe_exit(exitcode)
-        now = time.monotonic()
-        options = self._options
         if self._interrupts.count or (exitcode == 0 and self._arena.words[STOP // 8]):
             return  # it ended because the run does, a moment before the supervisor noticed
-        allowed = replica.may_restart(now, options.restarts, options.window)
-        if not self._stepped(replica):
-            replica.still_born += 1
-            allowed = allowed and replica.still_born < options.still_born
-        else:
-            replica.still_born = 0
-        known = self._is_known(replica, cause)
-        if not allowed and replica.role.on_failure == "ignore":
-            log.warning("%s failed too often, the run goes on without it: %s", replica.label, cause.rstrip())
-            replica.given_up = True
-            return
-        if not allowed:
-            if known:
-                cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
-            if replica.role.on_failure == "restart":
-                cause += f"\n(gave up after {len(replica.failures)} failures)"
-            told = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
-            log.error("%s (generation %d) failed: %s", replica.label, replica.generation, told)
-            raise api.RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
-        delay = min(options.backoff * 2 ** (len(replica.failures) - 1), options.longest_backoff)
-        replica.restart_at = now + delay
-        self._aggregator.restarts += 1
-        text = "the same failure again" if known else cause.rstrip()
-        log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
-
-    def _is_known(self, replica: Replica, cause: str) -> bool:
-        """Whether this cause was told before, of whatever replica; numbers (indices, seeds) do not count."""
-        key = replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
-        known = key in self._told
-        self._told.add(key)
-        return known
-
-    def _stepped(self, replica: Replica) -> bool:
-        return bool(self._arena.words[self._status(replica)])
+        self._failures.judge(replica, exitcode, stepped=bool(self._arena.words[self._status(replica)]))
+        if replica.restart_at is not None:
+            self._aggregator.restarts += 1
 
     def _status(self, replica: Replica) -> int:
         return self._plan.status[replica.role.name] // 8 + replica.index * LINE
@@ -281,13 +181,13 @@ class _Run:
         )
 
     def _ended(self) -> str:
-        stop = self._stop
+        stop = self._launch.stop
         if self._arena.words[STOP // 8]:  # a replica reached a limit
             for replica in self._replicas:
                 self._listen(replica)
             reached = stop.updates is not None and self._limited(2) >= stop.updates
             return "updates" if reached else "steps"
-        return self._aggregator.ended(stop)
+        return stop.reached(self._aggregator)
 
     def _observe(self) -> None:
         if not self._observers:
@@ -297,10 +197,10 @@ class _Run:
         for observer in self._observers:
             observer.update(snapshot)
 
-    def _report(self, reason: str) -> api.Report:
+    def _report(self, reason: str) -> Report:
         run = self._aggregator
         params = {name: store.read(self._arena, s) for name, s in self._plan.stores.items()}
-        return api.Report(
+        return Report(
             reason=reason,
             steps=run.steps,
             updates=run.updates,
@@ -318,13 +218,13 @@ class _Run:
             self._checkpoints.ending()
         self._arena.words[STOP // 8] = 1
         self._ring_bells()
-        self._let_end(self._replicas, self._options.grace)
+        self._let_end(self._replicas, self._grace)
         if self._checkpoints is not None:  # replicas that save may take longer, the others have had their time
             seconds = INTERRUPTED if self._interrupts.count else LAST_SAVE
-            self._let_end([r for r in self._replicas if checkpointer.saves(r.role)], seconds - self._options.grace)
+            self._let_end([r for r in self._replicas if checkpointer.saves(r.role)], seconds - self._grace)
         late = [r for r in self._replicas if r.process is not None]
         if late and self._interrupts.count < 2:
-            log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._options.grace)
+            log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._grace)
         for replica in late:
             processes.kill(replica.process)
         for replica in late:
@@ -343,7 +243,7 @@ class _Run:
                 if replica.process is not None and not replica.process.is_alive():
                     self._listen(replica)
                     replica.reap()
-                    if replica.cause and not self._is_known(replica, replica.cause):
+                    if replica.cause and not self._failures.is_known(replica, replica.cause):
                         log.warning("%s failed while it ended: %s", replica.label, replica.cause.rstrip())
 
     def _ring_bells(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.api import Stop
 from shoal.metering.recorder import Telemetry
 
 WINDOW = 100  # episodes in the reported mean return
@@ -120,18 +119,6 @@ class Aggregator:
     @property
     def full_window(self) -> bool:
         return len(self._window) == WINDOW
-
-    def ended(self, stop: Stop) -> str:
-        """Why a run ends now: the name of the limit it reached, or "" if it goes on."""
-        if stop.steps is not None and self.steps >= stop.steps:
-            return "steps"
-        if stop.updates is not None and self.updates >= stop.updates:
-            return "updates"
-        if stop.seconds is not None and self.seconds >= stop.seconds:
-            return "seconds"
-        if stop.episode_return is not None and self.full_window and self.episode_return >= stop.episode_return:
-            return "episode_return"
-        return ""
 
     def snapshot(self, fill: dict[str, float] | None = None, memory: int = 0) -> Snapshot:
         """The figures since the last snapshot; resets the per-interval ones."""

@@ -15,12 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from shoal.api import Report, ShoalError, Tensors, UsageError
+from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles, finite
+from shoal.records.report import Report
 from shoal.records.run_lock import RunLock
 
 FORMAT = 1

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.api import Report, UsageError
+from shoal.api import UsageError
 from shoal.policy.policy import Policy, evaluation_envs
 from shoal.program import Program
 from shoal.records.evaluations import Evaluations
+from shoal.records.report import Report
 from shoal.roles.evaluator import evaluation_seed, make_evaluator
 
 CHANNEL = "params"

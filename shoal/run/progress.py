@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from shoal.api import EnvSpec, Stop
+from shoal.api import EnvSpec
 from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
 from shoal.program.draw import human_bytes
+from shoal.runtime.launch import Stop
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
 KNOWN = {  # records that have a name and a place of their own

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.api import Report, RoleFailed, Runtime, Stop, UsageError
+from shoal.api import RoleFailed, UsageError
 from shoal.metering.trace import Trace
 from shoal.policy import Policy
 from shoal.records import evaluations, loggers
@@ -19,6 +19,7 @@ from shoal.records.evaluations import BEST
 from shoal.records.run_dir import RunDirectory, default_path, load_params, read_json
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.runtime.devices import check_devices
+from shoal.runtime.launch import Launch, Report, Runtime, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
 from shoal.settings.flags import expect, unknown
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive
@@ -229,7 +230,7 @@ class _Launch:
 
         self.path, self.system, self.resolved, self.settings = path, system, resolved, settings
         self.trace = trace
-        self.launcher = make_runtime(settings["runtime"], settings["hang_timeout"], SPANS if trace is not None else 0)
+        self.launcher = make_runtime(settings["runtime"], settings["hang_timeout"])
         loggers.check(settings.get("log", []))
         self.evaluation = Evaluation(**settings["evaluation"])
         self.program = system.program(resolved.cfg)
@@ -262,12 +263,12 @@ class _Launch:
                 progress = Progress(
                     self.program.name, self.spec, stop, self.resolved, self.path, program=self.program
                 )  # fmt: skip
-            launch: Any = self.launcher.launch
-            report = launch(
-                self.program, seed=settings["seed"], stop=stop, run_dir=self.path.absolute(), display=progress,
+            launch = Launch(
+                seed=settings["seed"], stop=stop, run_dir=self.path.absolute(), display=progress,
                 observers=[directory, *backs, *([self.trace] if self.trace is not None else [])],
-                saving=saving, resume=checkpoint,
+                saving=saving, resume=checkpoint, spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
+            report = self.launcher.launch(self.program, launch)
             for back in backs:
                 back.close()
             directory.finish(report)
@@ -295,17 +296,17 @@ def _values(resolved: Resolved) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
 
 
-def make_runtime(name: str, hang_timeout: float = 60.0, spans: int = 0) -> Runtime:
-    """The runtime called ``name``. spans: how many each replica records for a profile."""
+def make_runtime(name: str, hang_timeout: float = 60.0) -> Runtime:
+    """The runtime called ``name``."""
     if name == "local":
         from shoal.local import processes
 
         processes.prepare()
-        from shoal.local.supervisor import LocalRuntime
+        from shoal.local.runtime import LocalRuntime
 
-        return LocalRuntime(hang_timeout=hang_timeout, spans=spans)
+        return LocalRuntime(hang_timeout=hang_timeout)
     if name == "serial":
         from shoal.serial.runtime import SerialRuntime
 
-        return SerialRuntime(spans)
+        return SerialRuntime()
     raise unknown("runtime", name, RUNTIMES)

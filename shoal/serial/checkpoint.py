@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import logging
-import random
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
+from typing import Any
 
 from shoal.api import ShoalError, Stateful
+from shoal.metering.aggregator import Aggregator
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
+from shoal.serial import generators
 from shoal.serial.channels import SerialParams, SerialParamsReader, SerialReplay
-
-if TYPE_CHECKING:
-    from shoal.serial.runtime import Replica, _Run
+from shoal.serial.instance import Instance, Replica
 
 log = logging.getLogger("shoal.runtime")
 
 
-def save(saving: Saving, run: _Run) -> None:
+def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
     """Write a checkpoint. A disk that is full costs the checkpoint, not the run."""
     folder = None
     try:
         folder = checkpoint.begin(saving, 0)
-        files = checkpoint.add(folder, {name: state_files.pack(state) for name, state in _parts(saving, run).items()})
-        checkpoint.commit(folder, saving, files, checkpoint.facts(saving, run.program, run.aggregator))
+        parts = _parts(saving, instance, aggregator)
+        files = checkpoint.add(folder, {name: state_files.pack(state) for name, state in parts.items()})
+        checkpoint.commit(folder, saving, files, checkpoint.facts(saving, instance.program, aggregator))
     except (OSError, ShoalError) as error:
         if folder is not None:
             checkpoint.discard(folder)
-        log.warning("no checkpoint at %s steps: %s (training goes on)", f"{run.aggregator.steps:,}", error)
+        log.warning("no checkpoint at %s steps: %s (training goes on)", f"{aggregator.steps:,}", error)
 
 
-def _parts(saving: Saving, run: _Run) -> dict[str, Any]:
+def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> dict[str, Any]:
     out: dict[str, Any] = {
         RUN: {
-            "aggregator": run.aggregator.state_dict(),
-            "totals": {name: dict(recorder.totals) for name, recorder in run.recorders.items()},
-            "random": _generators(),
+            "aggregator": aggregator.state_dict(),
+            "totals": {name: dict(recorder.totals) for name, recorder in instance.recorders.items()},
+            "random": generators.state(),
         }
     }
-    for replica in run.replicas:
-        state: dict[str, Any] = {"seen": _readers(replica)}
+    for replica in instance.replicas:
+        state: dict[str, Any] = {"seen": {key: reader.seen for key, reader in _readers(replica).items()}}
         if isinstance(replica.role, Stateful):
             state["role"] = replica.role.state_dict()
         out[part("role", replica.name, replica.index)] = state
-    for name, channel in run.channels.items():
+    for name, channel in instance.channels.items():
         if isinstance(channel, SerialParams):
             if channel.kept:
                 out[part("params", name)] = channel.state_dict()
@@ -55,50 +52,33 @@ def _parts(saving: Saving, run: _Run) -> dict[str, Any]:
     return out
 
 
-def load(source: Checkpoint, run: _Run) -> None:
-    """Put a run that was just built where it was saved."""
-    source.check_fits(run.program)
+def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> None:
+    """Put a program that was just built, and the figures of its run, where they were saved."""
+    source.check_fits(instance.program)
     state = source.read(RUN)
-    run.aggregator.load_state_dict(state["aggregator"])
-    run.live.load_state_dict(state["aggregator"])
+    for aggregator in aggregators:
+        aggregator.load_state_dict(state["aggregator"])
     for name, totals in state["totals"].items():
-        run.recorders[name].totals.update(totals)
-    for replica in run.replicas:
+        instance.recorders[name].totals.update(totals)
+    for replica in instance.replicas:
         name = part("role", replica.name, replica.index)
         saved = source.read(name)
-        for key, seen in saved["seen"].items():
-            replica.ports[key].seen = seen
+        with source.fitting(name):
+            for key, reader in _readers(replica).items():
+                reader.seen = saved["seen"][key]
         if "role" not in saved:
             log.warning("%s[%d] has no state_dict: it starts anew", replica.name, replica.index)
             continue
         with source.fitting(name):
             assert isinstance(replica.role, Stateful)
             replica.role.load_state_dict(saved["role"])
-    for channel_name, channel in run.channels.items():
+    for channel_name, channel in instance.channels.items():
         name = part("params" if isinstance(channel, SerialParams) else "channel", channel_name)
         if source.has(name):
             with source.fitting(name):
                 channel.load_state_dict(source.read(name))
-    _set_generators(state["random"])
+    generators.restore(state["random"])
 
 
-def _readers(replica: Replica) -> dict[str, int]:
-    return {key: port.seen for key, port in replica.ports.items() if isinstance(port, SerialParamsReader)}
-
-
-def seed_generators(seed: int) -> None:
-    """Seed the process's own generators, for environments and networks that draw from them."""
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-
-
-def _generators() -> dict[str, Any]:
-    numpy: Any = np.random.get_state(legacy=False)
-    return {"torch": torch.get_rng_state(), "numpy": numpy, "python": random.getstate()}
-
-
-def _set_generators(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
+def _readers(replica: Replica) -> dict[str, SerialParamsReader]:
+    return {key: end for key, end in replica.ends.items() if isinstance(end, SerialParamsReader)}

@@ -15,12 +15,13 @@ import pytest
 import torch
 
 import shoal
-from shoal.api import EnvSpec, Report, Stop, UsageError
+from shoal.api import EnvSpec, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.records.metric_files import read_curve
 from shoal.records.run_dir import RunDirectory, default_path, load_params
 from shoal.run.progress import Progress, clock, time_left
+from shoal.runtime.launch import Report, Stop
 
 
 def snapshot(**changes: Any) -> Snapshot:

@@ -16,9 +16,10 @@ from gymnasium import spaces as gs
 from shoal import api
 from shoal.envs import EnvOptions, make, spec
 from shoal.envs.wrappers import misfit
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.program import Program
 from shoal.roles.actor import Actor, unroll_spec
+from shoal.runtime.launch import Launch, Stop
 
 FILE = str(Path(__file__).with_name("broken_env.py"))
 ENV, STEPS, ENVS = f"{FILE}:Broken", 5, 2
@@ -70,7 +71,7 @@ def program(folder: Path) -> Program:
 
 def test_each_fault_is_named_and_none_is_learned_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime().launch(program(tmp_path), seed=1, stop=api.Stop(updates=300, seconds=100))
+        report = LocalRuntime().launch(program(tmp_path), Launch(seed=1, stop=Stop(updates=300, seconds=100)))
     assert report.reason == "updates" and report.restarts == len(FAULTS)
     told = "\n".join(caplog.messages)
     where = "(index 1, action 2, seed "

@@ -19,8 +19,9 @@ from gymnasium import spaces as gs
 
 from shoal import api
 from shoal.envs import EnvOptions, make
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.program import Program
+from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(60)
 FILE = str(Path(__file__).resolve())
@@ -73,7 +74,7 @@ def players(on_failure: Any, marker: Path, locked: bool) -> Program:
 def test_a_hanging_environment_is_named_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = players("restart", tmp_path / "hung", locked=False)
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=3.0).launch(program, seed=3, stop=api.Stop(steps=500, seconds=40))
+        report = LocalRuntime(hang_timeout=3.0).launch(program, Launch(seed=3, stop=Stop(steps=500, seconds=40)))
     assert (report.reason, report.restarts) == ("steps", 1)
     told = "\n".join(caplog.messages)
     assert re.search(r"actor\[0\] has made no progress for \d+ s, in the phase 'env'", told), told
@@ -84,7 +85,7 @@ def test_a_hanging_environment_is_named_and_replaced(tmp_path: Path, caplog: pyt
 def test_one_that_keeps_the_interpreter_lock_is_killed(tmp_path: Path) -> None:
     program = players("stop", tmp_path / "hung", locked=True)
     with pytest.raises(api.RoleFailed, match=r"no progress for .* s, in the phase 'env' and was killed") as failure:
-        LocalRuntime(hang_timeout=3.0).launch(program, seed=3, stop=api.Stop(seconds=40))
+        LocalRuntime(hang_timeout=3.0).launch(program, Launch(seed=3, stop=Stop(seconds=40)))
     assert 'test_hangs.py", line' in failure.value.cause and "wrappers.py" in failure.value.cause, "its stack is told"
 
 
@@ -111,7 +112,7 @@ def test_a_stopped_role_is_named_and_may_go_on(tmp_path: Path, caplog: pytest.Lo
     thread = threading.Thread(target=stop_and_continue)
     thread.start()
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=3.0).launch(program, seed=3, stop=api.Stop(seconds=12))
+        report = LocalRuntime(hang_timeout=3.0).launch(program, Launch(seed=3, stop=Stop(seconds=12)))
     thread.join()
     assert report.restarts == 0
     told = "\n".join(caplog.messages)
@@ -136,7 +137,7 @@ def test_a_deadlock_is_named() -> None:
     p.role("left", Silent, out=a.writer(), inp=b.reader())
     p.role("right", Silent, out=b.writer(), inp=a.reader())
     with pytest.raises(api.Deadlock, match=r"left\[0\]: b\n  right\[0\]: a"):
-        LocalRuntime(hang_timeout=1.0).launch(p, seed=0, stop=api.Stop(seconds=40))
+        LocalRuntime(hang_timeout=1.0).launch(p, Launch(seed=0, stop=Stop(seconds=40)))
 
 
 def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,5 +163,5 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
     p.role("slow", Slow, out=c.writer())
     p.role("patient", Patient, inp=c.reader())
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=1.2).launch(p, seed=0, stop=api.Stop(updates=2, seconds=40))
+        report = LocalRuntime(hang_timeout=1.2).launch(p, Launch(seed=0, stop=Stop(updates=2, seconds=40)))
     assert report.reason == "updates" and not caplog.messages

@@ -16,8 +16,8 @@ import pytest
 from numbered import program
 from trainings import HERE, SMALL, Training
 
-from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
+from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -42,7 +42,7 @@ def test_a_killed_actor_costs_nobody_an_item(tmp_path: Path) -> None:
     thread = threading.Thread(target=kill_each_life, args=(tmp_path, killed))
     thread.start()
     numbered = program(tmp_path, tmp_path / "told", life=KILLS)
-    report = LocalRuntime(backoff=0.02).launch(numbered, seed=0, stop=api.Stop(updates=100, seconds=100))
+    report = LocalRuntime(backoff=0.02).launch(numbered, Launch(seed=0, stop=Stop(updates=100, seconds=100)))
     thread.join()
     assert report.reason == "updates" and report.restarts == len(killed) == KILLS
     seen = {int(writer): life for writer, life in json.loads((tmp_path / "told").read_text()).items()}
@@ -52,7 +52,7 @@ def test_a_killed_actor_costs_nobody_an_item(tmp_path: Path) -> None:
 
 def test_the_default_budget_allows_twenty_kills_in_five_minutes() -> None:
     """One every 15 s; the whole of it is measured by benchmarks/faults.py."""
-    options = LocalRuntime()
+    options = LocalRuntime().patience
     in_window = options.window / 15 + 1
     assert in_window <= options.restarts
     assert options.backoff * 2 ** (in_window - 1) < 2.0, "and it is soon back"

@@ -15,9 +15,9 @@ import pytest
 from numbered import SIZE, program
 from trainings import ENVIRON, HERE, needs_namespaces
 
-from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.runtime import memory
+from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(110)
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -26,7 +26,7 @@ MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 def test_a_slow_actor_costs_no_more_than_its_share(tmp_path: Path) -> None:
     """Were the others held up by it, they would send as few items as it does."""
     run = program(tmp_path, tmp_path / "told", writers=4, pause=[0.2, 0.02, 0.02, 0.02])
-    LocalRuntime().launch(run, seed=0, stop=api.Stop(updates=15, seconds=60))  # updates are items of writer 0
+    LocalRuntime().launch(run, Launch(seed=0, stop=Stop(updates=15, seconds=60)))  # updates are items of writer 0
     seen = json.loads((tmp_path / "told").read_text())
     slow, *others = (seen[str(i)][1] for i in range(4))
     assert min(others) > 4 * slow, "they are ten times as fast, but for what the tests' own load costs"
@@ -35,7 +35,7 @@ def test_a_slow_actor_costs_no_more_than_its_share(tmp_path: Path) -> None:
 def test_actors_wait_for_a_slow_learner(tmp_path: Path) -> None:
     """What is in flight is bounded by the channel, however slow its reader."""
     run = program(tmp_path, tmp_path / "told", slow=0.05)
-    report = LocalRuntime().launch(run, seed=0, stop=api.Stop(updates=15, seconds=60))
+    report = LocalRuntime().launch(run, Launch(seed=0, stop=Stop(updates=15, seconds=60)))
     got = sum(number for _, number in json.loads((tmp_path / "told").read_text()).values())
     assert report.steps - got <= 3 * 4, "three writers, four slots each"
 
@@ -47,9 +47,10 @@ def test_a_tiny_dev_shm_does_not_matter(tmp_path: Path) -> None:
 from pathlib import Path
 from numbered import program
 from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
+from shoal.runtime.launch import Launch, Stop
 p = program(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}, "told"), capacity={40_000_000 // 3 // SIZE})
-report = LocalRuntime().launch(p, seed=0, stop=api.Stop(updates=2000))
+report = LocalRuntime().launch(p, Launch(stop=Stop(updates=2000)))
 assert p.memory()["items"] > 39e6 and report.updates >= 2000
 """
     script = 'mount -t tmpfs -o size=64k none /dev/shm && "$0" -c "$1" && [ -z "$(ls /dev/shm)" ]'

@@ -16,7 +16,8 @@ from programs import pipeline
 
 from shoal import api
 from shoal.local.pace import NICE, SHARE
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
+from shoal.runtime.launch import Launch, Stop
 
 
 class Extra:
@@ -64,7 +65,7 @@ def test_a_role_that_keeps_failing_does_not_stop_the_run(fail: str, caplog: pyte
     threading.Thread(target=interrupt).start()
     runtime = LocalRuntime(backoff=0.01, still_born=2)
     with caplog.at_level(logging.WARNING, "shoal.runtime"):
-        report = runtime.launch(with_extra(fail=fail), seed=0, stop=api.Stop(seconds=60))
+        report = runtime.launch(with_extra(fail=fail), Launch(seed=0, stop=Stop(seconds=60)))
     ended.set()
     assert report.reason == "interrupted" and report.updates > 100
     (told,) = lost()
@@ -74,7 +75,7 @@ def test_a_role_that_keeps_failing_does_not_stop_the_run(fail: str, caplog: pyte
 def test_a_role_in_the_background_takes_no_more_than_its_share(tmp_path: Path) -> None:
     told = tmp_path / "told"
     started = time.monotonic()
-    LocalRuntime().launch(with_extra(burn=0.01, told=told), seed=0, stop=api.Stop(seconds=8))
+    LocalRuntime().launch(with_extra(burn=0.01, told=told), Launch(seed=0, stop=Stop(seconds=8)))
     _, nice, spent = told.read_text().split()
     assert int(nice) >= min(os.nice(0) + NICE, 19)
     cores = len(os.sched_getaffinity(0))
@@ -93,7 +94,7 @@ def test_a_role_is_stepped_when_it_is_due(runtime: str, tmp_path: Path) -> None:
         from shoal.program import Program
 
         program = Program("test", program.channels, program.roles)
-    launcher.launch(program, seed=0, stop=api.Stop(steps=400))
+    launcher.launch(program, Launch(seed=0, stop=Stop(steps=400)))
     assert not told.exists()
-    launcher.launch(program, seed=0, stop=api.Stop(seconds=4))
+    launcher.launch(program, Launch(seed=0, stop=Stop(seconds=4)))
     assert int(told.read_text().split()[0]) >= 500

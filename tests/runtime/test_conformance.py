@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.api import Channel, Context, Field, Ratio, Stop, Stopped
-from shoal.local.supervisor import LocalRuntime
+from shoal.api import Channel, Context, Field, Ratio, Stopped
+from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.replay import TableSpec
+from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout, ports
 from shoal.shm.arena import Arena
@@ -66,7 +67,7 @@ def serial(program: Program) -> Ends:
     captured.role("end", lambda ctx: _End())
     for role in program.roles:
         captured.role(role.name, keep, replicas=role.replicas, **role.ports)
-    assert SerialRuntime().launch(captured, seed=0, stop=Stop()).reason == "stopped"
+    assert SerialRuntime().launch(captured, Launch(seed=0, stop=Stop())).reason == "stopped"
     return found
 
 
@@ -361,7 +362,7 @@ def logged(writers: int, **reader: Any) -> Program:
 
 
 def test_every_item_arrives_once_and_in_order(runtime: Any) -> None:
-    report = runtime.launch(logged(2, count=2), seed=3, stop=Stop(updates=40))
+    report = runtime.launch(logged(2, count=2), Launch(seed=3, stop=Stop(updates=40)))
     assert report.reason == "updates" and report.updates >= 40 and report.steps > 0
     seen = report.params["log"]["seen"].tolist()
     for writer in (0, 1):
@@ -371,12 +372,12 @@ def test_every_item_arrives_once_and_in_order(runtime: Any) -> None:
 
 
 def test_one_of_each_writer_every_time(runtime: Any) -> None:
-    report = runtime.launch(logged(3, each=True), seed=3, stop=Stop(updates=20))
+    report = runtime.launch(logged(3, each=True), Launch(seed=3, stop=Stop(updates=20)))
     assert report.params["log"]["seen"].tolist() == [w * 10**6 + n for n in range(20) for w in range(3)]
 
 
 def test_runtimes_agree_on_seeds() -> None:
     runtimes: list[Any] = [SerialRuntime(), LocalRuntime()]
-    reports = [runtime.launch(logged(1), seed=5, stop=Stop(updates=1)) for runtime in runtimes]
+    reports = [runtime.launch(logged(1), Launch(seed=5, stop=Stop(updates=1))) for runtime in runtimes]
     seeds = {int(report.params["log"]["seed"]) for report in reports}
     assert len(seeds) == 1 and seeds != {0}

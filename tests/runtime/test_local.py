@@ -15,8 +15,9 @@ import torch
 from programs import SPEC, Source, Wired, pipeline
 
 from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
+from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -48,7 +49,9 @@ class Watcher:
 
 def test_ends_by_updates_and_tells_observers() -> None:
     watcher = Watcher()
-    report = LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(updates=200), observers=[watcher], interval=0.05)
+    report = LocalRuntime().launch(
+        pipeline(), Launch(seed=1, stop=Stop(updates=200), observers=[watcher], interval=0.05)
+    )
     assert report.reason == "updates"
     assert report.updates >= 200
     last = watcher.seen[-1]
@@ -59,8 +62,8 @@ def test_ends_by_updates_and_tells_observers() -> None:
 
 
 def test_ends_by_steps_and_by_seconds() -> None:
-    assert LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(steps=50)).reason == "steps"
-    report = LocalRuntime().launch(pipeline(), seed=1, stop=api.Stop(seconds=0.3))
+    assert LocalRuntime().launch(pipeline(), Launch(seed=1, stop=Stop(steps=50))).reason == "steps"
+    report = LocalRuntime().launch(pipeline(), Launch(seed=1, stop=Stop(seconds=0.3)))
     assert (report.reason, report.seconds >= 0.3) == ("seconds", True)
 
 
@@ -79,7 +82,7 @@ class Scorer:
 def test_ends_by_the_mean_of_a_full_window() -> None:
     program = Wired()
     program.role("scorer", Scorer)
-    report = LocalRuntime().launch(program, seed=1, stop=api.Stop(episode_return=400.0, seconds=20))
+    report = LocalRuntime().launch(program, Launch(seed=1, stop=Stop(episode_return=400.0, seconds=20)))
     assert report.reason == "episode_return"
     assert report.episode_return >= 400
     assert report.episodes >= 449
@@ -87,7 +90,7 @@ def test_ends_by_the_mean_of_a_full_window() -> None:
 
 def test_a_role_that_raises_is_named_with_its_traceback() -> None:
     with pytest.raises(api.RoleFailed) as failure:
-        LocalRuntime().launch(pipeline(partial(Source, crash_at=3)), seed=1, stop=api.Stop(seconds=20))
+        LocalRuntime().launch(pipeline(partial(Source, crash_at=3)), Launch(seed=1, stop=Stop(seconds=20)))
     assert (failure.value.role, failure.value.index, failure.value.exitcode) == ("source", 0, 1)
     assert "boom at 3" in failure.value.cause
     assert "in step" in failure.value.cause
@@ -95,19 +98,23 @@ def test_a_role_that_raises_is_named_with_its_traceback() -> None:
 
 def test_a_killed_role_is_named_with_the_signal() -> None:
     with pytest.raises(api.RoleFailed, match="killed by SIGKILL"):
-        LocalRuntime().launch(pipeline(partial(Suicidal, lives=1)), seed=1, stop=api.Stop(seconds=20))
+        LocalRuntime().launch(pipeline(partial(Suicidal, lives=1)), Launch(seed=1, stop=Stop(seconds=20)))
 
 
 def test_a_role_that_cannot_be_sent_is_named() -> None:
     import threading
 
     with pytest.raises(api.WiringError, match="'source' cannot be sent"):
-        LocalRuntime().launch(pipeline(partial(Source, crash_at=threading.Lock())), seed=1, stop=api.Stop(seconds=9))
+        LocalRuntime().launch(
+            pipeline(partial(Source, crash_at=threading.Lock())), Launch(seed=1, stop=Stop(seconds=9))
+        )
 
 
 def test_writers_killed_inside_put_are_restarted() -> None:
     program = pipeline(partial(Suicidal, lives=6), writers=3, on_failure="restart")
-    report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=10**9, seconds=30, steps=3000))
+    report = LocalRuntime(backoff=0.01).launch(
+        program, Launch(seed=1, stop=Stop(updates=10**9, seconds=30, steps=3000))
+    )
     assert report.reason == "steps"
     assert report.restarts == 18
 
@@ -115,7 +122,7 @@ def test_writers_killed_inside_put_are_restarted() -> None:
 def test_the_restart_budget_ends_a_crash_loop(caplog: pytest.LogCaptureFixture) -> None:
     program = pipeline(partial(Source, crash_at=2, always=True), on_failure="restart")
     with caplog.at_level(logging.WARNING), pytest.raises(api.RoleFailed, match="boom at 2") as failure:
-        LocalRuntime(backoff=0.01, restarts=3).launch(program, seed=1, stop=api.Stop(seconds=30))
+        LocalRuntime(backoff=0.01, restarts=3).launch(program, Launch(seed=1, stop=Stop(seconds=30)))
     assert failure.value.generation == 3
     assert "gave up after 4 failures" in failure.value.cause
     assert sum("boom" in message for message in caplog.messages) == 1, "the cause is printed once"
@@ -125,7 +132,7 @@ def test_the_restart_budget_ends_a_crash_loop(caplog: pytest.LogCaptureFixture) 
 def test_a_role_that_never_starts_is_given_up_sooner() -> None:
     program = pipeline(partial(Source, crash_at=0, always=True), on_failure="restart")
     with pytest.raises(api.RoleFailed) as failure:
-        LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(seconds=30))
+        LocalRuntime(backoff=0.01).launch(program, Launch(seed=1, stop=Stop(seconds=30)))
     assert failure.value.generation == 2
 
 
@@ -167,12 +174,12 @@ def test_lockstep_holds_through_a_restart() -> None:
     ends = {"out": items.writer(), "params": params.reader(lockstep=True)}
     program.role("actor", Follower, replicas=3, on_failure="restart", **ends)
     program.role("learner", Leader, inp=items.reader(each=True), params=params.writer())
-    report = LocalRuntime(backoff=0.01).launch(program, seed=1, stop=api.Stop(updates=100))
+    report = LocalRuntime(backoff=0.01).launch(program, Launch(seed=1, stop=Stop(updates=100)))
     assert report.restarts == 2
     assert int(report.params["params"]["n"]) >= 100
 
 
 def test_a_replica_that_reaches_the_limit_first_has_not_failed() -> None:
     for _ in range(5):  # several replicas end by themselves while the supervisor still listens
-        report = LocalRuntime().launch(pipeline(writers=3), seed=1, stop=api.Stop(steps=20))
+        report = LocalRuntime().launch(pipeline(writers=3), Launch(seed=1, stop=Stop(steps=20)))
         assert report.reason == "steps"

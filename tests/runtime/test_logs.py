@@ -12,9 +12,10 @@ import pytest
 
 import shoal
 from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.program import Program
 from shoal.records.run_dir import RunDirectory
+from shoal.runtime.launch import Launch, Stop
 
 
 class Talker:
@@ -37,7 +38,7 @@ def talk(tmp_path: Path, on_failure: Any) -> Path:
     program.role("talker", Talker, replicas=2, on_failure=on_failure)
     directory = RunDirectory(tmp_path / "r")
     try:
-        LocalRuntime().launch(program, seed=5, stop=api.Stop(steps=50), run_dir=directory.path)
+        LocalRuntime().launch(program, Launch(seed=5, stop=Stop(steps=50), run_dir=directory.path))
     finally:
         directory.close()
     return directory.path / "logs"

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.timeout(40)
 SCRIPT = r"""
 import ctypes, os, subprocess, sys, time
 from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
+from shoal.runtime.launch import Launch, Stop
 from programs import Wired
 
 print("imported", flush=True)
@@ -42,7 +43,7 @@ program = Wired()
 program.role("plain", lambda ctx: Busy(ctx, True, False), replicas=2)
 if "long" in sys.argv:
     program.role("long", lambda ctx: Busy(ctx, False, True))
-report = LocalRuntime().launch(program, seed=0, stop=api.Stop(seconds=60))
+report = LocalRuntime().launch(program, Launch(stop=Stop(seconds=60)))
 print("reason", report.reason, report.steps > 0, flush=True)
 """
 

@@ -16,10 +16,11 @@ import pytest
 from programs import Sink, Source, Wired, pipeline
 
 from shoal import api
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, Saving, part
+from shoal.runtime.launch import Launch, Report, Stop
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -80,13 +81,14 @@ class Watch:
             then()
 
 
-def launch(run: Path, stop: api.Stop, resume: Checkpoint | None = None, **options: Any) -> api.Report:
+def launch(run: Path, stop: Stop, resume: Checkpoint | None = None, **options: Any) -> Report:
     given = {name: options.pop(name) for name in ("every", "launch") if name in options}
     observers, make = options.pop("observers", ()), options.pop("make", program)
-    return LocalRuntime(backoff=0.01).launch(
-        make(**options), seed=1, stop=stop, run_dir=run, observers=observers, interval=0.05,
-        saving=Saving(run / checkpoint.FOLDER, **{"every": 0, **given}), resume=resume,
+    saving = Saving(run / checkpoint.FOLDER, **{"every": 0, **given})
+    how = Launch(
+        seed=1, stop=stop, run_dir=run, observers=observers, interval=0.05, saving=saving, resume=resume
     )  # fmt: skip
+    return LocalRuntime(backoff=0.01).launch(make(**options), how)
 
 
 def newest(run: Path) -> Checkpoint:
@@ -103,17 +105,17 @@ def lives(run: Path) -> list[dict[str, int]]:
 
 
 def test_the_last_checkpoint_holds_what_the_run_had_become(tmp_path: Path) -> None:
-    report = launch(tmp_path, api.Stop(updates=50))
+    report = launch(tmp_path, Stop(updates=50))
     found = newest(tmp_path)
     assert report.reason == "updates" and found.manifest["updates"] == sink_of(found)["got"] == 50
     assert (sink_of(found)["array"] == 50).all()
 
 
 def test_it_goes_on_from_there(tmp_path: Path) -> None:
-    launch(tmp_path, api.Stop(updates=50), writers=2)
+    launch(tmp_path, Stop(updates=50), writers=2)
     before = newest(tmp_path)
     watch = Watch()
-    report = launch(tmp_path, api.Stop(updates=120), before, launch=1, writers=2, observers=[watch])
+    report = launch(tmp_path, Stop(updates=120), before, launch=1, writers=2, observers=[watch])
     assert report.updates >= 120 and report.steps >= before.steps
     assert sink_of(newest(tmp_path))["got"] == newest(tmp_path).manifest["updates"] >= 120
     assert min(s.updates for s in watch.seen) >= 50 and min(s.steps for s in watch.seen) >= before.steps
@@ -123,17 +125,17 @@ def test_it_goes_on_from_there(tmp_path: Path) -> None:
 
 def test_replicas_know_what_their_earlier_lives_counted(tmp_path: Path) -> None:
     """Over restarts within a launch, and over launches."""
-    launch(tmp_path, api.Stop(updates=40), crash_at=7)
+    launch(tmp_path, Stop(updates=40), crash_at=7)
     before = newest(tmp_path).read("run")["counts"]["source"][0][0]
-    launch(tmp_path, api.Stop(updates=80), newest(tmp_path), launch=1)
+    launch(tmp_path, Stop(updates=80), newest(tmp_path), launch=1)
     assert [life["counts"] for life in lives(tmp_path)] == [0, 7, before] and before >= 40
 
 
 def test_no_seed_is_used_twice(tmp_path: Path) -> None:
-    launch(tmp_path, api.Stop(updates=40), crash_at=5, writers=3)
+    launch(tmp_path, Stop(updates=40), crash_at=5, writers=3)
     first = newest(tmp_path)
     for number in (1, 2):  # the same checkpoint twice, as after a crash
-        launch(tmp_path, api.Stop(updates=80), first, launch=number, writers=3)
+        launch(tmp_path, Stop(updates=80), first, launch=number, writers=3)
     seeds = [life["seed"] for life in lives(tmp_path)]
     assert len(seeds) == len(set(seeds)) >= 12
 
@@ -148,7 +150,7 @@ def test_training_goes_on_while_it_is_saved(tmp_path: Path) -> None:
         return len(seen) >= 3
 
     watch = Watch(three, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    report = launch(tmp_path, api.Stop(seconds=40), every=0.2, observers=[watch])
+    report = launch(tmp_path, Stop(seconds=40), every=0.2, observers=[watch])
     assert report.reason == "terminated" and len(seen) >= 3
     kept = sorted(folder.glob("0*"))
     assert len(kept) == 2
@@ -162,7 +164,7 @@ def test_a_role_that_waits_for_its_first_item_is_saved(tmp_path: Path) -> None:
     """The learner is blocked when the checkpoint is asked for, and stays so."""
     folder = tmp_path / checkpoint.FOLDER
     watch = Watch(lambda: len(list(folder.glob("0*"))) >= 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    report = launch(tmp_path, api.Stop(seconds=40), every=0.3, rest_at=3, observers=[watch])
+    report = launch(tmp_path, Stop(seconds=40), every=0.3, rest_at=3, observers=[watch])
     assert report.reason == "interrupted"
     assert sink_of(newest(tmp_path))["got"] == 3
 
@@ -201,7 +203,7 @@ def two_ports() -> Wired:
 
 def test_a_role_that_is_stopped_inside_a_step_is_not_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(lambda: watch.seen[-1].updates >= 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    launch(tmp_path, api.Stop(seconds=40), make=two_ports, observers=[watch])
+    launch(tmp_path, Stop(seconds=40), make=two_ports, observers=[watch])
     assert not list((tmp_path / checkpoint.FOLDER).iterdir())
     assert "role-sink-0 was stopped inside a step" in caplog.text
 
@@ -210,7 +212,7 @@ def test_what_cannot_be_written_costs_the_checkpoint_and_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / checkpoint.FOLDER).write_text("a file where the folder should be")
-    report = launch(tmp_path, api.Stop(seconds=1.0), every=0.1)
+    report = launch(tmp_path, Stop(seconds=1.0), every=0.1)
     assert report.reason == "seconds" and report.updates > 0, "training went on"
     assert caplog.text.count("no checkpoint at") == 1
     assert (tmp_path / checkpoint.FOLDER).read_text() == "a file where the folder should be"
@@ -231,13 +233,13 @@ def unsavable() -> Wired:
 def test_a_state_that_cannot_be_saved_is_named_and_training_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = launch(tmp_path, api.Stop(seconds=1.0), make=unsavable, every=0.1)
+    report = launch(tmp_path, Stop(seconds=1.0), make=unsavable, every=0.1)
     assert report.reason == "seconds" and report.updates > 0
     assert caplog.text.count("'/role/lock' is a lock") == 1
 
 
 def test_elsewhere_than_the_main_thread(tmp_path: Path) -> None:
-    thread = threading.Thread(target=launch, args=(tmp_path, api.Stop(updates=5)))
+    thread = threading.Thread(target=launch, args=(tmp_path, Stop(updates=5)))
     thread.start()
     thread.join()
     assert newest(tmp_path).manifest["updates"] == 5

@@ -9,10 +9,11 @@ import torch
 
 from shoal.algos.data_parallel import Team
 from shoal.algos.ppo import PPOLearner, PPOSettings
-from shoal.api import Batch, Context, Report, Role, Stop
+from shoal.api import Batch, Context, Role
 from shoal.metering.aggregator import Snapshot
 from shoal.ops import Adam
 from shoal.program import Program
+from shoal.runtime.launch import Launch, Report, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load, recurrent_ppo
 
@@ -45,7 +46,7 @@ def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearn
 
 def run(program: Program, updates: int, seed: int = 0, observers: Any = ()) -> Report:
     torch.set_num_threads(1)
-    return SerialRuntime().launch(program, seed=seed, stop=Stop(updates=updates), observers=observers)
+    return SerialRuntime().launch(program, Launch(seed=seed, stop=Stop(updates=updates), observers=observers))
 
 
 def spy(program: Program, role: str, on_make: Any) -> Program:

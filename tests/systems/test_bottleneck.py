@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from helpers import config, spy
 
-from shoal.api import Stop
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.trace import Trace
+from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import SYSTEMS, load
 
@@ -20,7 +20,7 @@ from shoal.systems import SYSTEMS, load
 def test_named_phases_cover_the_time_of_every_role(system: str) -> None:
     program = load(system).program(config(system))
     trace = Trace()
-    LocalRuntime().launch(program, seed=0, stop=Stop(steps=4_000), display=trace, interval=0.1)
+    LocalRuntime().launch(program, Launch(seed=0, stop=Stop(steps=4_000), display=trace, interval=0.1))
     found = trace.shares()
     assert len(found) == 2
     for role, phases in found.items():
@@ -66,6 +66,6 @@ def slow_learner(role: Any) -> None:
 def test_the_slowed_part_is_named(make_slow: Any, role: str, kind: str, runtime: Any) -> None:
     program = spy(load("dqn").program(config("dqn", samples_per_insert=1.0)), role, make_slow)
     trace = Trace()  # leaves out what was before the first update: compiling the table takes longer than the run
-    runtime().launch(program, seed=0, stop=Stop(updates=60), display=trace, interval=0.1)
+    runtime().launch(program, Launch(seed=0, stop=Stop(updates=60), display=trace, interval=0.1))
     found = bottleneck(trace.shares())
     assert found is not None and (found.kind, found.role) == (kind, role), (found, trace.shares())

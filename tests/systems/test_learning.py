@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.api import Stop
-from shoal.local.supervisor import LocalRuntime
+from shoal.local.runtime import LocalRuntime
+from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load
 
@@ -46,7 +46,7 @@ def test_learns(system, env, steps, required, fields):
     torch.set_num_threads(1)
     module = load(system)
     cfg = module.Config(env=env, steps=steps, **fields)
-    report = SerialRuntime().launch(module.program(cfg), seed=1, stop=Stop(steps=steps))
+    report = SerialRuntime().launch(module.program(cfg), Launch(seed=1, stop=Stop(steps=steps)))
     assert report.episodes >= 100
     assert report.episode_return >= required
 
@@ -57,7 +57,7 @@ def test_a_feed_forward_policy_cannot_remember(system):
     module = load(system)
     fields = IMPALA if system == "impala" else PPO
     cfg = module.Config(env="toy:memory", steps=20_000, **fields)
-    report = SerialRuntime().launch(module.program(cfg), seed=1, stop=Stop(steps=20_000))
+    report = SerialRuntime().launch(module.program(cfg), Launch(seed=1, stop=Stop(steps=20_000)))
     assert abs(report.episode_return) < 0.5
 
 
@@ -73,6 +73,6 @@ LOCAL = [
 def test_learns_across_processes(system, env, steps, required, fields):
     module = load(system)
     cfg = module.Config(env=env, steps=steps, **fields)
-    report = LocalRuntime().launch(module.program(cfg), seed=1, stop=Stop(steps=steps))
+    report = LocalRuntime().launch(module.program(cfg), Launch(seed=1, stop=Stop(steps=steps)))
     assert report.reason == "steps" and report.restarts == 0
     assert report.episode_return >= required

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Channel, Context, Field, Ratio, Stop, WiringError
+from shoal.api import Channel, Context, Field, Ratio, WiringError
 from shoal.metering.recorder import Recorder
 from shoal.program import Program, draw
 from shoal.program.draw_svg import svg
 from shoal.replay import TableSpec
+from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout
 from shoal.shm.arena import Arena
@@ -246,7 +247,7 @@ def test_two_programs_compose() -> None:
     assert [role.name for role in both.roles] == names
     assert both.memory() == {f"{side}/{k}": v for side in ("left", "right") for k, v in counting().memory().items()}
     assert "left/count" in draw.text(both) and "right/items" in draw.mermaid(both)
-    report = SerialRuntime().launch(both, seed=0, stop=Stop(updates=8))
+    report = SerialRuntime().launch(both, Launch(seed=0, stop=Stop(updates=8)))
     assert {k: int(v["total"]) for k, v in report.params.items()} == {"left/total": 10, "right/total": 10}
 
 

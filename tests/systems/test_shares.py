@@ -18,12 +18,13 @@ from helpers import config, ppo_learner, record_batches, run, spy
 from shoal.algos import data_parallel as shares
 from shoal.algos.data_parallel import Shares
 from shoal.algos.sgd import GradientStep
-from shoal.api import Batch, Diverged, Observation, RoleFailed, Stop, Tensors, UsageError
-from shoal.local.supervisor import LocalRuntime
+from shoal.api import Batch, Diverged, Observation, RoleFailed, Tensors, UsageError
+from shoal.local.runtime import LocalRuntime
 from shoal.local.workers import Team
 from shoal.metering.aggregator import Snapshot
 from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.ops import Adam
+from shoal.runtime.launch import Launch, Stop
 from shoal.systems import common, dqn, recurrent_ppo
 from shoal.systems.common import CommonConfig
 from shoal.systems.recurrent_ppo import learner_processes
@@ -273,6 +274,6 @@ def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(cfg: CommonConfi
     made = recurrent_ppo.program(cfg) if isinstance(cfg, recurrent_ppo.Config) else dqn.program(cfg)
     program = spy(made, "learner", lambda role: told.write_text(str(os.getpid())))
     with pytest.raises(RoleFailed, match=r"which shared the work of this one, killed by SIGKILL"):
-        LocalRuntime().launch(program, seed=0, stop=Stop(seconds=60), observers=[Kill()], interval=0.05)
+        LocalRuntime().launch(program, Launch(seed=0, stop=Stop(seconds=60), observers=[Kill()], interval=0.05))
     assert len(killed) == 1 and not psutil.pid_exists(killed[0])
     assert not psutil.pid_exists(int(told.read_text()))

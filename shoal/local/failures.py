@@ -1,0 +1,74 @@
+"""What becomes of a replica that died: it is started again, the run goes on without it, or the run fails."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from dataclasses import dataclass
+
+from shoal.api import RoleFailed
+from shoal.local import processes
+from shoal.local.replica import Replica
+
+log = logging.getLogger("shoal.runtime")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a replica may fail before the run does.
+
+    restarts: how often within ``window`` seconds; before each restart it waits ``backoff`` seconds, doubling up to
+        ``longest_backoff``.
+    still_born: how often in a row without ever completing a step.
+    """
+
+    restarts: int = 10
+    window: float = 60.0
+    backoff: float = 0.1
+    longest_backoff: float = 2.0
+    still_born: int = 3
+
+
+class Failures:
+    """Judges the failures of one run; a cause is told in full the first time only."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._told: set[str] = set()
+
+    def judge(self, replica: Replica, exitcode: int | None, stepped: bool) -> None:
+        """Say when a dead replica is started again (``restart_at``), or that it never is (``given_up``); RoleFailed if
+        the run cannot go on without it. ``stepped``: it had completed a step in this life."""
+        patience, now = self._patience, time.monotonic()
+        cause = replica.cause or processes.describe_exit(exitcode)
+        allowed = replica.may_restart(now, patience.restarts, patience.window)
+        if not stepped:
+            replica.still_born += 1
+            allowed = allowed and replica.still_born < patience.still_born
+        else:
+            replica.still_born = 0
+        known = self.is_known(replica, cause)
+        if not allowed and replica.role.on_failure == "ignore":
+            log.warning("%s failed too often, the run goes on without it: %s", replica.label, cause.rstrip())
+            replica.given_up = True
+            return
+        if not allowed:
+            if known:
+                cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
+            if replica.role.on_failure == "restart":
+                cause += f"\n(gave up after {len(replica.failures)} failures)"
+            told = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
+            log.error("%s (generation %d) failed: %s", replica.label, replica.generation, told)
+            raise RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
+        delay = min(patience.backoff * 2 ** (len(replica.failures) - 1), patience.longest_backoff)
+        replica.restart_at = now + delay
+        text = "the same failure again" if known else cause.rstrip()
+        log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
+
+    def is_known(self, replica: Replica, cause: str) -> bool:
+        """Whether this cause was told before, of whatever replica; numbers (indices, seeds) do not count."""
+        key = replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
+        known = key in self._told
+        self._told.add(key)
+        return known

@@ -1,0 +1,45 @@
+"""The local runtime: one process per replica, shared memory between them, one supervisor."""
+
+from __future__ import annotations
+
+from shoal.local import processes
+from shoal.local.failures import Failures, Patience
+from shoal.local.supervisor import Supervisor
+from shoal.program import Program
+from shoal.runtime import memory
+from shoal.runtime.launch import Launch, Report
+from shoal.shm import layout
+
+
+class LocalRuntime:
+    """Runs a program on this machine.
+
+    restarts, window, backoff, longest_backoff, still_born: how often replicas may fail, see ``failures.Patience``.
+    grace: seconds replicas have to finish their step at the end; then they are killed.
+    hang_timeout: seconds a replica may make no progress, see ``heartbeat.Watch``; 0: for ever.
+    """
+
+    def __init__(
+        self,
+        *,
+        restarts: int = Patience.restarts,
+        window: float = Patience.window,
+        backoff: float = Patience.backoff,
+        longest_backoff: float = Patience.longest_backoff,
+        still_born: int = Patience.still_born,
+        grace: float = 5.0,
+        hang_timeout: float = 60.0,
+    ) -> None:
+        self.patience = Patience(restarts, window, backoff, longest_backoff, still_born)
+        self.grace, self.hang_timeout = grace, hang_timeout
+
+    def launch(self, program: Program, launch: Launch) -> Report:
+        """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.
+
+        Observers are told every ``launch.interval`` seconds; in a long run, every 7,200th of its length.
+        """
+        program.validate()
+        plan = layout.plan(program)
+        memory.check_fits(layout.needed(plan))
+        processes.prepare()
+        return Supervisor(program, plan, launch, Failures(self.patience), self.grace, self.hang_timeout).go()

@@ -1,0 +1,29 @@
+"""How a run ended: what a runtime returns, and ``report.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.api import Tensors
+
+
+@dataclass
+class Report:
+    """How a run ended.
+
+    reason: the limit that it reached (a field of ``runtime.launch.Stop``); ``interrupted`` and ``terminated`` after
+        SIGINT and SIGTERM; ``stopped`` where a role asked for the end.
+    steps: agent steps of all actors; updates: of all learners; seconds: of training, over all launches of the run.
+    episode_return: mean raw return of the last 100 episodes, nan before the first; episodes: how many ended.
+    params: channel -> the parameters published last, of each params channel that has any.
+    restarts: how often a replica failed and was started again.
+    """
+
+    reason: str
+    steps: int
+    updates: int
+    seconds: float
+    episode_return: float
+    episodes: int
+    params: dict[str, Tensors] = field(default_factory=dict, repr=False)
+    restarts: int = 0

@@ -1,0 +1,77 @@
+"""What every runtime takes and returns: a program, how it is launched, and how the run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from shoal.metering.aggregator import Aggregator, Observer
+from shoal.program import Program
+from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records.report import Report as Report
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Limits of a run: the first that is reached ends it; None is no limit.
+
+    steps: agent steps of all actors; seconds: of training, over all launches of the run; updates: of all learners;
+    episode_return: mean raw return of the last 100 episodes.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    updates: int | None = None
+    episode_return: float | None = None
+
+    def reached(self, run: Aggregator) -> str:
+        """Why a run ends now: the name of the limit that it has reached, or "" if it goes on."""
+        if self.steps is not None and run.steps >= self.steps:
+            return "steps"
+        if self.updates is not None and run.updates >= self.updates:
+            return "updates"
+        if self.seconds is not None and run.seconds >= self.seconds:
+            return "seconds"
+        if self.episode_return is not None and run.full_window and run.episode_return >= self.episode_return:
+            return "episode_return"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One launch of a program: the same words for every runtime.
+
+    seed: of the run; the seed of every life of every replica follows from it (``runtime.seeds``).
+    stop: what ends the run.
+    run_dir: where roles, and the runtime for them, may write; None: nowhere.
+    observers: told of the run as it goes on and at its end, where rows of files belong: a deterministic runtime tells
+        them at fixed counts of steps, any other every ``interval`` seconds.
+    display: told every ``interval`` seconds and at the end, whatever the runtime.
+    saving: where and when checkpoints are written; None: there are none.
+    resume: the checkpoint that the run goes on from; None: it begins.
+    spans: how many phases, each with its times, a replica records for a profile; 0: none.
+    """
+
+    seed: int = 0
+    stop: Stop = Stop()
+    run_dir: Path | None = None
+    observers: Sequence[Observer] = ()
+    display: Observer | None = None
+    interval: float = 0.5
+    saving: Saving | None = None
+    resume: Checkpoint | None = None
+    spans: int = 0
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """Runs programs. What is its own (how failed processes are treated, for one) are arguments of its constructor."""
+
+    def launch(self, program: Program, launch: Launch) -> Report:
+        """Run ``program`` until ``launch.stop``, the end of a role that raises Stopped, or SIGINT or SIGTERM.
+
+        Raises WiringError for a program that cannot run, UsageError for one that does not fit into this machine,
+        Deadlock if no role can step, Diverged or RoleFailed if one fails; the run's processes are then gone.
+        """

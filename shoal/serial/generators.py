@@ -1,0 +1,29 @@
+"""The process's own random generators, for environments and networks that draw from them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed(number: int) -> None:
+    """Seed all of them."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+def state() -> dict[str, Any]:
+    """The states that ``restore`` takes."""
+    numpy: Any = np.random.get_state(legacy=False)
+    return {"torch": torch.get_rng_state(), "numpy": numpy, "python": random.getstate()}
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put them where ``state`` was taken."""
+    torch.set_rng_state(state["torch"])
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])

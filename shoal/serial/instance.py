@@ -1,0 +1,110 @@
+"""A program built in this process: its channels, and its replicas with the ends they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shoal.api import Context, Role, RoleSpec
+from shoal.metering.recorder import Recorder, recorder as recorder_of
+from shoal.program import Program
+from shoal.runtime.launch import Launch
+from shoal.runtime.seeds import life_seed, table_seed
+from shoal.serial import generators
+from shoal.serial.channels import (
+    QueueReader,
+    ReplayReader,
+    SerialParams,
+    SerialParamsReader,
+    SerialQueue,
+    SerialReplay,
+    SerialWriter,
+)
+
+Shared = SerialQueue | SerialReplay | SerialParams  # what stands between the ends of a channel
+End = SerialWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica of a role, with the ends it was given."""
+
+    name: str
+    index: int
+    role: Role
+    ends: Mapping[str, End]
+    recorder: Recorder
+
+    def ready(self) -> bool:
+        """Whether all its ends are ready, and it has something to do."""
+        due: Callable[[], bool] = getattr(self.role, "due", _always)
+        return all(end.ready() for end in self.ends.values()) and due()
+
+    def waits_for(self) -> list[str]:
+        """The ports that are not ready."""
+        return [key for key, end in self.ends.items() if not end.ready()]
+
+
+class Instance:
+    """``program`` as ``launch`` has it: every replica, in declared order, with a seed of its own.
+
+    channels: by name; recorders: one for each role, as its replicas take turns.
+    """
+
+    def __init__(self, program: Program, launch: Launch) -> None:
+        self.program, self._launch = program, launch
+        self.channels = {c.name: self._channel(program, c.name, launch.seed) for c in program.channels.values()}
+        generators.seed(launch.seed)
+        self.recorders = {role.name: recorder_of(launch.spans) for role in program.roles}
+        self.replicas: list[Replica] = []
+        self._writers = dict.fromkeys(self.channels, 0)  # write ends given so far
+        for role in program.roles:
+            for index in range(role.replicas):
+                self.replicas.append(self._replica(role, index))
+
+    def steps(self) -> int:
+        """Environment steps of all replicas."""
+        return sum(recorder.totals.get("env_steps", 0) for recorder in self.recorders.values())
+
+    @staticmethod
+    def _channel(program: Program, name: str, seed: int) -> Shared:
+        channel = program.channels[name]
+        if channel.kind == "queue":
+            return SerialQueue(channel, program.writers(channel))
+        if channel.kind == "replay":
+            return SerialReplay(channel, program.writers(channel), table_seed(seed, name, 0))
+        return SerialParams(channel)
+
+    def _replica(self, role: RoleSpec, index: int) -> Replica:
+        launch, recorder = self._launch, self.recorders[role.name]
+        context = Context(
+            role.name,
+            index,
+            role.replicas,
+            0,
+            life_seed(launch.seed, len(self.replicas)),
+            recorder,
+            total_steps=launch.stop.steps,
+            run_dir=launch.run_dir,
+            exact=launch.saving is not None or launch.resume is not None,
+            steps=self.steps,
+        )
+        ends = {key: self._end(role, key, recorder) for key in role.ports}
+        return Replica(role.name, index, role.make(context, **ends), ends, recorder)
+
+    def _end(self, role: RoleSpec, key: str, recorder: Recorder) -> End:
+        port = role.ports[key]
+        channel = self.channels[port.channel.name]
+        if isinstance(channel, SerialParams):
+            return channel if port.direction == "write" else SerialParamsReader(channel, port)
+        if port.direction == "write":
+            number = self._writers[port.channel.name]
+            self._writers[port.channel.name] += 1
+            return SerialWriter(channel, number, recorder)
+        if isinstance(channel, SerialReplay):
+            return ReplayReader(channel, port, recorder)
+        return QueueReader(channel, port)
+
+
+def _always() -> bool:
+    return True
