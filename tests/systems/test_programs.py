@@ -72,7 +72,7 @@ def test_validates_draws_and_counts(system: str, preset: str) -> None:
     assert all(size > 0 for size in memory.values())
     for channel in program.channels:
         assert channel in picture and channel in chart and channel in drawing
-        assert f"{picture.human_bytes(memory[channel])} in all" in picture
+        assert f"{draw.human_bytes(memory[channel])} in all" in picture
     assert chart.splitlines()[1] == "flowchart LR"
     assert ElementTree.fromstring(drawing).tag.endswith("svg")
 
