@@ -33,8 +33,7 @@ Tensors = dict[str, torch.Tensor]
 # ------------------------------------------------------------------------------------ plain data
 @dataclass(frozen=True)
 class Field:
-    """Shape and dtype (a NumPy name) of one array of an item; ``axis`` is the batch axis along
-    which a reader joins several items."""
+    """Shape and dtype (a NumPy name) of one array of an item; ``axis``: along it a reader joins several items."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -270,6 +269,7 @@ class ReplaySpec(Protocol):
     """Plain data that says how big a table is and builds it."""
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int: ...
+    def items_per_insert(self, unroll: Spec) -> int: ...
     def build(self, unroll: Spec, writers: int, seed: int) -> Replay: ...
 
 

@@ -110,9 +110,8 @@ class Program:
         ((_, port),) = self.ends(channel, "read")
         if "reward" not in channel.spec:
             raise WiringError(f"{where} needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
-        steps = channel.spec["reward"].shape
         try:
-            check(channel.ratio, port.count, steps[0] * steps[1])
+            check(channel.ratio, port.count, channel.table.items_per_insert(channel.spec))
         except WiringError as error:
             raise WiringError(f"{where}: {error}") from None
 

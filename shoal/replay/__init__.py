@@ -1,6 +1,6 @@
-"""Replay: tables of transitions and the rate limiter. Compiled code is imported only where a table is built."""
+"""Replay: tables of transitions and of sequences, the rate limiter. Compiled code is imported only to build a table."""
 
 from shoal.replay.limiter import RateLimiter, check
-from shoal.replay.spec import TableSpec
+from shoal.replay.spec import SequenceSpec, TableSpec
 
-__all__ = ["RateLimiter", "TableSpec", "check"]
+__all__ = ["RateLimiter", "SequenceSpec", "TableSpec", "check"]

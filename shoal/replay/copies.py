@@ -94,3 +94,18 @@ def gather_stacks(
     for i in range(len(rows)):
         _stack(data, offset, previous, depth, zero, rows[i], out[i])
         _stack(data, offset, previous, depth, zero, ends[i], out_next[i])
+
+
+@jit
+def gather_stack(
+    data: np.ndarray,
+    offset: int,
+    previous: np.ndarray,
+    depth: np.ndarray,
+    zero: bool,
+    rows: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """The stack [N, stack, bytes] that each row shows."""
+    for i in range(len(rows)):
+        _stack(data, offset, previous, depth, zero, rows[i], out[i])

@@ -71,6 +71,11 @@ class TableOptions:
     def layout(self, unroll: Spec) -> Layout:
         return make_layout(unroll, self.initial == "given")
 
+    def items_per_insert(self, unroll: Spec) -> int:
+        """Transitions that one unroll brings."""
+        steps, envs = unroll["reward"].shape[:2]
+        return steps * envs
+
     def rows(self, layout: Layout, writers: int) -> int:
         """Rows allocated; see the class docstring."""
         streams = writers * layout.envs

@@ -1,9 +1,10 @@
-"""TableSpec: the options of a replay table, able to build it."""
+"""TableSpec and SequenceSpec: the options of a replay table, able to build it."""
 
 from __future__ import annotations
 
 from shoal.api import Replay, Spec
 from shoal.replay.options import TableOptions
+from shoal.replay.sequence_options import SequenceOptions
 
 
 class TableSpec(TableOptions):
@@ -14,3 +15,13 @@ class TableSpec(TableOptions):
         from shoal.replay.table import Table  # numba is imported, and compiles, only where a table lives
 
         return Table(self, unroll, writers, seed)
+
+
+class SequenceSpec(SequenceOptions):
+    """See ``SequenceOptions``."""
+
+    def build(self, unroll: Spec, writers: int, seed: int) -> Replay:
+        """The table of unrolls of this spec from ``writers`` streams."""
+        from shoal.replay.sequence_table import SequenceTable
+
+        return SequenceTable(self, unroll, writers, seed)

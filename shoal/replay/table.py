@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from shoal.api import Arrays, Batch, ShoalError, Spec, Tensors, WiringError
+from shoal.api import Arrays, Batch, ShoalError, Spec, Tensors
 from shoal.replay import copies, rows as _rows
 from shoal.replay.layout import Column
 from shoal.replay.options import TableOptions
-from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
-from shoal.replay.samplers import Greedy, Proportional, Rank, Sampler, Uniform, live_rows
+from shoal.replay.rows import FREE, INSERTED, SAMPLED, SIZE
+from shoal.replay.samplers import Proportional, live_rows
+from shoal.replay.store import Store, as_bytes
 
 
 class _Buffers:
@@ -47,59 +46,27 @@ class _Buffers:
         self.key_tensor, self.prob_tensor = torch.from_numpy(self.keys), torch.from_numpy(self.probs)
 
 
-class Table:
+class Table(Store):
     """The table behind a replay channel; see ``TableOptions`` for what it does.
 
-    Any thread may call any method at any time: a lock inside makes each call atomic, and the interpreter lock is
-    released meanwhile. A batch is valid until the next ``sample`` of the same size (``spec.batches`` of them: until
-    as many follow), so two threads that sample must use different sizes or copy.
+    A batch is valid until the next ``sample`` of the same size (``spec.batches`` of them: until as many follow), so two
+    threads that sample must use different sizes or copy.
     """
 
     def __init__(self, spec: TableOptions, unroll: Spec, writers: int, seed: int):
-        self.spec, self.writers, self.layout = spec, writers, spec.layout(unroll)
-        self.fields = dict(unroll)
-        self._lock = threading.RLock()
-        self._arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.arrays(unroll, writers).items()}
-        self._data = self._arrays["rows/data"]
+        super().__init__(spec, "rows", unroll, writers, seed)
+        self.spec = spec
         self._r = _rows.Rows(*(self._arrays[f"rows/{name}"] for name in _rows.Rows._fields))
         self._s = _rows.Streams(*(self._arrays[f"streams/{name}"] for name in _rows.Streams._fields))
         self._u = _rows.Unroll(*(self._arrays[f"scratch/{name}"] for name in _rows.Unroll._fields))
-        self._counters, self._largest, rng = (self._arrays[name] for name in ("counters", "scalars", "rng"))
-        self._generation = self._arrays["streams/generation"]
         self._row_of, self._final_of = self._arrays["scratch/row_of"], self._arrays["scratch/final_of"]
         self._new_rows, self._new_deltas = self._arrays["scratch/new_rows"], self._arrays["scratch/new_deltas"]
         self._victims = self._arrays["scratch/victims"]
-        self._r.key[:] = -1
-        self._r.free[:] = np.arange(len(self._r.free))
-        self._counters[FREE] = len(self._r.free)
-        self._largest[0] = 1.0
-        self._generation[:] = -1
-        rng[:] = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-        own = {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith("sampler/")}
-        common = (self._r.order, self._counters, rng)
-        self.sampler: Sampler
-        if spec.sampler == "uniform":
-            self.sampler = Uniform(*common)
-        else:
-            kinds: dict[str, Callable[..., Sampler]] = {"proportional": Proportional, "rank": Rank, "greedy": Greedy}
-            self.sampler = kinds[spec.sampler](own, *common, spec.alpha)
-        self._evictor: Proportional | None = None
         if spec.evict == "proportional":
-            own = {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith("evictor/")}
-            self._evictor = Proportional(own, *common, spec.alpha_evict)
-        self._prioritised = spec.sampler != "uniform" or self._evictor is not None
+            self._evictor = Proportional(self._own("evictor"), self._order, self._counters, self._rng, spec.alpha_evict)
+            self._prioritised = True
         self._since_evict = 0
         self._buffers: dict[int, deque[_Buffers]] = {}
-        self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
-        self.inserted = self.sampled = self.size = 0
-
-    def stacked(self, column: Column) -> bool:
-        return self.spec.stack > 1 and len(column.shape) == 3 and column.shape[0] == 1
-
-    @property
-    def evicted(self) -> int:
-        """Items removed, ever."""
-        return int(self._counters[EVICTED])
 
     # ------------------------------------------------------------------------------------ in
     def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
@@ -109,13 +76,7 @@ class Table:
         steps = self._check(unroll, writer)
         with self._lock:
             n = steps * layout.envs
-            u = [array[:n] for array in self._u]
-            for name, target in zip(_rows.Unroll._fields, u, strict=True):
-                source = {"final_q": "final/q_max"}.get(name, name)
-                if name == "final_q" and not layout.final_q:
-                    source = "q_max"
-                if source in unroll and (spec.initial == "given" or not source.endswith(("q_max", "q_taken"))):
-                    target[:] = unroll[source].reshape(n)
+            u = self._take(unroll, self._u, n, spec.initial == "given")
             begin = writer * layout.envs
             if self._generation[writer] != generation:
                 _rows.close_streams(self._r, self._s, begin, begin + layout.envs, self._counters)
@@ -144,41 +105,18 @@ class Table:
                 self._new_deltas,
             )
             for column in layout.obs + layout.rest:
-                copies.scatter(self._data, column.offset, _bytes(unroll[column.name], n, column), row_of)
+                copies.scatter(self._data, column.offset, as_bytes(unroll[column.name], n, column.nbytes), row_of)
             if layout.same_step and need > n:
                 for column in layout.obs:
                     final = unroll[f"final/{column.name}"]
-                    copies.scatter(self._data, column.offset, _bytes(final, n, column), final_of)
+                    copies.scatter(self._data, column.offset, as_bytes(final, n, column.nbytes), final_of)
             if count:
                 self._insert(count)
             self._count()
             return int(count)
 
-    def _check(self, unroll: Arrays, writer: int) -> int:
-        if not 0 <= writer < self.writers:
-            raise WiringError(f"Replay table got an unroll of writer {writer}, it was built for {self.writers}.")
-        steps = len(unroll["reward"])
-        for name, f in self.fields.items():
-            shape = (steps, *f.shape[1:])
-            if name not in unroll or unroll[name].shape != shape or steps > self.layout.steps:
-                found = unroll[name].shape if name in unroll else "nothing"
-                raise WiringError(f"Replay table expected {name!r} of shape {f.shape}, writer {writer} sent {found}.")
-            if unroll[name].dtype != f.dtype:
-                raise WiringError(f"Replay table expected {name!r} as {f.dtype}, got {unroll[name].dtype}.")
-        return steps
-
     def _insert(self, count: int) -> None:
-        new, values = self._new_rows[:count], self._new_deltas[:count]
-        if self._prioritised:
-            if self.spec.initial == "given":
-                values += self.spec.eps
-                self._largest[0] = max(self._largest[0], values.max())
-            else:
-                values[:] = self._largest[0]
-            self._r.priority[new] = values
-            self.sampler.insert(new, values)
-            if self._evictor is not None:
-                self._evictor.insert(new, values)
+        self._set(self._new_rows[:count], self._new_deltas[:count], self.spec.initial == "given")
         self._since_evict += count
         if self._since_evict >= self.spec.evict_every:
             self.evict()
@@ -203,10 +141,6 @@ class Table:
         self.sampler.remove(victims)
         _rows.remove(self._r, victims, self._counters)
 
-    def _count(self) -> None:
-        self.inserted, self.sampled = int(self._counters[INSERTED]), int(self._counters[SAMPLED])
-        self.size = int(self._counters[SIZE])
-
     # ----------------------------------------------------------------------------------- out
     def sample(self, n: int) -> Batch:
         """``n`` items, and their keys and probabilities; the memory is reused by the next batch of that size."""
@@ -229,49 +163,13 @@ class Table:
             self.sampled += n
             return Batch(b.tensors, b.key_tensor, b.prob_tensor, self.size)
 
-    def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of items to ``|priority| + eps``. The last of a duplicate wins; keys of items that are
-        gone, and priorities that are not finite, are ignored."""
-        if not self._prioritised:
-            return
-        keys = np.ascontiguousarray(keys, np.int64)
-        deltas = np.ascontiguousarray(priorities, np.float32)
-        if keys.shape != deltas.shape or keys.ndim != 1:
-            raise ShoalError(f"A replay table needs one priority per key, got {keys.shape} and {deltas.shape}.")
-        with self._lock:
-            if len(keys) > len(self._few[0]):
-                self._few = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
-            out, values = self._few
-            r = self._r
-            count = _rows.resolve(r.key, r.priority, keys, deltas, self.spec.eps, self._largest, out, values)
-            if count:
-                self.sampler.update(out[:count], values[:count])
-                if self._evictor is not None:
-                    self._evictor.update(out[:count], values[:count])
-
     # --------------------------------------------------------------------------------- state
     def state(self) -> dict[str, Any]:
-        """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)
-        and numbers. Rows never used are left out."""
-        with self._lock:
-            used = min(int(self._counters[ALLOCATED]), len(self._data))
-            out: dict[str, Any] = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
-            out["rows/data"] = self._data[:used]
-            out["since_evict"] = self._since_evict
-            return out
+        return {**super().state(), "since_evict": self._since_evict}
 
     def restore(self, state: dict[str, Any]) -> None:
-        with self._lock:
-            kept = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
-            for name, array in kept.items():
-                found = np.asarray(state[name])
-                wanted = (min(len(found), len(array)), *array.shape[1:]) if name == "rows/data" else array.shape
-                if found.shape != wanted or found.dtype != array.dtype:
-                    raise ShoalError(f"Replay state {name!r} has shape {found.shape}, the table needs {array.shape}.")
-            for name, array in kept.items():
-                array[: len(state[name])] = state[name]
-            self._since_evict = int(state["since_evict"])
-            self._count()
+        super().restore(state)
+        self._since_evict = int(state["since_evict"])
 
     def check_valid(self) -> tuple[bool, str]:
         """Slow self-check: rows, references, free list, items, streams and samplers agree."""
@@ -303,14 +201,4 @@ class Table:
                 return False, "table: the counters disagree"
             if self.inserted != self.size + self.evicted:
                 return False, "table: items were lost"
-            for sampler in (self.sampler, self._evictor):
-                ok, why = sampler.check_valid() if sampler is not None else (True, "")
-                if not ok:
-                    return False, why
-            return True, ""
-
-
-def _bytes(array: np.ndarray, n: int, column: Column) -> np.ndarray:
-    """``n`` steps as bytes [n, column.nbytes]."""
-    flat = np.ascontiguousarray(array).reshape(n, -1)
-    return flat.view(np.uint8)
+            return self._samplers_valid()

@@ -107,8 +107,7 @@ class SerialReplay:
         assert channel.table is not None
         self.channel, self.writers = channel, writers
         self.table = channel.table.build(channel.spec, writers, seed)
-        steps, envs = channel.spec["reward"].shape
-        self.limiter = RateLimiter(channel.ratio, steps * envs)
+        self.limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
 
     def can_insert(self) -> bool:
         return self.limiter.can_insert(self.table.inserted, self.table.sampled)

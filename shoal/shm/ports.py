@@ -244,6 +244,5 @@ def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: 
     from shoal.replay.limiter import RateLimiter
 
     table = channel.table.build(channel.spec, ring.writers, table_seed(seed, channel.name, generation))
-    reward = channel.spec.get("reward")  # [T, E] of an unroll: so many items may one insertion bring
-    items = int(np.prod(reward.shape)) if reward is not None else 1
-    return ReplayReader(consumer, table, RateLimiter(channel.ratio, items), port.count, session.metrics)
+    limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
+    return ReplayReader(consumer, table, limiter, port.count, session.metrics)

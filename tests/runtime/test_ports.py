@@ -175,6 +175,9 @@ class TableSpec:
     def nbytes(self, unroll: api.Spec, writers: int = 1) -> int:
         return self.bytes
 
+    def items_per_insert(self, unroll: api.Spec) -> int:
+        return 1
+
     def build(self, unroll: api.Spec, writers: int, seed: int) -> Any:
         return Table()
 

@@ -1,0 +1,208 @@
+"""SequenceOptions: plain data that says what a replay table of sequences holds and how big it is.
+
+Nothing here imports numba: drawing a program and counting its bytes stays instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shoal.api import Field, Spec, WiringError
+from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays
+
+STATE = "state/"
+
+
+@dataclass(frozen=True)
+class SequenceOptions:
+    """A replay table of overlapping sequences cut from streams of steps, for recurrent learners (R2D2).
+
+    Every ``stride`` steps of an episode, from its first, a sequence of ``length`` steps to learn from begins; the last
+    one of an episode is shorter where the episode ends. Before these steps lie as many of the ``burn_in`` steps as the
+    episode has there; after them one more observation, the next one or the episode's true last. A sequence never
+    crosses the end of an episode, every step of an episode is learned from, and each frame is stored once however many
+    sequences show it.
+
+    A batch is time-major: ``L = burn_in + length + 1`` rows of observations, actions and extras ``[L, B, ...]``. The
+    steps to learn from begin at row ``burn_in``; a sequence with fewer steps before them is padded in front, one that
+    ends early is padded behind, with rows of its own. ``valid`` bool ``[L, B]`` is True for steps, False for padding
+    and the last observation; ``first`` ``[L, B]`` marks an episode's first observation, ``terminated`` ``[L, B]`` the
+    step that ended it; ``reward`` is 0 in rows that are not valid.
+
+    Recurrent states: a field ``state/NAME`` ``[T, E, ...]`` of the stream is the state before each step. Of a sequence
+    the table keeps the one before its first row (``state/NAME`` ``[B, ...]``; zero where an episode begins) and, with
+    ``probes``, those before the first and the last step that is learned from (``probe/first/NAME``,
+    ``probe/last/NAME``; the last only of a sequence of full length).
+
+    capacity: sequences. The table holds at most this many after each insertion; the oldest go first.
+    alpha, eps: a priority is ``p + eps``; it is sampled with weight ``priority ** alpha``.
+    initial: priority of a new sequence: ``max`` (the largest seen so far) or ``given``: p is ``eta * max + (1 - eta) *
+        mean`` of the actor's own absolute n-step TD errors over the steps that are learned from, worked out from
+        ``q_taken`` and ``q_max`` with ``n_step``, ``gamma`` and, unless it is None, the value rescaling of ``rescale``.
+    batches: how many batches of one size stay valid at a time (2 for a reader that fetches one ahead).
+
+    Memory is rows, one per step, allocated for ``capacity`` sequences that share all but ``stride`` of their steps, and
+    the open sequences of all streams. When rows run out, sequences are evicted early: adding never fails.
+    """
+
+    capacity: int
+    length: int = 80
+    stride: int = 40
+    burn_in: int = 40
+    n_step: int = 5
+    gamma: float = 0.997
+    eta: float = 0.9
+    rescale: float | None = 1e-3
+    stack: int = 1
+    pad: Literal["repeat", "zero"] = "repeat"
+    sampler: SamplerName = "proportional"
+    alpha: float = 0.9
+    eps: float = 1e-3
+    initial: Literal["max", "given"] = "given"
+    probes: bool = False
+    batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("capacity", "length", "stride", "n_step", "stack", "batches"):
+            if getattr(self, name) < 1:
+                raise WiringError(f"A table of sequences needs {name} >= 1, got {getattr(self, name)}.")
+        if (
+            self.burn_in < 0
+            or self.eps <= 0
+            or not 0 <= self.eta <= 1
+            or (self.rescale is not None and self.rescale < 0)
+        ):
+            raise WiringError(
+                f"A table of sequences needs burn_in >= 0, eps > 0, eta in [0, 1] and rescale >= 0 or None, got "
+                f"{self.burn_in}, {self.eps}, {self.eta} and {self.rescale}."
+            )
+        if self.stride > self.length:
+            raise WiringError(f"A stride of {self.stride} steps would leave steps out of sequences of {self.length}.")
+        if self.stack > 100 or self.length + self.burn_in > 30_000:
+            raise WiringError(
+                f"A table of sequences stacks at most 100 frames and has sequences of at most 30000 steps, got "
+                f"{self.stack} and {self.length + self.burn_in}."
+            )
+        for name, choices in (
+            ("pad", ("repeat", "zero")),
+            ("sampler", ("uniform", "proportional", "rank", "greedy")),
+            ("initial", ("max", "given")),
+        ):
+            if getattr(self, name) not in choices:
+                raise WiringError(
+                    f"A table of sequences has no {name} {getattr(self, name)!r}: expected one of {choices}."
+                )
+
+    @property
+    def steps(self) -> int:
+        """Rows of a sampled batch."""
+        return self.burn_in + self.length + 1
+
+    @property
+    def open(self) -> int:
+        """The most sequences of one stream that can have begun and not ended."""
+        return (self.burn_in + self.length) // self.stride + 2
+
+    @property
+    def hold(self) -> int:
+        """Rows of each stream that a sequence which is yet to end may show."""
+        return self.steps + self.stack
+
+    def layout(self, unroll: Spec) -> Layout:
+        """How the stream's steps become rows; recurrent states are stored with the sequences."""
+        states = self.states(unroll)
+        layout = make_layout({k: f for k, f in unroll.items() if k not in states}, self.initial == "given")
+        for name, f in states.items():
+            if f.shape[:2] != (layout.steps, layout.envs):
+                raise WiringError(
+                    f"Field {name!r} has shape {f.shape}, expected it to start with [{layout.steps}, {layout.envs}]."
+                )
+        return layout
+
+    def states(self, unroll: Spec) -> dict[str, Field]:
+        """The stream's recurrent states, by their names in it."""
+        return {name: f for name, f in unroll.items() if name.startswith(STATE)}
+
+    def state_bytes(self, unroll: Spec) -> int:
+        """Of one recurrent state."""
+        return sum(Field(f.shape[2:], f.dtype).nbytes for f in self.states(unroll).values())
+
+    def appended(self, layout: Layout) -> int:
+        """The most rows, and the most sequences, that one unroll completes."""
+        return layout.steps * layout.envs * (2 if layout.same_step else 1)
+
+    def rows(self, layout: Layout, writers: int) -> int:
+        """Rows allocated; see the class docstring."""
+        rows = self.capacity * self.stride + self.appended(layout) + writers * layout.envs * self.hold + self.steps
+        if rows > 2**31 - 1:
+            raise WiringError(f"A table of sequences holds at most 2**31 - 1 rows, this one needs {rows}.")
+        return rows
+
+    def items_per_insert(self, unroll: Spec) -> int:
+        """Sequences that one unroll brings while episodes are long; many short ones bring more."""
+        steps, envs = unroll["reward"].shape[:2]
+        return -(-steps // self.stride) * envs
+
+    def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:
+        """Name, shape and dtype of everything the table allocates."""
+        layout = self.layout(unroll)
+        rows, streams = self.rows(layout, writers), writers * layout.envs
+        chunk, news = layout.steps * layout.envs, self.appended(layout)
+        slots = self.capacity + streams * self.open + chunk * (self.burn_in // self.stride + 1)  # begun by one unroll
+        out: Arrays = {"rows/data": ((rows, layout.row_bytes), "uint8")}
+        for name, dtype in (
+            ("previous", "int32"),
+            ("depth", "int8"),
+            ("refs", "int32"),
+            ("reward", "float32"),
+            ("q_taken", "float32"),
+            ("q_max", "float32"),
+            ("free", "int32"),
+        ):
+            out[f"rows/{name}"] = ((rows,), dtype)
+        for name, dtype in (
+            ("end", "int32"),
+            ("prefix", "int16"),
+            ("length", "int16"),
+            ("flags", "uint8"),
+            ("key", "int64"),
+            ("priority", "float32"),
+            ("position", "int32"),
+            ("order", "int32"),
+            ("free", "int32"),
+        ):
+            out[f"items/{name}"] = ((slots,), dtype)
+        out["items/states"] = ((slots, self.state_bytes(unroll) * (3 if self.probes else 1)), "uint8")
+        out["counters"] = ((10,), "int64")
+        out["scalars"] = ((1,), "float64")
+        out["rng"] = ((4,), "uint64")
+        out["streams/hold"] = ((streams, self.hold), "int32")
+        out["streams/open"] = ((streams, self.open), "int32")
+        for name in ("pushed", "held", "length", "begun", "done"):
+            out[f"streams/{name}"] = ((streams,), "int64")
+        for name in ("known", "ended"):
+            out[f"streams/{name}"] = ((streams,), "uint8")
+        out["streams/generation"] = ((writers,), "int64")
+        for name in ("reward", "q_taken", "q_max", "final_q"):
+            out[f"scratch/{name}"] = ((chunk,), "float32")
+        for name in ("terminated", "truncated", "valid", "first"):
+            out[f"scratch/{name}"] = ((chunk,), "bool")
+        for name in ("row_of", "final_of", "begin_of", "first_of", "last_of"):
+            out[f"scratch/{name}"] = ((chunk,), "int32")
+        out["scratch/new"] = ((news,), "int32")
+        out["scratch/new_priorities"] = ((news,), "float32")
+        out["scratch/victims"] = ((slots,), "int32")
+        out["scratch/window"] = ((self.steps,), "int32")
+        for name, array in sampler_arrays(self.sampler, slots).items():
+            out[f"sampler/{name}"] = array
+        return out
+
+    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
+        """Bytes the table allocates, exactly; the batches it returns are extra."""
+        return sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            for shape, dtype in self.arrays(unroll, writers).values()
+        )

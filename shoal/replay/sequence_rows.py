@@ -1,0 +1,366 @@
+"""Compiled parts of the table of sequences: rows of streams, the sequences that are open and those that are whole.
+
+A row is one step of one stream, as in ``rows``. A sequence has a slot from the moment its first row is there; when its
+last observation is, it becomes an item, which holds a reference on every row that it shows. A stream holds one on the
+rows that its open sequences may show. A row without references is free. None of these functions makes an array
+(``jit``). Those that call each other stay in this file, because numba's disk cache watches only the file of the outer
+function.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shoal.jit import jit
+from shoal.replay.rows import TERMINATED, TRUNCATED, Unroll
+from shoal.replay.sequence_arrays import (
+    ALLOCATED,
+    ENDS,
+    EVICTED,
+    FREE,
+    FREE_HEAD,
+    HEAD,
+    INSERTED,
+    SIZE,
+    SLOT_HEAD,
+    SLOTS,
+    STARTS,
+    Cut,
+    Items,
+    Rows,
+    Streams,
+)
+
+
+@jit
+def _change(rows: Rows, row: int, change: int, counters: np.ndarray) -> None:
+    """Add ``change`` (1 or -1) to the references of a row; without any it is free."""
+    rows.refs[row] += change
+    if rows.refs[row] == 0:
+        rows.free[(counters[FREE_HEAD] + counters[FREE]) % len(rows.free)] = row
+        counters[FREE] += 1
+
+
+@jit
+def _reference(rows: Rows, items: Items, slot: int, change: int, counters: np.ndarray) -> None:
+    """Add ``change`` (1 or -1) to the references of every row that the item shows, its first stack included."""
+    row = items.end[slot]
+    for _ in range(items.prefix[slot] + items.length[slot]):
+        before = rows.previous[row]
+        _change(rows, row, change, counters)
+        row = before
+    for _ in range(rows.depth[row] + 1):
+        before = rows.previous[row]
+        _change(rows, row, change, counters)
+        row = before
+
+
+@jit
+def _discard(items: Items, slot: int, counters: np.ndarray) -> None:
+    """A slot is free again."""
+    items.free[(counters[SLOT_HEAD] + counters[SLOTS]) % len(items.free)] = slot
+    counters[SLOTS] += 1
+
+
+@jit
+def _close(rows: Rows, items: Items, streams: Streams, s: int, counters: np.ndarray) -> None:
+    """Forget the rows and the open sequences of a stream."""
+    width, places = streams.hold.shape[1], streams.open.shape[1]
+    for i in range(streams.held[s]):
+        _change(rows, streams.hold[s, (streams.pushed[s] - 1 - i) % width], -1, counters)
+    for k in range(streams.done[s], streams.begun[s]):
+        _discard(items, streams.open[s, k % places], counters)
+    streams.held[s] = streams.length[s] = streams.ended[s] = streams.known[s] = 0
+    streams.begun[s] = streams.done[s] = 0
+
+
+@jit
+def close_streams(rows: Rows, items: Items, streams: Streams, begin: int, end: int, counters: np.ndarray) -> None:
+    for s in range(begin, end):
+        _close(rows, items, streams, s, counters)
+
+
+@jit
+def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: int) -> int:
+    """A free row becomes the next of stream ``s``; the oldest one it held may go."""
+    row = rows.free[counters[FREE_HEAD]]
+    counters[FREE_HEAD] = (counters[FREE_HEAD] + 1) % len(rows.free)
+    counters[FREE] -= 1
+    counters[ALLOCATED] += 1
+    width, pushed = streams.hold.shape[1], streams.pushed[s]
+    rows.previous[row] = streams.hold[s, (pushed - 1) % width] if streams.held[s] > 0 else -1
+    if streams.held[s] == width:
+        _change(rows, streams.hold[s, pushed % width], -1, counters)
+    else:
+        streams.held[s] += 1
+    rows.depth[row] = min(streams.length[s], stack - 1)
+    rows.refs[row] = 1
+    rows.reward[row] = rows.q_taken[row] = rows.q_max[row] = 0.0
+    streams.hold[s, pushed % width] = row
+    streams.pushed[s] += 1
+    return int(row)
+
+
+@jit
+def _h(x: float, eps: float) -> float:
+    """``ops.signed_hyperbolic``; below 0, ``eps`` is no rescaling."""
+    return x if eps < 0.0 else x / (math.sqrt(abs(x) + 1.0) + 1.0) + eps * x
+
+
+@jit
+def _h_inverse(x: float, eps: float) -> float:
+    """``ops.signed_hyperbolic_inverse``."""
+    if eps < 0.0:
+        return x
+    size = abs(x)
+    root = math.sqrt(1.0 + 4.0 * eps * (size + 1.0 + eps))
+    y = 2.0 * (size + 1.0 + eps) / (1.0 + root)
+    return x * ((2.0 - 4.0 * eps / (1.0 + 2.0 * eps + root)) / (1.0 + root)) * (y + 1.0)
+
+
+@jit
+def _priority(rows: Rows, items: Items, slot: int, cut: Cut, window: np.ndarray) -> float:
+    """``eta * max + (1 - eta) * mean`` of the absolute n-step TD errors by the actor's own values."""
+    length, row = items.length[slot], items.end[slot]
+    for i in range(length, -1, -1):
+        window[i] = row
+        row = rows.previous[row]
+    largest, total = 0.0, 0.0
+    for t in range(length):
+        steps = min(cut.n_step, length - t)
+        sum_, discount = 0.0, 1.0
+        for i in range(steps):
+            sum_ += discount * rows.reward[window[t + i]]
+            discount *= cut.gamma
+        if not (t + steps == length and (items.flags[slot] & ENDS) != 0):
+            sum_ += discount * _h_inverse(rows.q_max[window[t + steps]], cut.rescale)
+        delta = abs(_h(sum_, cut.rescale) - rows.q_taken[window[t]])
+        if np.isfinite(delta):
+            largest = max(largest, delta)
+            total += delta
+    return float(cut.eta * largest + (1.0 - cut.eta) * total / length)
+
+
+@jit
+def _emit(
+    rows: Rows,
+    items: Items,
+    streams: Streams,
+    s: int,
+    length: int,
+    end: int,
+    how: int,
+    cut: Cut,
+    counters: np.ndarray,
+    window: np.ndarray,
+    new: np.ndarray,
+    new_priorities: np.ndarray,
+    at: int,
+) -> int:
+    """The oldest open sequence of a stream becomes an item of ``length`` steps whose last observation is row ``end``;
+    its slot and priority go to place ``at``. Returns the next place."""
+    slot = streams.open[s, streams.done[s] % streams.open.shape[1]]
+    streams.done[s] += 1
+    items.end[slot] = end
+    items.length[slot] = length
+    if how & TERMINATED:
+        items.flags[slot] |= ENDS
+    items.key[slot] = counters[INSERTED] * len(items.key) + slot
+    counters[INSERTED] += 1
+    place = (counters[HEAD] + counters[SIZE]) % len(items.order)
+    items.order[place] = slot
+    items.position[slot] = place
+    counters[SIZE] += 1
+    _reference(rows, items, slot, 1, counters)
+    new[at] = slot
+    new_priorities[at] = _priority(rows, items, slot, cut, window)
+    return at + 1
+
+
+@jit
+def _offset(streams: Streams, s: int, cut: Cut) -> int:
+    """Where the steps of the first sequence begin; after a gap, after its burn-in and the first whole stack."""
+    return 0 if streams.known[s] else cut.burn_in + cut.stack - 1
+
+
+@jit
+def _begin(
+    items: Items, streams: Streams, s: int, cut: Cut, counters: np.ndarray, i: int, begin_of: np.ndarray
+) -> None:
+    """Give a slot to each sequence whose first row is the newest of the stream."""
+    at, offset = streams.length[s], _offset(streams, s, cut)
+    while True:
+        start = offset + streams.begun[s] * cut.stride  # of its steps to learn from
+        if max(0, start - cut.burn_in) != at:
+            return
+        slot = items.free[counters[SLOT_HEAD]]
+        counters[SLOT_HEAD] = (counters[SLOT_HEAD] + 1) % len(items.free)
+        counters[SLOTS] -= 1
+        streams.open[s, streams.begun[s] % streams.open.shape[1]] = slot
+        streams.begun[s] += 1
+        items.prefix[slot] = start - at
+        items.flags[slot] = 0
+        if streams.known[s] and at == 0:
+            items.flags[slot] = STARTS
+            items.states[slot, :] = 0
+        else:
+            begin_of[i] = slot
+
+
+@jit
+def _probe(streams: Streams, s: int, cut: Cut, ahead: int) -> int:
+    """The slot of the open sequence whose step ``ahead`` to learn from is the newest row of the stream, or -1."""
+    since = streams.length[s] - ahead - _offset(streams, s, cut)
+    if since < 0 or since % cut.stride:
+        return -1
+    k = since // cut.stride
+    return streams.open[s, k % streams.open.shape[1]] if streams.done[s] <= k < streams.begun[s] else -1
+
+
+@jit
+def _complete(
+    rows: Rows,
+    items: Items,
+    streams: Streams,
+    s: int,
+    row: int,
+    how: int,
+    cut: Cut,
+    counters: np.ndarray,
+    window: np.ndarray,
+    new: np.ndarray,
+    new_priorities: np.ndarray,
+    at: int,
+) -> int:
+    """Make the items whose last observation is ``row``, the newest of the stream (``how`` the episode ended before it,
+    0: it goes on). Returns the next place in ``new``."""
+    there = streams.length[s]
+    start = _offset(streams, s, cut) + streams.done[s] * cut.stride
+    whole = streams.begun[s] > streams.done[s] and start + cut.length == there
+    if whole:
+        at = _emit(
+            rows, items, streams, s, cut.length, row, how, cut, counters, window, new, new_priorities, at
+        )  # fmt: skip
+    elif (
+        how and streams.begun[s] > streams.done[s] and start < there  # ... and no sequence has its last steps yet
+        and (streams.done[s] == 0 or start - cut.stride + cut.length < there)
+    ):  # fmt: skip
+        at = _emit(
+            rows, items, streams, s, there - start, row, how, cut, counters, window, new, new_priorities, at
+            )  # fmt: skip
+    return at
+
+
+@jit
+def ingest(
+    rows: Rows,
+    items: Items,
+    streams: Streams,
+    unroll: Unroll,
+    counters: np.ndarray,
+    first_stream: int,
+    envs: int,
+    steps: int,
+    cut: Cut,
+    row_of: np.ndarray,
+    final_of: np.ndarray,
+    begin_of: np.ndarray,
+    first_of: np.ndarray,
+    last_of: np.ndarray,
+    window: np.ndarray,
+    new: np.ndarray,
+    new_priorities: np.ndarray,
+) -> int:
+    """Link one unroll into its streams and make the items it completes; returns how many. ``row_of`` and ``final_of``
+    say in which row each step and each final observation belongs, ``begin_of``, ``first_of`` and ``last_of`` of which
+    slot its recurrent state is the first, that before the first step to learn from, and before the last (-1: none)."""
+    count = 0
+    for e in range(envs):
+        s = first_stream + e
+        for t in range(steps):
+            i = t * envs + e
+            row_of[i] = final_of[i] = begin_of[i] = first_of[i] = last_of[i] = -1
+            ended, open_ = streams.ended[s], streams.held[s] > 0
+            if open_ and ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
+                row = _append(rows, streams, s, counters, cut.stack)
+                row_of[i] = row
+                rows.q_max[row] = unroll.q_max[i]
+                count = _complete(
+                    rows, items, streams, s, row, ended, cut, counters, window, new, new_priorities, count
+                )  # fmt: skip
+                _close(rows, items, streams, s, counters)
+                continue
+            if open_ and (ended or unroll.first[i] or not unroll.valid[i]):  # a gap: sequences stay incomplete
+                _close(rows, items, streams, s, counters)
+            if not unroll.valid[i]:
+                continue
+            if streams.held[s] == 0:
+                streams.known[s] = unroll.first[i]
+            row = _append(rows, streams, s, counters, cut.stack)
+            row_of[i] = row
+            rows.reward[row] = unroll.reward[i]
+            rows.q_taken[row] = unroll.q_taken[i]
+            rows.q_max[row] = unroll.q_max[i]
+            count = _complete(rows, items, streams, s, row, 0, cut, counters, window, new, new_priorities, count)
+            _begin(items, streams, s, cut, counters, i, begin_of)
+            first_of[i] = _probe(streams, s, cut, 0)
+            last_of[i] = _probe(streams, s, cut, cut.length - 1)
+            streams.length[s] += 1
+            ended = TERMINATED if unroll.terminated[i] else (TRUNCATED if unroll.truncated[i] else 0)
+            streams.ended[s] = ended
+            if cut.same_step and ended:
+                row = _append(rows, streams, s, counters, cut.stack)
+                final_of[i] = row
+                rows.q_max[row] = unroll.final_q[i]
+                count = _complete(
+                    rows, items, streams, s, row, ended, cut, counters, window, new, new_priorities, count
+                )  # fmt: skip
+                _close(rows, items, streams, s, counters)
+    return count
+
+
+@jit
+def remove(rows: Rows, items: Items, victims: np.ndarray, counters: np.ndarray) -> None:
+    """End these items, the oldest of ``order``."""
+    for slot in victims:
+        counters[HEAD] = (counters[HEAD] + 1) % len(items.order)
+        counters[SIZE] -= 1
+        counters[EVICTED] += 1
+        items.key[slot] = -1
+        _reference(rows, items, slot, -1, counters)
+        _discard(items, slot, counters)
+
+
+@jit
+def unfold(
+    rows: Rows,
+    items: Items,
+    slots: np.ndarray,
+    burn_in: int,
+    keys: np.ndarray,
+    chosen: np.ndarray,
+    valid: np.ndarray,
+    first: np.ndarray,
+    terminated: np.ndarray,
+    reward: np.ndarray,
+) -> None:
+    """The rows ``chosen`` [L, B] of each item, its steps to learn from at row ``burn_in``, and what is known of each;
+    padding repeats the item's first and last row."""
+    length = len(chosen)
+    for j in range(len(slots)):
+        slot = slots[j]
+        keys[j] = items.key[slot]
+        begin = burn_in - items.prefix[slot]
+        end = burn_in + items.length[slot]
+        row = items.end[slot]
+        for t in range(length - 1, -1, -1):
+            chosen[t, j] = row
+            step = begin <= t < end
+            valid[t, j] = step
+            first[t, j] = t == begin and (items.flags[slot] & STARTS) != 0
+            terminated[t, j] = t == end - 1 and (items.flags[slot] & ENDS) != 0
+            reward[t, j] = rows.reward[row] if step else 0.0
+            if begin < t <= end:
+                row = rows.previous[row]

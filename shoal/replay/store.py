@@ -1,0 +1,175 @@
+"""Store: what every replay table is made of: arrays of known size, a sampler over its slots, one lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.api import Arrays, ShoalError, Spec, WiringError
+from shoal.replay import rows as _rows
+from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName
+from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
+from shoal.replay.samplers import Greedy, Proportional, Rank, Sampler, Uniform
+
+
+class Options(Protocol):
+    """What the options of all tables have."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def sampler(self) -> SamplerName: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def stack(self) -> int: ...
+    def layout(self, unroll: Spec) -> Layout: ...
+    def arrays(self, unroll: Spec, writers: int = 1) -> Shapes: ...
+
+
+class Store:
+    """A subclass says what an item is. ``slots`` names the arrays with one element for each place an item may have
+    (``SLOTS/key``, ``SLOTS/priority``, ``SLOTS/order``); ``rows/data`` holds the steps.
+
+    Any thread may call any method at any time: a lock inside makes each call atomic, and the interpreter lock is
+    released meanwhile.
+    """
+
+    def __init__(self, options: Options, slots: str, unroll: Spec, writers: int, seed: int):
+        self.writers, self.layout, self.fields = writers, options.layout(unroll), dict(unroll)
+        self._lock = threading.RLock()
+        self._arrays = {n: np.zeros(shape, dtype) for n, (shape, dtype) in options.arrays(unroll, writers).items()}
+        self._data, self._generation = self._arrays["rows/data"], self._arrays["streams/generation"]
+        self._counters, self._largest, rng = (self._arrays[name] for name in ("counters", "scalars", "rng"))
+        self._key, self._priority, self._order = (self._arrays[f"{slots}/{n}"] for n in ("key", "priority", "order"))
+        free = self._arrays["rows/free"]
+        free[:] = np.arange(len(free))
+        self._counters[FREE] = len(free)
+        self._key[:] = -1
+        self._generation[:] = -1
+        self._largest[0] = 1.0
+        rng[:] = np.random.SeedSequence(seed).generate_state(4, np.uint64)
+        self._rng, self._eps, self._stack = rng, options.eps, options.stack
+        self.sampler: Sampler
+        if options.sampler == "uniform":
+            self.sampler = Uniform(self._order, self._counters, rng)
+        else:
+            kinds: dict[str, Callable[..., Sampler]] = {"proportional": Proportional, "rank": Rank, "greedy": Greedy}
+            self.sampler = kinds[options.sampler](self._own("sampler"), self._order, self._counters, rng, options.alpha)
+        self._evictor: Proportional | None = None
+        self._prioritised = options.sampler != "uniform"
+        self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
+        self.inserted = self.sampled = self.size = 0
+
+    def _own(self, part: str) -> dict[str, np.ndarray]:
+        """The arrays ``part/NAME`` by their names."""
+        return {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith(f"{part}/")}
+
+    def stacked(self, column: Column) -> bool:
+        """Whether this observation is a frame of which a stack is shown."""
+        return self._stack > 1 and len(column.shape) == 3 and column.shape[0] == 1
+
+    @property
+    def evicted(self) -> int:
+        """Items removed, ever."""
+        return int(self._counters[EVICTED])
+
+    def _check(self, unroll: Arrays, writer: int) -> int:
+        """How many steps the unroll has. Raises WiringError where it is not one of the spec's."""
+        if not 0 <= writer < self.writers:
+            raise WiringError(f"Replay table got an unroll of writer {writer}, it was built for {self.writers}.")
+        steps = len(unroll["reward"])
+        for name, f in self.fields.items():
+            shape = (steps, *f.shape[1:])
+            if name not in unroll or unroll[name].shape != shape or steps > self.layout.steps:
+                found = unroll[name].shape if name in unroll else "nothing"
+                raise WiringError(f"Replay table expected {name!r} of shape {f.shape}, writer {writer} sent {found}.")
+            if unroll[name].dtype != f.dtype:
+                raise WiringError(f"Replay table expected {name!r} as {f.dtype}, got {unroll[name].dtype}.")
+        return steps
+
+    def _take(self, unroll: Arrays, scratch: _rows.Unroll, n: int, given: bool) -> list[np.ndarray]:
+        """Copy the per-step fields of ``n`` steps to ``scratch``; its parts that hold them. The actor's values only if
+        they are ``given``."""
+        parts = [array[:n] for array in scratch]
+        for name, target in zip(_rows.Unroll._fields, parts, strict=True):
+            source = {"final_q": "final/q_max" if self.layout.final_q else "q_max"}.get(name, name)
+            if source in unroll and (given or not source.endswith(("q_max", "q_taken"))):
+                target[:] = unroll[source].reshape(n)
+        return parts
+
+    def _set(self, slots: np.ndarray, values: np.ndarray, given: bool) -> None:
+        """Tell the samplers of new items and their priorities: ``given`` ones, or the largest so far."""
+        if not self._prioritised:
+            return
+        if given:
+            values += self._eps
+            self._largest[0] = max(self._largest[0], values.max())
+        else:
+            values[:] = self._largest[0]
+        self._priority[slots] = values
+        self.sampler.insert(slots, values)
+        if self._evictor is not None:
+            self._evictor.insert(slots, values)
+
+    def _count(self) -> None:
+        self.inserted, self.sampled = int(self._counters[INSERTED]), int(self._counters[SAMPLED])
+        self.size = int(self._counters[SIZE])
+
+    def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Set the priorities of items to ``|priority| + eps``. The last of a duplicate wins; keys of items that are
+        gone, and priorities that are not finite, are ignored."""
+        if not self._prioritised:
+            return
+        keys = np.ascontiguousarray(keys, np.int64)
+        deltas = np.ascontiguousarray(priorities, np.float32)
+        if keys.shape != deltas.shape or keys.ndim != 1:
+            raise ShoalError(f"A replay table needs one priority per key, got {keys.shape} and {deltas.shape}.")
+        with self._lock:
+            if len(keys) > len(self._few[0]):
+                self._few = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
+            out, values = self._few
+            count = _rows.resolve(self._key, self._priority, keys, deltas, self._eps, self._largest, out, values)
+            if count:
+                self.sampler.update(out[:count], values[:count])
+                if self._evictor is not None:
+                    self._evictor.update(out[:count], values[:count])
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)
+        and numbers. Rows never used are left out."""
+        with self._lock:
+            used = min(int(self._counters[ALLOCATED]), len(self._data))
+            out: dict[str, Any] = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
+            out["rows/data"] = self._data[:used]
+            return out
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from ``state()``. Raises ShoalError where it is of a table of another size."""
+        with self._lock:
+            kept = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
+            for name, array in kept.items():
+                found = np.asarray(state[name])
+                wanted = (min(len(found), len(array)), *array.shape[1:]) if name == "rows/data" else array.shape
+                if found.shape != wanted or found.dtype != array.dtype:
+                    raise ShoalError(f"Replay state {name!r} has shape {found.shape}, the table needs {array.shape}.")
+            for name, array in kept.items():
+                array[: len(state[name])] = state[name]
+            self._count()
+
+    def _samplers_valid(self) -> tuple[bool, str]:
+        for sampler in (self.sampler, self._evictor):
+            ok, why = sampler.check_valid() if sampler is not None else (True, "")
+            if not ok:
+                return False, why
+        return True, ""
+
+
+def as_bytes(array: np.ndarray, n: int, width: int) -> np.ndarray:
+    """``n`` steps as bytes [n, width]."""
+    return np.ascontiguousarray(array).reshape(n, -1).view(np.uint8).reshape(n, width)
