@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+from tolerance import assert_rounded
 
 from shoal.api import Observation, UsageError
 from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
@@ -183,11 +184,20 @@ def test_a_convolution_of_blocks_is_the_convolution(make, side):
     net, images = make(4, side, side), image((4, side, side), 5)
     conv = net.convs[0]
     assert conv._blocks(images) == (side != 83)
-    out, plain = conv(images), conv._conv_forward(images.float(), conv.weight / 255, conv.bias)
-    torch.testing.assert_close(out, plain)
+    out = conv(images)
     given = torch.randn_like(out)
-    ours = torch.autograd.grad(out, (conv.weight, conv.bias), given)
-    torch.testing.assert_close(ours, torch.autograd.grad(plain, (conv.weight, conv.bias), given), rtol=1e-4, atol=1e-4)
+    ours = out, *torch.autograd.grad(out, (conv.weight, conv.bias), given)
+
+    def exact(weight, bias, given):
+        plain = conv._conv_forward(images.double() / 255, weight, bias)
+        return plain, *torch.autograd.grad(plain, (weight, bias), given)
+
+    parts = [x.detach().double().requires_grad_() for x in (conv.weight, conv.bias)]
+    wanted = exact(*parts, given.double())
+    magnitudes = exact(*(x.detach().abs().requires_grad_() for x in parts), given.double().abs())
+    inputs, outputs = conv.weight[0].numel(), given.numel() // given.shape[1]  # terms of a value, and of a gradient
+    for found, reference, magnitude, terms in zip(ours, wanted, magnitudes, (inputs, outputs, outputs), strict=True):
+        assert_rounded(found, reference.detach(), magnitude.detach(), terms + 3)  # the bias, the scale and the ratio
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
