@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from ours import configuration, options
 
+from shoal.fast.rounded import inferring
 from shoal.local.processes import keep_freed_memory
-from shoal.nets import inferring
 
 ROUNDS = 3
 
@@ -49,7 +49,7 @@ def cost(work: Callable[[], Any], units: int, spans: tuple[float, float]) -> flo
 def environment(cfg: Any, spans: tuple[float, float]) -> float:
     from shoal.envs import make
 
-    env = make(cfg.env, cfg.envs, 0, cfg.env_options())
+    env = make(cfg.env, cfg.envs, 0, cfg)
     env.reset(0)
     rng, action = np.random.default_rng(0), env.spec.action
     if action.kind == "continuous":
@@ -64,10 +64,8 @@ def environment(cfg: Any, spans: tuple[float, float]) -> float:
 
 
 def observations(cfg: Any, rows: int) -> dict[str, torch.Tensor]:
-    from shoal.systems.common import env_spec
-
     out = {}
-    for name, leaf in env_spec(cfg).observations.items():
+    for name, leaf in cfg.env_spec().observations.items():
         high = 256 if leaf.kind == "image" else 2
         out[name] = torch.randint(0, high, (rows, *leaf.shape)).to(getattr(torch, leaf.dtype))
     return out

@@ -14,11 +14,12 @@ ALLOWED: dict[str, set[str] | None] = {
     "api": set(),
     "errors": set(),
     "jit": set(),
-    "ops": {"jit"},
-    "nets": {"ops", "jit"},
-    "algos": {"ops", "nets"},
+    "fast": {"jit"},
+    "ops": {"fast"},
+    "nets": {"ops", "fast"},
+    "algos": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
-    "envs": set(),
+    "envs": {"settings"},
     "replay": {"ops", "jit"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": set(),
@@ -28,11 +29,12 @@ ALLOWED: dict[str, set[str] | None] = {
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records"},
     "shm": {"runtime", "program", "replay", "metering"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "nets"},  # the last two: local.preload
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast"},  # the last two: local.preload
     "policy": {"systems", "envs", "roles", "algos"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems"},
     "cli": ANYTHING,
+    "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,
     "__main__": {"cli"},
 }

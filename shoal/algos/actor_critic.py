@@ -3,32 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.sgd import detached
+from shoal.algos.gradient_step import OptimiserConfig
 from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
+from shoal.fast.live import LiveTensors
+from shoal.fast.rounded import inferring
 from shoal.nets import (
+    ActionDistribution,
     Encoder,
-    LiveTensors,
-    Perceptron,
     PolicyHead,
     RecurrentCore,
     RewardScaler,
     RunningNorm,
     ValueHead,
     autocast,
-    inferring,
     orthogonal,
     policy_and_value,
 )
-from shoal.nets.perceptron import Backward
+from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
+from shoal.settings.ranges import Count, Fraction, NonNegative
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(OptimiserConfig):
+    """The network and the costs of an actor-critic."""
+
+    gamma: Fraction = 0.99
+    """Discount per agent step."""
+    value_cost: NonNegative = 0.5
+    """Weight of the value loss."""
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus."""
+    anneal: bool = True
+    activation: Activation = "tanh"
+    """Activation of the MLP."""
+    core: Kind = "none"
+    """Recurrent core after the torso."""
+    core_size: Count = 128
+    """Units of the recurrent core."""
+    normalise_obs: bool = False
+    """Normalise vector observations by running statistics."""
+
+
+class PolicyValue:
+    """What an actor-critic network says of rows [N] or trajectories [T, B].
+
+    joined: parameters of the policy and, in the last column, the value, [N, P + 1] (N = T B).
+    """
+
+    def __init__(self, joined: Tensor, shape: Sequence[int], dist: ActionDistribution) -> None:
+        self.joined, self.dist = joined, dist
+        both = joined.t().view(-1, *shape)
+        self.policy, self.value = both[:-1].movedim(0, -1), both[-1]
+
+    def evaluate(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of the actions taken and entropy, each [T, B], of the steps that have an action (a
+        trajectory's last observation has none)."""
+        return self.dist.evaluate(self.policy[: len(action)], action)
 
 
 class ActorCritic(nn.Module):
@@ -60,7 +100,13 @@ class ActorCritic(nn.Module):
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
         joined = core == "none" and self.critic is None
-        self.perceptron = Perceptron.of(self.encoder, self.policy.linear, self.value.linear) if joined else None
+        self.perceptron = self.encoder.perceptron(self.policy.linear, self.value.linear) if joined else None
+
+    @classmethod
+    def of(cls, cfg: Any, env: EnvSpec, device: str = "cpu", **more: Any) -> ActorCritic:
+        """The network that a configuration (``ActorCriticConfig`` with torso, hidden and precision) asks for."""
+        names = ("torso", "hidden", "activation", "core", "core_size", "normalise_obs", "precision")
+        return cls(env, device=device, **{name: getattr(cfg, name) for name in names}, **more)
 
     def initial_state(self, batch: int) -> Tensors:
         return self.core.initial_state(batch)
@@ -80,18 +126,17 @@ class ActorCritic(nn.Module):
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
         return self._heads(obs, y)
 
-    def outputs(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
-        """``step`` of rows [N, ...] or ``unroll`` of trajectories [T, B, ...]: policy parameters and value of each."""
-        return self.step(obs, first, state)[:2] if first.ndim == 1 else self.unroll(obs, first, state)
-
-    def differentiable(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Backward]:
-        """``outputs`` side by side [N, P + 1] (N = T B), outside autograd, for a loss that knows its gradient; and what
-        takes that back to the parameters."""
+    def outputs(self, items: Tensors) -> Outputs:
+        """``PolicyValue`` of the rows or trajectories of a batch, to learn from."""
+        obs, first, state = observations(items), items["first"], start_state(items)
         if self.perceptron is not None and self.policy.log_std is None:
             rows = {k: v.flatten(0, first.ndim - 1) for k, v in self._normalise(obs).items()}
-            return self.perceptron.differentiable(self.encoder.vector(rows))
-        policy, value = self.outputs(obs, first, state)
-        return detached(torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1))
+            joined, backward = self.perceptron.differentiable(self.encoder.vector(rows))
+        else:
+            policy, value = (self.step(obs, first, state) if first.ndim == 1 else self.unroll(obs, first, state))[:2]
+            joined, backward = detached(torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1))
+        joined.requires_grad_()
+        return Outputs(PolicyValue(joined, first.shape, self.dist), joined, backward)
 
     @torch.no_grad()
     def update_statistics(self, obs: Tensors, mask: Tensor) -> None:

@@ -6,17 +6,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from shoal.algos.sgd import GradientStep, Loss, excess, finite, global_norm
-from shoal.api import Tensors
-from shoal.nets import rounded
+from shoal.algos.algorithm import Algorithm, differentiate
+from shoal.algos.gradient_step import GradientStep, excess, finite, global_norm
+from shoal.api import Batch, Tensors, Update
+from shoal.fast.rounded import rounded
 from shoal.ops.optim import Optimiser, divide
-
-LossOfRows = Callable[[Any, Tensors, Tensor, list[float]], tuple[Loss, Tensor]]
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all
 
@@ -38,81 +37,103 @@ class Team(Protocol):
         """In a member's work: wait until all have come here."""
 
 
-class Shares:
-    """Gradient steps on ``loss`` of rows of ``data``, shared by the members of ``team`` (None: alone).
+class DataParallel:
+    """Gradient steps on the loss of ``algorithm`` that the members of ``team`` share (None: this process alone): each
+    differentiates the loss of some rows, then moves its part of the weights. The losses of the parts of a minibatch
+    must add up to that of the whole, and so must its metrics.
 
-    loss: (nets, data, rows, constants) -> the loss of those rows and ``found`` further numbers. The loss of a minibatch
-    is the sum of the losses of its parts. With a team, the tensors of ``nets`` move to memory that it shares (look them
-    up afterwards), and so does the state of the optimiser; of weights that learn in bfloat16 the members keep a rounded
-    copy, which whoever moves a weight renews. So do the tensors of ``asked``: networks that the loss only asks.
+    With a team, the tensors of the algorithm's networks move to memory that all members see, and so does the state of
+    the optimiser; of weights that learn in bfloat16 the members keep a rounded copy, which whoever moves a weight
+    renews.
     """
 
-    def __init__(
-        self, nets: nn.Module, loss: LossOfRows, found: int, step: GradientStep, team: Team | None = None,
-        asked: Sequence[nn.Module] = (),
-    ) -> None:  # fmt: skip
-        self.loss, self.found, self.gradient_step, self.team = loss, found, step, team
-        self.nets = nets  # that the loss is of
+    def __init__(self, algorithm: Algorithm, step: GradientStep, team: Team | None = None) -> None:
+        self.algorithm, self.gradient_step, self.team = algorithm, step, team
+        self.worker = algorithm  # as a member has it: with networks of its own that follow those of the algorithm
+        nets = algorithm.nets
         if team is not None:  # all read what one writes
-            for tensor in (t for network in asked for t in network.state_dict(keep_vars=True).values()):
+            for tensor in (t for network in algorithm.frozen for t in network.state_dict(keep_vars=True).values()):
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
-            self.nets = rounded(copy.deepcopy(nets))
-            for tensor, own in zip(*(n.state_dict(keep_vars=True).values() for n in (nets, self.nets)), strict=True):
+            self.worker = copy.copy(algorithm)
+            self.worker.nets = rounded(copy.deepcopy(nets))
+            pairs = zip(*(n.state_dict(keep_vars=True).values() for n in (nets, self.worker.nets)), strict=True)
+            for tensor, own in pairs:
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
                 own.data = tensor.data if own.dtype == tensor.dtype else team.zeros(own.shape, own.dtype)
-        learned = dict(zip(nets.parameters(), self.nets.parameters(), strict=True))
+            algorithm.moved()
+        learned = dict(zip(nets.parameters(), self.worker.nets.parameters(), strict=True))
         self._learned = [learned[p] for p in step.parameters]
-        self.data: Tensors = {}
+        self.items: Tensors = {}
         self._started = False  # the copies
+        self._names: list[str] = []  # of the metrics
 
-    def load(self, data: Tensors) -> None:
-        """Learn from ``data`` from now on; with a team, from a copy of it."""
+    def minimise(self, batch: Batch) -> tuple[float | None, float, Update]:
+        """One step on a whole batch: the gradient's norm before clipping (None: skipped), the loss and the metrics."""
+        self.load(batch.items)
+        rows = torch.arange(len(next(iter(batch.items.values()))))
+        norm, value, metrics, priorities = self.step(rows)
+        means = dict(zip(self._names, metrics.sum(0).tolist(), strict=True))
+        return norm, value, Update(means, None if priorities is None else priorities.clone())
+
+    def load(self, items: Tensors) -> None:
+        """Learn from ``items`` from now on; with a team, from a copy of them."""
         if self.team is None:
-            self.data = data
+            self.items = items
             return
-        if {k: v.shape for k, v in data.items()} != {k: v.shape for k, v in self.data.items()}:
-            self._share(self.team, data)
-        for name, tensor in data.items():
-            self.data[name].copy_(tensor)
+        if {k: v.shape for k, v in items.items()} != {k: v.shape for k, v in self.items.items()}:
+            self._share(self.team, items)
+        for name, tensor in items.items():
+            self.items[name].copy_(tensor)
 
     def restart(self) -> None:
         """The optimiser's state has been replaced: the copies are to see the new one."""
-        self.data = {}
+        self.items = {}
 
-    def step(self, rows: Tensor, constants: Sequence[float]) -> tuple[float | None, Tensor]:
-        """One step on the loss of ``rows`` (int64); returns the gradient's norm before clipping (None: skipped), and
-        what each member found [members, found]."""
+    def step(self, rows: Tensor) -> tuple[float | None, float, Tensor, Tensor | None]:
+        """One step on the loss of ``rows`` (int64) with the algorithm's ``scalars``: the gradient's norm before
+        clipping (None: skipped), the loss, the metrics of each member [members, metrics], and the priorities of
+        ``rows``."""
         if self.team is None:
-            loss, found = self.loss(self.nets, self.data, rows, list(constants))
-            return self.gradient_step(loss), found.view(1, self.found)
+            batch = Batch(self.algorithm.select(self.items, rows))
+            norm, value, update = self.gradient_step.minimise(self.algorithm, batch)
+            return norm, value, _stacked(update).unsqueeze(0), update.priorities
+        scalars = self.algorithm.scalars
         self._rows[: len(rows)] = rows
-        head = (len(rows), self.gradient_step.optimiser.param_groups[0]["lr"], len(constants), *constants)
+        head = (len(rows), self.gradient_step.optimiser.param_groups[0]["lr"], len(scalars), *scalars)
         self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
         if not self._started:
-            self._started = True
-            self._gradient(rows.tensor_split(self.team.size)[0], list(constants))  # compiled once, by whoever is copied
-            self.team.start(self._work)
+            self._start(self.team, rows)
         self.team.run()
         value, norm = self._outcome()
-        return norm if self.gradient_step.accepts(value, norm) else None, self._found.clone()
+        taken = norm if self.gradient_step.accepts(value, norm) else None
+        return taken, value, self._metrics.clone(), self._priorities[: len(rows)] if self._prioritised else None
 
-    def _share(self, team: Team, data: Tensors) -> None:
-        """Common memory for such ``data``, and all that is exchanged."""
+    def _start(self, team: Team, rows: Tensor) -> None:
+        """Make the copies. The loss is tried before: what it calls is compiled once, by whoever is copied."""
+        self._started = True
+        _, update, _ = self._gradient(rows.tensor_split(team.size)[0], self.algorithm.scalars)
+        self._names, self._prioritised = list(update.metrics), update.priorities is not None
+        self._metrics = team.zeros((team.size, len(self._names)))
+        self._priorities = team.zeros((len(self._rows),))
+        team.start(self._work)
+
+    def _share(self, team: Team, items: Tensors) -> None:
+        """Common memory for such ``items``, and all that is exchanged."""
         optimiser = self.gradient_step.optimiser
         assert isinstance(optimiser, Optimiser)
         parameters = self.gradient_step.parameters
         self._movers = team.size if sum(p.numel() for p in parameters) >= DIVIDED else 1
         self._optimisers = optimiser.divided(self._movers, team.zeros) if self._movers > 1 else [optimiser]
-        self.data = {k: team.zeros(v.shape, v.dtype) for k, v in data.items()}
+        self.items = {k: team.zeros(v.shape, v.dtype) for k, v in items.items()}
         grads = [[team.zeros(p.shape, p.dtype) for p in self._learned] for _ in range(team.size)]
         self._sent = [self._parts(own) for own in grads]  # [from][to][weights]
         pairs = zip(*(self._parts([p.data for p in of]) for of in (self._learned, parameters)), strict=True)
         self._rounded = [[(c, w) for c, w in zip(*pair, strict=True) if c.dtype != w.dtype] for pair in pairs]
         for mover in range(self._movers):
             self._round(mover)
-        self._rows = team.zeros((max(max(v.shape) for v in data.values()),), torch.int64)  # at least as many as data
-        self._head = team.zeros((16,), torch.float64)  # numbers of rows, learning rate, number of constants, then these
-        self._losses, self._found = team.zeros((team.size,)), team.zeros((team.size, self.found))
+        self._rows = team.zeros((max(max(v.shape) for v in items.values()),), torch.int64)  # at least as many as items
+        self._head = team.zeros((16,), torch.float64)  # number of rows, learning rate, number of scalars, then these
+        self._losses = team.zeros((team.size,))
         self._norms = team.zeros((self._movers,), torch.float64)
         self._started = False
 
@@ -120,9 +141,12 @@ class Shares:
         """A member's part of ``step``."""
         team, movers = self.team, range(self._movers)
         assert team is not None
-        count, rate, constants, *values = self._head.tolist()
-        rows = self._rows[: int(count)].tensor_split(team.size)[number]
-        self._losses[number], self._found[number], grads = self._gradient(rows, values[: int(constants)])
+        count, rate, scalars, *values = self._head.tolist()
+        rows = self._rows[: int(count)].tensor_split(team.size)
+        self._losses[number], update, grads = self._gradient(rows[number], values[: int(scalars)])
+        self._metrics[number] = _stacked(update)
+        if update.priorities is not None:
+            self._priorities[: int(count)].tensor_split(team.size)[number].copy_(update.priorities)
         parts = self._parts(grads)
         for mover in movers:
             if mover != number:
@@ -147,14 +171,13 @@ class Shares:
         for copied, weight in self._rounded[mover]:
             copied.copy_(weight)
 
-    def _gradient(self, rows: Tensor, constants: list[float]) -> tuple[float, Tensor, list[Tensor]]:
-        """Loss, findings and gradient of this process's rows."""
-        loss, found = self.loss(self.nets, self.data, rows, constants)
+    def _gradient(self, rows: Tensor, scalars: list[float]) -> tuple[float, Update, list[Tensor]]:
+        """Loss, metrics and gradient of this process's rows."""
+        self.worker.scalars = scalars
         for p in self._learned:
             p.grad = None
-        loss.backward()  # and not autograd.grad, whose order in memory is any
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._learned]
-        return loss.item(), found, grads
+        value, _, update = differentiate(self.worker, Batch(self.worker.select(self.items, rows)))
+        return value, update, [torch.zeros_like(p) if p.grad is None else p.grad for p in self._learned]
 
     def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """[movers][tensors]: of each tensor, what each of the movers moves."""
@@ -163,3 +186,8 @@ class Shares:
     def _outcome(self) -> tuple[float, float]:
         """The minibatch's loss and the norm of its gradient."""
         return float(self._losses.sum()), math.hypot(*self._norms.tolist())
+
+
+def _stacked(update: Update) -> Tensor:
+    """The values of its metrics."""
+    return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in update.metrics.values()])

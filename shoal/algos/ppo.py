@@ -10,72 +10,111 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic, boundaries, observations, start_state
-from shoal.algos.data_parallel import Shares, Team
-from shoal.algos.sgd import GradientStep, KnownLoss, Loss, set_learning_rate, to_device
+from shoal.algos.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    PolicyValue,
+    boundaries,
+    observations,
+    start_state,
+)
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.data_parallel import DataParallel, Team
+from shoal.algos.gradient_step import GradientStep, make_optimiser, set_learning_rate
+from shoal.algos.sgd import to_device
 from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update
-from shoal.nets import LiveTensors
 from shoal.ops import discrete_ppo_loss, gae, linear, ppo_loss
-
-
-@dataclass(frozen=True)
-class PPOSettings:
-    """The rule's constants; total_steps: environment steps after which the schedules end."""
-
-    gamma: float
-    gae_lambda: float
-    clip: float
-    clip_value: bool
-    epochs: int
-    minibatches: int
-    learning_rate: float
-    anneal: bool
-    anneal_clip: bool
-    value_cost: float
-    entropy_cost: float
-    max_grad_norm: float
-    target_kl: float | None
-    total_steps: int
-
+from shoal.settings.ranges import Count, Fraction, Positive
 
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig):
+    """Proximal policy optimisation."""
+
+    learning_rate: float = 3e-4
+    entropy_cost: float = 0.0
+    epochs: Count = 4
+    """Passes over each batch."""
+    minibatches: Count = 4
+    """Parts of the batch in each pass; with a recurrent core, parts are whole trajectories."""
+    gae_lambda: Fraction = 0.95
+    """Parameter λ of generalised advantage estimation."""
+    clip: Positive = 0.2
+    """Clip range ε of the probability ratio in the objective."""
+    anneal_clip: bool = False
+    """Lower the clip range linearly to 0 over the run's `steps`."""
+    clip_value: bool = False
+    """Clip the value loss as well."""
+    target_kl: Positive | None = None
+    """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
+    separate_critic: bool = False
+    """Give the value a network of its own (feed-forward only)."""
+    normalise_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+
+
+class PPO(Algorithm):
+    """The clipped objective (equations 7 and 9) of some rows of a prepared batch. scalars: the clip range."""
+
+    def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
+        super().__init__(nets)
+        self.cfg, self.scalars = cfg, [cfg.clip]
+
+    def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
+        cfg, items = self.cfg, batch.items
+        old = [items[k].flatten() for k in ("log_prob", "value", "normalised_advantage", "target", "weight")]
+        rule: dict[str, Any] = dict(
+            clip=self.scalars[0], value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, clip_value=cfg.clip_value
+        )
+        if outputs.dist.kind == "discrete":
+            loss, metrics = discrete_ppo_loss(outputs.joined, items["action"].flatten(), *old, **rule)
+        else:
+            log_prob, entropy = outputs.evaluate(items["action"])
+            loss, metrics = ppo_loss(log_prob.flatten(), entropy.flatten(), outputs.value.flatten(), *old, **rule)
+        return loss, Update(dict(zip(METRICS, metrics.unbind(), strict=True)))
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
+        steps = items["value"].ndim == 1
+        return {k: v.index_select(0 if steps else column_axis(k), rows) for k, v in items.items()}
 
 
 class PPOLearner:
     """``epochs`` passes over one batch of trajectories in ``minibatches`` parts. Counts as one update.
 
-    team: its members share the gradient of each minibatch.
+    total_steps: environment steps after which the schedules end. team: its members share the gradient of each
+    minibatch.
     """
 
     def __init__(
-        self, nets: ActorCritic, optimiser: torch.optim.Optimizer, settings: PPOSettings, seed: int,
-        team: Team | None = None,
-    ) -> None:  # fmt: skip
-        self.nets, self.optimiser, self.cfg = nets, optimiser, settings
+        self, cfg: PPOConfig, nets: ActorCritic, total_steps: int, seed: int, team: Team | None = None
+    ) -> None:
+        self.cfg, self.nets, self.total_steps = cfg, nets, total_steps
+        self.algorithm = PPO(cfg, nets)
+        self.optimiser = make_optimiser(cfg, nets)
+        self.gradient_step = GradientStep(self.optimiser, cfg.max_grad_norm, cfg.epochs * cfg.minibatches)
+        self.workers = DataParallel(self.algorithm, self.gradient_step, team)
         self.rng = torch.Generator().manual_seed(seed)
-        steps = settings.epochs * settings.minibatches
-        self.gradient_step = GradientStep(optimiser, settings.max_grad_norm, steps)
-        self.shares = Shares(nets, self._loss, len(METRICS), self.gradient_step, team)
-        self._live = LiveTensors(nets)
         self.device = torch.device(nets.device)
         self.step = 0
         self.env_steps = 0
 
     def update(self, batch: Batch) -> Update:
         items = to_device(batch, self.device).items
-        fraction = self.env_steps / self.cfg.total_steps
+        fraction = self.env_steps / self.total_steps
         rate = self.cfg.learning_rate * (linear(1.0, 0.0, fraction) if self.cfg.anneal else 1.0)
         clip = self.cfg.clip * (linear(1.0, 0.0, fraction) if self.cfg.anneal_clip else 1.0)
         set_learning_rate(self.optimiser, rate)
-        data = self._prepare(items)
-        metrics = self._epochs(data, max(clip, 1e-3))
+        self.algorithm.scalars = [max(clip, 1e-3)]
+        metrics = self._epochs(self._prepare(items))
         # Statistics change only between batches: acting and training see the same normalisation.
         self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
         self.env_steps += int(items["valid"].sum())
@@ -83,11 +122,11 @@ class PPOLearner:
         return Update({**metrics, "learning_rate": rate})
 
     def params(self) -> Tensors:
-        return self._live.tensors
+        return self.algorithm.params()
 
     def state_dict(self) -> dict[str, Any]:
         learned = {"nets": self.nets.state_dict(), "optimiser": self.optimiser.state_dict()}
-        if self.shares.team is not None:  # whoever writes this down while training goes on would see it change
+        if self.workers.team is not None:  # whoever writes this down while training goes on would see it change
             learned = copy.deepcopy(learned)
         return {
             **learned,
@@ -101,7 +140,7 @@ class PPOLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nets.load_state_dict(state["nets"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.shares.restart()
+        self.workers.restart()
         self.step, self.env_steps, self.gradient_step.skipped = state["step"], state["env_steps"], state["skipped"]
         self.rng.set_state(state["rng"])
         if self.nets.rewards is not None:
@@ -123,70 +162,53 @@ class PPOLearner:
             "log_prob": items["log_prob"],
             "valid": items["valid"],
             "value": value,
-            "advantage": advantage,
             "target": advantage + value,
+            "advantage": advantage,
+            "normalised_advantage": advantage.clone(),
+            "weight": torch.zeros_like(advantage),
         }
 
-    def _epochs(self, data: Tensors, clip: float) -> dict[str, float]:
+    def _epochs(self, data: Tensors) -> dict[str, float]:
+        recurrent = self.nets.core.kind != "none"
         rows = torch.arange(data["value"].shape[1], device=self.device)  # a minibatch is some of the trajectories
-        if self.nets.core.kind == "none":  # or some of the steps
+        if not recurrent:  # or some of the steps
             rows = data["valid"].flatten().nonzero().squeeze(1)
             data = {k: v.flatten(0, 1) for k, v in data.items()}  # [T * B, ...]
-        self.shares.load(data)
-        found: list[Tensor] = []
+        advantage, valid = data.pop("advantage"), data["valid"]
+        self.workers.load(data)
+        metrics: list[Tensor] = []  # of each minibatch and member, those of METRICS
         norms: list[float] = []
         skipped = 0
         for _ in range(self.cfg.epochs):
             order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
-            before = len(found)
+            before = len(metrics)
             chunks = order.split(math.ceil(len(rows) / self.cfg.minibatches))
-            for chunk, moments in zip(chunks, [self._moments(data, chunk) for chunk in chunks], strict=True):
-                norm, metrics = self.shares.step(chunk, (clip, *moments))
+            for chunk in chunks:
+                _weigh(self.workers.items, advantage, valid, (slice(None), chunk) if recurrent else chunk)
+            for chunk in chunks:
+                norm, _, values, _ = self.workers.step(chunk)
                 if norm is None:
                     skipped += 1
                     continue
                 norms.append(norm)
-                found.append(metrics)
-            if self.cfg.target_kl is not None and found[before:]:
-                kl = torch.stack(found[before:])[..., METRICS.index("kl")].sum(1).mean()
+                metrics.append(values)
+            if self.cfg.target_kl is not None and metrics[before:]:
+                kl = torch.stack(metrics[before:])[..., METRICS.index("kl")].sum(1).mean()
                 if kl > self.cfg.target_kl:
                     break
-        count = len(found)
+        count = len(metrics)
         out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
-        if found:
-            shares = torch.stack(found)  # [minibatches, members, METRICS]
-            out |= dict(zip(METRICS, shares.sum(1).mean(0).tolist(), strict=True))
-            out["ratio_error"] = float(shares[0, :, -1].max())  # of the first minibatch: later ones should differ
+        if metrics:
+            parts = torch.stack(metrics)  # [minibatches, members, METRICS]
+            out |= dict(zip(METRICS, parts.sum(1).mean(0).tolist(), strict=True))
+            out["ratio_error"] = float(parts[0, :, -1].max())  # of the first minibatch: later ones should differ
             out["grad_norm"] = sum(norms) / count
         return out
 
-    def _moments(self, data: Tensors, rows: Tensor) -> tuple[float, float, int]:
-        """Mean and deviation of a minibatch's advantages, and its number of steps."""
-        steps = self._select(data, "advantage", rows)
-        if self.nets.core.kind != "none":  # rows are steps that count
-            steps = steps[self._select(data, "valid", rows)]
-        std, centre = torch.std_mean(steps, correction=0)
-        return float(centre), float(std), len(steps)
 
-    def _select(self, data: Tensors, name: str, rows: Tensor) -> Tensor:
-        """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
-        return data[name].index_select(0 if self.nets.core.kind == "none" else column_axis(name), rows)
-
-    def _loss(self, nets: ActorCritic, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[Loss, Tensor]:
-        """What ``rows`` add to the loss and to METRICS of their minibatch."""
-        cfg = self.cfg
-        clip, centre, std, steps = constants  # of the advantages; steps of the minibatch
-        part = {k: self._select(data, k, rows) for k in data}
-        given = observations(part), part["first"], start_state(part)
-        advantage, weight = (part["advantage"] - centre) / (std + 1e-8), part["valid"] / steps
-        rest = [x.flatten() for x in (part["log_prob"], part["value"], advantage, part["target"], weight)]
-        rule: dict[str, Any] = dict(
-            clip=clip, value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, clip_value=cfg.clip_value
-        )
-        if nets.dist.kind == "discrete" and self.device.type == "cpu":
-            outputs, backward = nets.differentiable(*given)
-            found = discrete_ppo_loss(outputs[:, :-1], part["action"].flatten(), outputs[:, -1], *rest, **rule)
-            return KnownLoss(found.loss, partial(backward, found.gradient)), found.found
-        policy, value = nets.outputs(*given)
-        log_prob, entropy = nets.dist.evaluate(policy, part["action"])
-        return ppo_loss(log_prob.flatten(), entropy.flatten(), value.flatten(), *rest, **rule)
+def _weigh(items: Tensors, advantage: Tensor, valid: Tensor, rows: Any) -> None:
+    """Normalise the advantages of a minibatch, and give each of its steps its part of the mean."""
+    part, counted = advantage[rows], valid[rows]
+    std, centre = torch.std_mean(part[counted], correction=0)
+    items["normalised_advantage"][rows] = (part - centre) / (std + 1e-8)
+    items["weight"][rows] = counted / counted.sum()

@@ -8,24 +8,47 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.data_parallel import Shares, Team
-from shoal.algos.sgd import KnownLoss, SGDLearner, detached
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.gradient_step import OptimiserConfig
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
-from shoal.nets import DuelingQHead, Encoder, LiveTensors, Perceptron, QHead, autocast, inferring
-from shoal.nets.perceptron import Backward
+from shoal.fast.live import LiveTensors
+from shoal.fast.rounded import inferring
+from shoal.nets import DuelingQHead, Encoder, QHead, autocast
+from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import select
-from shoal.ops.td import TDLoss, td_loss
+from shoal.ops import importance_weights, select, td_loss
+from shoal.settings.ranges import Count, Fraction, Positive
 
-TOLD_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
-METRICS = ("loss", "q_mean", "td_error")  # of a shared step
+METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+
+
+@dataclass(frozen=True, kw_only=True)
+class QLearningConfig(OptimiserConfig):
+    """The learning rule of the DQN family."""
+
+    gamma: Fraction = 0.99
+    """Discount per agent step."""
+    double: bool = True
+    """Select the next action by the online network (double Q-learning)."""
+    dueling: bool = False
+    """Separate value and advantage streams."""
+    prioritised: bool = False
+    """Sample in proportion to the TD error."""
+    td_clip: Positive | None = 1.0
+    """Clip of the TD error's gradient (Huber loss); none: squared error."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Mean or sum of the loss over the batch (the paper's code sums)."""
+    target_period: Count = 100
+    """Updates between copies into the target network."""
+    eval_epsilon: Fraction = 0.05
+    """Probability of a random action in evaluations that are not greedy (Mnih et al. 2015)."""
 
 
 class QNetwork(nn.Module):
@@ -42,7 +65,7 @@ class QNetwork(nn.Module):
         self.head = head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
-        self.perceptron = Perceptron.of(self.encoder, head.linear) if isinstance(head, QHead) else None
+        self.perceptron = self.encoder.perceptron(head.linear) if isinstance(head, QHead) else None
 
     def forward(self, obs: Tensors) -> Tensor:
         if self.perceptron is not None and not torch.is_grad_enabled():
@@ -52,80 +75,63 @@ class QNetwork(nn.Module):
         with autocast(self.precision, self.device):
             return self.head(self.encoder(obs))
 
+    def outputs(self, items: Tensors) -> Outputs:
+        """The values [B, A] of a batch's observations, to learn from."""
+        obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
+        if self.perceptron is not None:
+            values, backward = self.perceptron.differentiable(self.encoder.vector(obs))
+        else:
+            values, backward = detached(self(obs))
+        values.requires_grad_()
+        return Outputs(values, values, backward)
 
-def differentiable(nets: nn.Module, obs: Tensors) -> tuple[Tensor, Backward]:
-    """Values of ``obs`` outside autograd, and what takes the loss's gradient by them back to the parameters."""
-    if isinstance(nets, QNetwork) and nets.perceptron is not None:
-        return nets.perceptron.differentiable(nets.encoder.vector(obs))
-    return detached(nets(obs))
 
+class QLearning(Algorithm):
+    """The loss. ``beta`` maps the update's number to the exponent of the importance weights (None: no weights)."""
 
-class QLearning:
-    """The loss. ``beta`` maps the update's number to the exponent of the importance weights (None: no weights).
-
-    clip: the TD error's gradient is clipped to ±clip (Huber); None: squared error (half).
-    reduction: ``mean`` over the batch, or ``sum`` as DeepMind's DQN code does.
-    target_period: updates between two copies into the target network.
-    """
-
-    def __init__(
-        self, nets: QNetwork, *, double: bool, target_period: int, beta: Callable[[int], float] | None = None,
-        clip: float | None = 1.0, reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        self.nets, self._live = nets, LiveTensors(nets)
+    def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: Callable[[int], float] | None = None) -> None:
+        super().__init__(nets)
+        self.cfg, self.beta = cfg, beta
         self.target = inferring(copy.deepcopy(nets))
-        self.double, self.target_period, self.beta = double, target_period, beta
-        self.clip, self.reduction = clip, reduction
+        self.frozen = (self.target,)
         self.updates = 0
 
-    def loss(self, batch: Batch) -> tuple[KnownLoss, Update]:
-        probs, beta = self.weighting(batch)
-        values, td, backward = self.td(self.nets, batch.items, self.scale(len(batch.items["action"])), probs, beta)
-        metrics = {}
-        if self.tells():
-            metrics = {"q_mean": select(values, batch.items["action"]).mean(), "td_error": td.error.mean()}
-        return KnownLoss(td.loss, partial(backward, td.gradient)), Update(
-            metrics, td.error if probs is not None else None
-        )
+    def prepare(self, batch: Batch) -> Batch:
+        """Adds ``weight`` [B]: of each item's loss; and ``share`` [B]: its part of the metrics."""
+        reward = batch.items["reward"]
+        share = torch.full_like(reward, 1.0 / len(reward))
+        weight = share if self.cfg.reduction == "mean" else torch.ones_like(reward)
+        if self.beta is not None:
+            assert batch.probs is not None, "importance weights need a prioritised replay"
+            weight = weight * importance_weights(batch.probs, batch.size or 1, self.beta(self.updates))
+        return batch._replace(items={**batch.items, "weight": weight, "share": share})
 
-    def td(
-        self, nets: nn.Module, items: Tensors, scale: float, probs: Tensor | None, beta: float
-    ) -> tuple[Tensor, TDLoss, Backward]:
-        """Values [B, A] of ``nets`` for a batch, its errors with their loss (see ``ops.td_loss``), and what takes the
-        loss's gradient back to the parameters."""
-        obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
-        next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
-        values, backward = differentiable(nets, obs)
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Rows that follow one another."""
+        first = int(rows[0]) if len(rows) else 0
+        return {k: v[first : first + len(rows)] for k, v in items.items()}
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
+        """The squared or Huber loss of the TD errors; outputs: the values [B, A]."""
+        items = batch.items
         with torch.no_grad():
-            q_next = self.target(next_obs)
-            selector = nets(next_obs) if self.double else q_next
-            td = td_loss(
-                values, items["action"], items["reward"], items["discount"], q_next, selector, clip=self.clip,
-                scale=scale, probs=probs, beta=beta,
-            )  # fmt: skip
-        return values, td, backward
-
-    def weighting(self, batch: Batch) -> tuple[Tensor | None, float]:
-        """With what probability each item was drawn, and beta; None: its weight is 1."""
-        if self.beta is None:
-            return None, 0.0
-        assert batch.probs is not None, "importance weights need a prioritised replay"
-        return batch.probs, self.beta(self.updates)
-
-    def scale(self, rows: int) -> float:
-        """Factor on the sum over a batch of so many."""
-        return 1.0 / rows if self.reduction == "mean" else 1.0
-
-    def tells(self) -> bool:
-        return self.updates % TOLD_EVERY == 0
+            next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
+            next_q = self.target(next_obs)
+            selector = self.nets(next_obs) if self.cfg.double else next_q
+        loss, error = td_loss(
+            outputs, items["action"], items["reward"], items["discount"], next_q, selector, items["weight"],
+            clip=self.cfg.td_clip,
+        )  # fmt: skip
+        metrics = {}
+        if self.updates % METRICS_EVERY == 0:
+            q = select(outputs.detach(), items["action"])
+            metrics = {"q_mean": q.dot(items["share"]), "td_error": error.dot(items["share"])}
+        return loss, Update(metrics, error if self.cfg.prioritised else None)
 
     def after_step(self, step: int) -> None:
         self.updates = step
-        if step % self.target_period == 0:
+        if step % self.cfg.target_period == 0:
             self.target.load_state_dict(self.nets.state_dict())
-
-    def actor_params(self) -> Tensors:
-        return self._live.tensors
 
     def state_dict(self) -> dict[str, Any]:
         return {"target": self.target.state_dict(), "updates": self.updates}
@@ -133,57 +139,6 @@ class QLearning:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.target.load_state_dict(state["target"])
         self.updates = state["updates"]
-
-
-class SharedQLearner(SGDLearner):
-    """The learner of ``algorithm``, the gradient of whose loss the members of ``team`` share."""
-
-    algorithm: QLearning
-
-    def __init__(
-        self, algorithm: QLearning, optimiser: torch.optim.Optimizer, team: Team, *, max_grad_norm: float | None = None,
-        schedule: Callable[[int], float] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(algorithm, optimiser, max_grad_norm=max_grad_norm, schedule=schedule)
-        self.shares = Shares(algorithm.nets, self._loss, len(METRICS), self.gradient_step, team, [algorithm.target])
-        self._live = LiveTensors(algorithm.nets)
-
-    def _descend(self, batch: Batch) -> tuple[float | None, float, Update]:
-        reward, (probs, beta), tells = batch.items["reward"], self.algorithm.weighting(batch), self.algorithm.tells()
-        data, least = {**batch.items, "error": torch.empty_like(reward)}, 1.0
-        if probs is not None:
-            data["probs"], least = probs, float(probs.min())
-        self.shares.load(data)
-        norm, parts = self.shares.step(torch.arange(len(reward)), (len(reward), beta, least, tells))
-        loss, *told = parts.sum(0).tolist()
-        metrics: dict[str, Tensor | float] = dict(zip(METRICS[1:], told, strict=True)) if tells else {}
-        return norm, loss, Update(metrics, None if probs is None else self.shares.data["error"].clone())
-
-    def _loss(self, nets: nn.Module, data: Tensors, rows: Tensor, constants: list[float]) -> tuple[KnownLoss, Tensor]:
-        """What ``rows``, which follow one another, add to the loss and to METRICS. Writes their errors."""
-        count, beta, least, tells = constants
-        first = int(rows[0]) if len(rows) else 0
-        items = {k: v[first : first + len(rows)] for k, v in data.items()}
-        scale, probs = self.algorithm.scale(int(count)), items.get("probs")
-        if probs is not None and len(rows):  # the largest weight of these rows, for 1, is not that of the batch
-            scale *= (least / float(probs.min())) ** beta
-        values, td, backward = self.algorithm.td(nets, items, scale, probs, beta)
-        items["error"].copy_(td.error)
-        found = torch.zeros(len(METRICS))
-        found[0] = td.loss
-        if tells:
-            found[1], found[2] = select(values, items["action"]).sum() / count, td.error.sum() / count
-        return KnownLoss(td.loss, partial(backward, td.gradient)), found
-
-    def params(self) -> Tensors:
-        return self._live.tensors
-
-    def state_dict(self) -> dict[str, Any]:
-        return copy.deepcopy(super().state_dict())  # whoever writes it down would see what the team goes on to change
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.shares.restart()
 
 
 class QAgent:

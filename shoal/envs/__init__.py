@@ -2,8 +2,8 @@
 
 A name is a Gymnasium id (``CartPole-v1``, ``ALE/Pong-v5``, ``MiniGrid-MemoryS7-v0``), one of Shoal's own (``toy:...``,
 ``shoal/CartPoleNoVelocity-v1``), or a factory of the user's: ``package.module:factory`` or ``path/to/file.py:factory``.
-The factory gets ``EnvOptions.kwargs`` and returns a ``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv`` if it takes
-``num_envs``.
+The factory gets ``EnvOptions.env_kwargs`` and returns a ``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv`` if it
+takes ``num_envs``.
 """
 
 from __future__ import annotations

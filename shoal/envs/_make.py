@@ -23,13 +23,15 @@ MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
 
 def spec(env: str, options: EnvOptions) -> EnvSpec:
     """What ``make`` would give. Builds one sub-environment and throws it away; starts no process."""
-    key = (env, repr(options))
+    key = (env, options.env_key())
     if key not in _specs:
         make(env, 1, 0, options).close()
     return _specs[key]
 
 
-_specs: dict[tuple[str, str], EnvSpec] = {}  # of what was made: building an Atari game takes a tenth of a second
+_specs: dict[
+    tuple[str, tuple[str, ...]], EnvSpec
+] = {}  # of what was made: building an Atari game takes a tenth of a second
 
 
 class Codec:
@@ -65,7 +67,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         id=env,
         observations=observation.observations,
         action=action.action,
-        stack=options.stack if is_ale and len(raw.single_observation_space.shape) == 3 else 1,
+        stack=options.frame_stack if is_ale and len(raw.single_observation_space.shape) == 3 else 1,
         pad="zero" if is_ale else "repeat",
         autoreset="next_step" if mode is AutoresetMode.NEXT_STEP else "same_step",
         frames_per_step=options.frame_skip if is_ale else 1,
@@ -76,13 +78,13 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     batch: EnvBatch = (inner := VectorBatch(raw, described, observation, action, mode, seeds, options.check))
     if is_ale and options.life_loss:
         fire = options.fire_reset and ale.needs_fire(raw)
-        batch = ale.LifeLoss(inner, options.stack, ale.FIRE if fire else 0)
+        batch = ale.LifeLoss(inner, options.frame_stack, ale.FIRE if fire else 0)
     if options.reward_clip != "none" or options.reward_scale != 1.0:
         batch = wrappers.TrainingReward(batch, options.reward_clip, options.reward_scale)
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
-    _specs[env, repr(options)] = batch.spec
+    _specs[env, options.env_key()] = batch.spec
     return batch
 
 

@@ -23,7 +23,7 @@ OPTION_OF = {  # ALE's names for what EnvOptions says
     "full_action_space": "full_action_space",
     "img_height": "screen",
     "img_width": "screen",
-    "stack_num": "stack",
+    "stack_num": "frame_stack",
     "frameskip": "frame_skip",
     "noop_max": "noop_max",
     "use_fire_reset": "fire_reset",
@@ -40,7 +40,7 @@ def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) 
     """The raw vector environment; one thread, as actors are processes. ``colour``: one frame of the whole screen."""
     from ale_py.vector_env import AtariVectorEnv
 
-    taken = set(options.kwargs) & set(OPTION_OF)
+    taken = set(options.env_kwargs) & set(OPTION_OF)
     if taken:
         name = min(taken)
         raise UsageError(f"for Atari, set the option {OPTION_OF[name]!r} instead of {name!r} in kwargs")
@@ -54,12 +54,12 @@ def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) 
         "full_action_space": options.full_action_space,
         "img_height": options.screen,
         "img_width": options.screen,
-        "stack_num": options.stack,
+        "stack_num": options.frame_stack,
         "frameskip": options.frame_skip,
         "noop_max": options.noop_max,
         "use_fire_reset": options.fire_reset,
         "reward_clipping": False,
-        **options.kwargs,
+        **options.env_kwargs,
     }
     if colour:
         settings |= {"grayscale": False, "img_height": SCREEN[0], "img_width": SCREEN[1], "stack_num": 1}

@@ -32,7 +32,7 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
         return screen, screen.picture, ATARI_RATE / options.frame_skip
     if found.backend == "envpool":  # has no pictures; its spaces are Gymnasium's
         options = replace(options, backend="gymnasium")
-    filmed = replace(options, kwargs={**options.kwargs, "render_mode": "rgb_array"})
+    filmed = replace(options, env_kwargs={**options.env_kwargs, "render_mode": "rgb_array"})
     try:
         batch = make(env, 1, seed, filmed)
     except (UsageError, TypeError) as error:

@@ -2,57 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from shoal.settings.ranges import Count, Fraction, Natural
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
 RewardClip = Literal["none", "sign", "unit"]
 
 
-@dataclass(frozen=True)
-class EnvOptions:
-    """Plain and picklable. Only the first block applies to every environment; the second one is the Atari
-    protocol and is ignored elsewhere.
+@dataclass(frozen=True, kw_only=True)
+class AtariOptions:
+    """The Atari protocol. Other environments ignore it."""
 
-    backend: who steps the environments; ``auto`` picks the fastest that serves and says why in ``EnvSpec.why``.
-    reward_clip: of the training reward only (``Episode.ret`` stays raw). ``sign`` is DQN's and IMPALA's on Atari,
-        ``unit`` clips to [-1, 1].
-    reward_scale: the (clipped) training reward is multiplied by this.
-    kwargs: passed to the environment's constructor.
-    max_episode_steps: agent steps after which an episode is truncated; None: the environment's own limit.
-    last_action_reward: adds ``obs/last_action`` and ``obs/last_reward`` (network input in IMPALA and R2D2), zero
-        at an episode's first step.
-    check: fail on NaN, infinity, or a wrong shape or dtype.
+    frame_skip: Count = 4
+    """Emulator frames that an action is repeated for; the last two are max-pooled (Mnih et al. 2015, Methods)."""
+    frame_stack: Count = 4
+    """Frames in an observation (Mnih et al. 2015, Methods)."""
+    noop_max: Natural = 30
+    """Largest number of no-op steps that start an episode (Mnih et al. 2015, Methods)."""
+    life_loss: bool = False
+    """End the episode, in training, at a lost life (Mnih et al. 2015; Machado et al. 2018 advise against it)."""
+    sticky_actions: Fraction = 0.0
+    """Probability that the emulator repeats the previous action at a frame (Machado et al. 2018 use 0.25)."""
+    full_action_space: bool = False
+    """Offer all 18 actions instead of the game's minimal set (Machado et al. 2018)."""
+    screen: Count = 84
+    """Height and width of the grey image (pixels)."""
+    fire_reset: bool = True
+    """Press FIRE after a reset and after a lost life in games that wait for it (not in Mnih et al. 2015)."""
+    max_episode_frames: Count = 108_000
+    """Emulator frames after which an episode is truncated (30 minutes of play; Hessel et al. 2018, table 4)."""
 
-    frame_skip: frames an action is repeated for; the last two are max-pooled (Mnih et al. 2015, Methods: 4).
-    noop_max: up to so many no-ops start an episode (Mnih et al. 2015, Methods: 30).
-    life_loss: a lost life is a termination for training (Mnih et al. 2015, Methods); the game goes on, the frame
-        stack starts anew, and ``Episode`` is still the whole game. Machado et al. (2018, section 4.1) advise against.
-    sticky_actions: probability that the emulator repeats the previous action at a frame (Machado et al. 2018,
-        section 5: 0.25). Gymnasium's ``ALE/*-v5`` ids default to 0.25; **here it is 0** unless set, as in DQN,
-        Ape-X, IMPALA and R2D2.
-    full_action_space: all 18 actions instead of the game's minimal set (Machado et al. 2018 advise it; R2D2 uses it).
-    stack: frames in an observation (Mnih et al. 2015: 4).
-    screen: height and width of the grey image (Mnih et al. 2015: 84).
-    fire_reset: press FIRE after a reset and a lost life in games that wait for it (OpenAI Baselines' wrapper;
-        not in Mnih et al. 2015).
-    max_episode_frames: truncation after so many emulator frames (30 minutes of play; Hessel et al. 2018, table 4).
-    """
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOptions(AtariOptions):
+    """Plain and picklable."""
 
     backend: Backend = "auto"
+    """Implementation that steps the environments; auto: the fastest that serves."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment's constructor."""
+    max_episode_steps: Count | None = None
+    """Time limit of an episode (agent steps); none: the environment's own."""
     reward_clip: RewardClip = "none"
+    """Training reward as it is, its sign, or clipped to [-1, 1]; reported returns stay as they are."""
     reward_scale: float = 1.0
-    kwargs: dict[str, object] = field(default_factory=dict)
-    max_episode_steps: int | None = None
+    """Factor on the training reward, after clipping."""
     last_action_reward: bool = False
+    """Add the last action and reward to the observation, zero at an episode's first step."""
     check: bool = True
+    """Fail at an observation or reward that is not finite, or has a wrong shape or dtype."""
 
-    frame_skip: int = 4
-    noop_max: int = 30
-    life_loss: bool = False
-    sticky_actions: float = 0.0
-    full_action_space: bool = False
-    stack: int = 4
-    screen: int = 84
-    fire_reset: bool = True
-    max_episode_frames: int = 108_000
+    def env_key(self) -> tuple[str, ...]:
+        """Tells these options from others of an environment."""
+        return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions))
+
+
+ATARI_OPTIONS = tuple(f.name for f in fields(AtariOptions))

@@ -66,7 +66,7 @@ class EnvPoolEnv:
         import envpool
 
         self.num_envs, self._id = num, env
-        self._kwargs: dict[str, Any] = {"num_threads": 1, **options.kwargs}
+        self._kwargs: dict[str, Any] = {"num_threads": 1, **options.env_kwargs}
         if options.max_episode_steps is not None:
             self._kwargs["max_episode_steps"] = options.max_episode_steps
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}

@@ -45,7 +45,7 @@ class Found:
 def find(env: str, options: EnvOptions) -> Found:
     if env in OWN:
         make_own = OWN[env]
-        given = dict(options.kwargs)
+        given = dict(options.env_kwargs)
         if options.max_episode_steps is not None:
             given["max_episode_steps"] = options.max_episode_steps
         _require(env, options, "gymnasium-vector")
@@ -116,7 +116,7 @@ def _has_vector(registered: Any) -> bool:
 
 
 def _make_vec(env: str, num: int, options: EnvOptions) -> Any:
-    kwargs: dict[str, Any] = dict(options.kwargs)
+    kwargs: dict[str, Any] = dict(options.env_kwargs)
     if options.max_episode_steps is not None:
         kwargs["max_episode_steps"] = options.max_episode_steps
     with constructing(env):
@@ -124,7 +124,7 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Any:
 
 
 def _make_one(env: str, options: EnvOptions) -> Any:
-    kwargs: dict[str, Any] = dict(options.kwargs)
+    kwargs: dict[str, Any] = dict(options.env_kwargs)
     with constructing(env):
         made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
@@ -213,7 +213,7 @@ def _load(module: str, env: str) -> Any:
 def _factory(env: str, factory: Any, options: EnvOptions) -> Found:
     if not callable(factory):
         raise UsageError(f"environment {env!r} is not callable")
-    kwargs = options.kwargs
+    kwargs = options.env_kwargs
     if "num_envs" in inspect.signature(factory).parameters:
         _require(env, options, "gymnasium-vector")
         if options.max_episode_steps is not None:

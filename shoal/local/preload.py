@@ -5,7 +5,7 @@ import cloudpickle  # noqa: F401
 import gymnasium  # noqa: F401
 
 import shoal.local.child
-import shoal.systems.common  # noqa: F401
-from shoal.nets import pixels
+import shoal.systems.config  # noqa: F401
+from shoal.fast import pixels
 
 pixels.preload()

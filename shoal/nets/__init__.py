@@ -4,12 +4,9 @@ from shoal.nets.distributions import ActionDistribution
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
-from shoal.nets.live import LiveTensors
 from shoal.nets.normaliser import RewardScaler, RunningNorm
-from shoal.nets.perceptron import Perceptron
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
-from shoal.nets.rounded import inferring, rounded
 from shoal.nets.torsos import MLP, ImpalaResNet, NatureCNN
 
 __all__ = [
@@ -18,9 +15,7 @@ __all__ = [
     "DuelingQHead",
     "Encoder",
     "ImpalaResNet",
-    "LiveTensors",
     "NatureCNN",
-    "Perceptron",
     "PolicyHead",
     "QHead",
     "RecurrentCore",
@@ -28,8 +23,6 @@ __all__ = [
     "RunningNorm",
     "ValueHead",
     "autocast",
-    "inferring",
     "orthogonal",
     "policy_and_value",
-    "rounded",
 ]

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shoal import fast
 from shoal.api import Observation, UsageError
+from shoal.fast.perceptron import ACTIVATIONS, Perceptron
 from shoal.nets.precision import full
 from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
 
@@ -85,6 +87,17 @@ class Encoder(nn.Module):
         """What goes into the MLP: all that are no images to a torso, side by side; ``rows`` are ``[N, *shape]``."""
         flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
         return flats[0] if len(flats) == 1 else torch.cat(flats, -1)
+
+    def perceptron(self, *heads: nn.Linear) -> Perceptron | None:
+        """The same function of ``vector``, followed by ``heads`` side by side, outside of autograd; None if the
+        encoder is more than linear layers with one activation, or speed is turned off."""
+        if not fast.ENABLED or self.own is not None or self.images:
+            return None
+        chain = list(self.mlp.children())
+        linear, between = chain[::2], {type(m) for m in chain[1::2]} or {nn.ReLU}
+        if not all(isinstance(m, nn.Linear) for m in linear) or len(between) > 1 or not between <= set(ACTIVATIONS):
+            return None
+        return Perceptron(cast(list[nn.Linear], linear), between.pop(), heads)
 
     def _join(self, rows: Mapping[str, Tensor]) -> Tensor:
         parts: list[Tensor] = [self.images[_key(n)](x).float() for n, x in rows.items() if n not in self.flat]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shoal.nets.pixels import channels_last, readable, unshuffled
+from shoal.fast.pixels import channels_last, readable, unshuffled
+from shoal.fast.rounded import may_round
 from shoal.nets.precision import compute_dtype
 
 Activation = Literal["tanh", "relu"]
@@ -75,6 +76,9 @@ class ImageTorso(nn.Module):
         flat = _flat(convs, h, w)
         self.features = fc or flat
         self.fc: nn.Module = MLP((flat, fc), "relu", layer_norm) if fc else nn.Identity()
+        for layer in self.modules():
+            if isinstance(layer, (nn.Linear, nn.Conv2d)) and not isinstance(layer, PixelConv2d):
+                may_round(layer)  # a PixelConv2d scales its weights first
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.fc(self.convs(x).flatten(1))

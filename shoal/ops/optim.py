@@ -9,18 +9,20 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor
 
+from shoal import fast
+
 __all__ = ["Adam", "RMSProp"]
 Own = TypeVar("Own", bound="Optimiser")
 
 
 def _plain(method: Any) -> Any:
-    """A method of torch's optimisers without its wrapper for torch.compile."""
-    return getattr(method, "__wrapped__", method)
+    """A method of torch's optimisers without its wrapper for torch.compile, whose machinery the first call of any of
+    them would import (docs/performance.md)."""
+    return getattr(method, "__wrapped__", method) if fast.ENABLED else method
 
 
 class Optimiser(torch.optim.Optimizer):
-    """What both share. torch's own would import the machinery of torch.compile at the first call of any of these
-    methods and at Adam's first step: 1.4 s and 75 MB in every learner, for nothing (docs/performance.md)."""
+    """What both share."""
 
     add_param_group = _plain(torch.optim.Optimizer.add_param_group)
     state_dict = _plain(torch.optim.Optimizer.state_dict)
@@ -43,7 +45,7 @@ class Optimiser(torch.optim.Optimizer):
                 self._update(params, [p.grad for p in params if p.grad is not None], group)
         return loss
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch would put a span for its profiler around each step: 10 us
+    step.hooked = fast.ENABLED  # type: ignore[attr-defined]  # torch would put a span for its profiler around each step
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -150,11 +152,27 @@ class Adam(Optimiser):
         ordered = [
             g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)
         ]
+        if not fast.ENABLED:
+            self._plain_update(params, ordered, known, group, divisor)
+            return
         torch._fused_adam_(
             params, ordered, known.means, known.squares, [], known.steps, lr=group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
             grad_scale=None if divisor == 1.0 else torch.tensor(divisor),
         )  # fmt: skip
+
+    @staticmethod
+    def _plain_update(
+        params: list[Tensor], grads: list[Tensor], known: _Averages, group: dict[str, Any], divisor: float
+    ) -> None:
+        """The same by torch's operations, one parameter after the other."""
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        for p, gradient, mean, square, step in zip(params, grads, known.means, known.squares, known.steps, strict=True):
+            g, t = gradient / divisor, float(step)
+            mean.lerp_(g, 1.0 - beta1)
+            square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+            root = (square / (1.0 - beta2**t)).sqrt_().add_(eps)
+            p.addcdiv_(mean, root, value=-group["lr"] / (1.0 - beta1**t))
 
     def divided(self, parts: int, memory: Callable[[Sequence[int]], Tensor]) -> list[Adam]:
         """All of them count their steps in this one's state, so at most one of them may step in one process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ import torch
 from shoal.api import Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, make
 from shoal.roles.evaluator import Episodes
-from shoal.systems.common import env_spec
 
 
 class Policy:
@@ -22,7 +21,7 @@ class Policy:
     def __init__(self, system: Any, cfg: Any, params: Tensors, version: int = 0, seed: int = 0):
         self.system, self.cfg, self.params, self.version, self.seed = system, cfg, params, version, seed
         self._remembers = remembers(cfg)
-        self.spec: EnvSpec = env_spec(cfg, self._remembers)
+        self.spec: EnvSpec = cfg.env_spec()
         self.codec = Codec(cfg.env, evaluation_options(cfg))
         self.agent: Agent = self.fresh_agent(seed)
         self.reset()
@@ -77,7 +76,7 @@ class Policy:
 
 def evaluation_options(cfg: Any) -> EnvOptions:
     """The environment of an evaluation: as in training, but a lost life does not end an episode."""
-    return dataclasses.replace(cfg, life_loss=False).env_options(remembers(cfg))  # type: ignore[no-any-return]
+    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False))
 
 
 def evaluation_envs(cfg: Any, num: int, seed: int) -> EnvBatch:

@@ -226,8 +226,6 @@ class _Launch:
     def __init__(
         self, path: Path, system: Any, resolved: Resolved, settings: dict[str, Any], trace: Trace | None = None
     ) -> None:
-        from shoal.systems.common import env_spec
-
         self.path, self.system, self.resolved, self.settings = path, system, resolved, settings
         self.trace = trace
         self.launcher = make_runtime(settings["runtime"], settings["hang_timeout"])
@@ -239,7 +237,7 @@ class _Launch:
             add_evaluator(self.program, system, resolved.cfg, self.evaluation, path.absolute(), whole)
         self.program.validate()
         check_devices(self.program)
-        self.spec = env_spec(resolved.cfg)
+        self.spec = resolved.cfg.env_spec()
         settings["environment"] = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
 
     def go(self, directory: RunDirectory, checkpoint: Checkpoint | None, quiet: bool) -> Run:

@@ -13,7 +13,7 @@ import cloudpickle
 
 from shoal.api import Agent, UsageError
 from shoal.program import Program
-from shoal.systems.common import CommonConfig
+from shoal.systems.config import SystemConfig
 
 SYSTEMS: dict[str, str] = {
     "dqn": "shoal.systems.dqn",
@@ -26,7 +26,7 @@ SYSTEMS: dict[str, str] = {
 class System(Protocol):
     """What a system's module offers. ``PRESETS`` maps a preset's name to the fields it sets."""
 
-    Config: type[CommonConfig]
+    Config: type[SystemConfig]
     PRESETS: dict[str, dict[str, Any]]
 
     def program(self, cfg: Any) -> Program: ...

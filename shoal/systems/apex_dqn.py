@@ -9,23 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from shoal.algos.q_learning import QAgent, QLearning
-from shoal.api import Context, ParamsReader, ParamsWriter, Reader, Spec, Writer
-from shoal.envs import make
+from shoal.algos.q_learning import QAgent, QLearning, QNetwork
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Context
 from shoal.ops import epsilon_ladder
 from shoal.program import Program
-from shoal.roles.actor import Actor, unroll_spec
-from shoal.roles.learner import LearnerRole
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
 from shoal.systems import dqn
-from shoal.systems.common import cores, env_spec, require_actions
+from shoal.systems.config import cores, require_actions
+from shoal.systems.replayed import descent, replay_program
+from shoal.systems.wiring import stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(dqn.Config):
-    """Ape-X DQN's own fields; the rest is DQN's. The ladder of epsilons spans all environments of all actors."""
+    """Ape-X DQN. The ladder of epsilons spans all environments of all actors."""
 
     actors: Natural = 0
     """Actor processes; 0: one less than the cores, at least one."""
@@ -35,12 +34,14 @@ class Config(dqn.Config):
     """Separate value and advantage streams (the paper's network)."""
     prioritised: bool = True
     """Sample in proportion to priorities; false: uniformly."""
+    importance_exponent: Fraction = 0.4
+    """Exponent β of the importance weights, the same for the whole run."""
     actor_priorities: bool = True
-    """New transitions carry the TD error the actor saw; false: the largest priority so far."""
+    """Give new transitions the TD error that the actor saw; false: the largest priority so far."""
     epsilon_base: Fraction = 0.4
-    """Exploration of the first environment of the ladder."""
+    """Probability of a random action in the first environment of the ladder."""
     epsilon_alpha: NonNegative = 7.0
-    """How steeply the ladder falls."""
+    """Exponent that says how steeply the ladder of epsilons falls."""
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
 
@@ -62,37 +63,26 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic":
 network = dqn.network
 
 
-def agent(cfg: Config, seed: int = 0, index: int = 0, replicas: int = 1) -> QAgent:
-    """Environment ``e`` of actor ``index`` stands at rung ``index * envs + e`` of the ladder, for the whole run."""
-    rungs = replicas * cfg.envs
-    epsilons = np.array(
-        [epsilon_ladder(index * cfg.envs + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)]
-    )
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
+    """Environment ``e`` of actor ``i`` stands at rung ``i * envs + e`` of the ladder, for the whole run; without an
+    actor's ``ctx``, one for evaluation."""
+    epsilons: float | np.ndarray = cfg.eval_epsilon
+    if ctx is not None:
+        rungs, first = ctx.replicas * cfg.envs, ctx.index * cfg.envs
+        epsilons = np.array(
+            [epsilon_ladder(first + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)]
+        )
     return QAgent(network(cfg), lambda steps: epsilons, seed, with_values=True)
 
 
-def stream_spec(cfg: Config) -> Spec:
-    values = {"q_taken": ((), "float32"), "q_max": ((), "float32")}
-    return unroll_spec(env_spec(cfg), cfg.unroll, cfg.envs, values, stream=True)
-
-
-def make_actor(cfg: Config, ctx: Context, transitions: Writer, params: ParamsReader) -> Actor:
-    env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options())
-    policy = agent(cfg, ctx.seed, ctx.index, ctx.replicas)
-    return Actor(ctx, env, policy, transitions, params, stream_spec(cfg))
-
-
-def make_learner(cfg: Config, ctx: Context, transitions: Reader, params: ParamsWriter) -> LearnerRole:
-    torch.manual_seed(ctx.seed)
-    nets = network(cfg, cfg.learner_device()).to(cfg.learner_device())
-    algorithm = QLearning(
-        nets, double=cfg.double, target_period=cfg.target_period, clip=cfg.td_clip, reduction=cfg.reduction,
-        beta=(lambda update: cfg.importance_exponent) if cfg.prioritised else None,  # not annealed
-    )  # fmt: skip
-    return LearnerRole(ctx, dqn.sgd(cfg, ctx, algorithm), transitions, params)
-
-
 def program(cfg: Config) -> Program:
-    require_actions("apex-dqn", env_spec(cfg), "discrete")
-    table = dqn.table_spec(cfg, initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)
-    return dqn.wire("apex-dqn", cfg, stream_spec(cfg), table, make_actor, make_learner)
+    """Actors, one replay, one learner."""
+    require_actions("apex-dqn", cfg.env_spec(), "discrete")
+
+    def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
+        beta = cfg.importance_exponent  # not annealed
+        return descent(cfg, ctx, QLearning(cfg, nets, (lambda update: beta) if cfg.prioritised else None))
+
+    sent = stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")})
+    table = cfg.table(initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)
+    return replay_program("apex-dqn", cfg, sent, table, network, agent, learn)

@@ -6,73 +6,55 @@ Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
-import torch
+from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, boundaries, observations, start_state
-from shoal.algos.sgd import KnownLoss, SGDLearner
+from shoal.algos.actor_critic import (
+    ActorCritic,
+    ActorCriticAgent,
+    ActorCriticConfig,
+    PolicyValue,
+    boundaries,
+    observations,
+)
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.gradient_step import make_optimiser
+from shoal.algos.sgd import SGDLearner
 from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
-from shoal.api import Batch, Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, Tensors, Update, Writer
-from shoal.envs import make
-from shoal.nets import LiveTensors
-from shoal.ops import Adam, RMSProp, linear, vtrace
+from shoal.api import Batch, Context, Update
+from shoal.nets.torsos import Activation
+from shoal.ops import linear, vtrace
 from shoal.program import Program
-from shoal.roles.actor import Actor, unroll_spec
-from shoal.roles.learner import LearnerRole
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
-from shoal.systems.common import CommonConfig, env_spec, messages_per_batch, params_spec
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
+from shoal.systems.config import SystemConfig, messages_per_batch
+from shoal.systems.wiring import actors_and_learner, queue, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CommonConfig):
-    """IMPALA's own fields. One update learns from ``batch`` trajectories of ``unroll`` steps."""
+class Config(SystemConfig, ActorCriticConfig):
+    """IMPALA. One update learns from ``batch`` trajectories of ``unroll`` steps."""
 
     envs: Count = 32
     unroll: Count = 20
     batch: Natural = 0
-    """Trajectories per gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
+    """Trajectories in each gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
     queue: Count = 1
-    """Messages that each actor may have waiting: bounds the policy lag."""
+    """Messages that each actor may have waiting; bounds the policy lag."""
     replay: Natural = 0
-    """Trajectories that the learner keeps; 0: none."""
+    """Trajectories that the learner keeps for replay; 0: none."""
     replay_ratio: NonNegative = 1.0
-    """Kept trajectories in a gradient step, per fresh one."""
-    gamma: Fraction = 0.99
-    """Discount per agent step."""
+    """Replayed trajectories in a gradient step, for each fresh one."""
     trace_lambda: Fraction = 1.0
-    """lambda in c = lambda min(c_bar, pi/mu)."""
+    """Factor λ of the trace weights, c = λ min(c̄, π/μ)."""
     rho_bar: NonNegative = 1.0
-    """Clip of the importance weights that set what is learned."""
+    """Upper clip ρ̄ of the importance weights: decides which policy's value is learned (section 4.1)."""
     c_bar: NonNegative = 1.0
-    """Clip of those that set how fast."""
-    value_cost: NonNegative = 0.5
-    """Weight of the value loss."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus."""
-    learning_rate: NonNegative = 1e-3
-    """At the start."""
-    anneal: bool = True
-    """Learning rate falls linearly to 0 over `steps`."""
-    optimiser: Literal["adam", "rmsprop"] = "adam"
-    """rmsprop: decay 0.99, epsilon inside the root, as in the paper."""
-    optimiser_eps: NonNegative = 1e-5
-    """Epsilon of the optimiser."""
-    max_grad_norm: Positive = 0.5
-    """Global gradient norm."""
+    """Upper clip c̄ of the trace weights: decides how fast (section 4.1)."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Of the loss over batch and time (the paper sums)."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Of the MLP."""
-    core: Literal["none", "lstm", "gru"] = "none"
-    """Recurrent core after the torso."""
+    """Mean or sum of the loss over batch and time (the paper sums)."""
+    activation: Activation = "relu"
     core_size: Count = 256
-    """Units of the core."""
-    last_action_reward: bool = False
-    """Feed the last action and reward to the network."""
-    normalise_obs: bool = False
-    """Normalise vector observations by running statistics."""
 
 
 PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
@@ -96,21 +78,18 @@ BOX2D: dict[str, Any] = dict(
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
-class VTraceLoss:
+class VTrace(Algorithm):
     """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
 
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
-        self.cfg, self.nets, self._live = cfg, nets, LiveTensors(nets)
+        super().__init__(nets)
+        self.cfg = cfg
 
-    def loss(self, batch: Batch) -> tuple[KnownLoss, Update]:
-        cfg, items, dist = self.cfg, batch.items, self.nets.dist
-        outputs, backward = self.nets.differentiable(observations(items), items["first"], start_state(items))
-        outputs.requires_grad_()
-        both = outputs.t().view(-1, *items["first"].shape)  # [P + 1, T + 1, B]
-        policy, value, action = both[:-1, :-1].movedim(0, -1), both[-1], items["action"]
-        log_prob, entropies = dist.evaluate(policy, action)
+    def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
+        cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]
+        log_prob, entropies = outputs.evaluate(items["action"])
         discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
-        log_rhos = log_prob.detach() - dist.log_prob(items["policy"], action)
+        log_rhos = log_prob.detach() - outputs.dist.log_prob(items["policy"], items["action"])
         targets = vtrace(
             log_rhos, items["reward"], discounts, value[:-1].detach(), next_values, cut,
             rho_bar=cfg.rho_bar, c_bar=cfg.c_bar, lam=cfg.trace_lambda,
@@ -123,81 +102,41 @@ class VTraceLoss:
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         if cfg.normalise_obs:
             self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
-        metrics = {
+        return loss, Update({
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropies.detach()[-1].mean(),
             "rho": log_rhos.clamp(max=10.0).exp().mean(),
-        }
-        (gradient,) = torch.autograd.grad(loss, outputs)
-        return KnownLoss(loss.detach(), partial(backward, gradient)), Update(metrics)
-
-    def after_step(self, step: int) -> None:
-        pass
-
-    def actor_params(self) -> Tensors:
-        return self._live.tensors
+        })  # fmt: skip
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
-    return ActorCritic(
-        env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
-        core=cfg.core, core_size=cfg.core_size, normalise_obs=cfg.normalise_obs, precision=cfg.precision, device=device,
-    )  # fmt: skip
+    """Policy and value on one network."""
+    return ActorCritic.of(cfg, cfg.env_spec(), device)
 
 
-def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
+    """Samples from the policy, whose parameters travel with the actions."""
     return ActorCriticAgent(network(cfg), seed, ("policy",))
 
 
-def trajectory_spec(cfg: Config) -> Spec:
-    env = env_spec(cfg, cfg.last_action_reward)
-    with torch.device("meta"):  # shapes only
-        nets = network(cfg)
-    state = {k: tuple(v.shape[1:]) for k, v in nets.initial_state(1).items()}
-    return unroll_spec(env, cfg.unroll, cfg.envs, {"policy": ((nets.dist.params_size,), "float32")}, state)
-
-
-def make_actor(cfg: Config, ctx: Context, trajectories: Writer, params: ParamsReader) -> Actor:
-    env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options(cfg.last_action_reward))
-    return Actor(ctx, env, agent(cfg, ctx.seed), trajectories, params, trajectory_spec(cfg))
-
-
-def make_learner(cfg: Config, ctx: Context, trajectories: Reader, params: ParamsWriter) -> LearnerRole:
-    torch.manual_seed(ctx.seed)
-    device = cfg.learner_device()
-    nets = network(cfg, device).to(device)
-    if cfg.optimiser == "adam":
-        optimiser: torch.optim.Optimizer = Adam(nets.parameters(), eps=cfg.optimiser_eps)
-    else:
-        optimiser = RMSProp(nets.parameters(), cfg.learning_rate, decay=0.99, eps=cfg.optimiser_eps)
-    updates = cfg.steps / (cfg.unroll * (cfg.batch or cfg.envs))
+def program(cfg: Config) -> Program:
+    """Actors, a queue of trajectories, one learner."""
+    count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
+    env, policy = cfg.env_spec(), network(cfg).dist.params_size
+    spec = trajectories(cfg, network, {"policy": ((policy,), "float32")})
+    updates = cfg.steps / (cfg.unroll * fresh)
 
     def learning_rate(update: int) -> float:
         return cfg.learning_rate * (linear(1.0, 0.0, update / updates) if cfg.anneal else 1.0)
 
-    learner = SGDLearner(
-        VTraceLoss(cfg, nets), optimiser, max_grad_norm=cfg.max_grad_norm, schedule=learning_rate, device=device,
-        parts=max(1, cfg.envs // (cfg.batch or cfg.envs)),
-        replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env_spec(cfg).stack) if cfg.replay else None,
-    )  # fmt: skip
-    return LearnerRole(ctx, learner, trajectories, params)
+    def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
+        return SGDLearner(
+            VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
+            device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
+            replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
+        )  # fmt: skip
 
-
-def program(cfg: Config) -> Program:
-    count = messages_per_batch(cfg.batch, cfg.envs)
-    p = Program("impala")
-    capacity = max(cfg.queue, -(-count // cfg.num_actors()))
-    spec = trajectory_spec(cfg)
-    trajectories = p.channel(Channel("trajectories", "queue", spec, capacity))
-    params = p.channel(Channel("params", "params", params_spec(lambda: network(cfg))))
-    p.role(
-        "actor", partial(make_actor, cfg), replicas=cfg.num_actors(), on_failure="restart",
-        trajectories=trajectories.writer(), params=params.reader(),
-    )  # fmt: skip
-    p.role(
-        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        memory=replay_nbytes(cfg.replay, cfg.batch or cfg.envs, spec, cfg.envs, env_spec(cfg).stack),
-        trajectories=trajectories.reader(count), params=params.writer(),
-    )  # fmt: skip
-    return p
+    sent = queue("trajectories", spec, max(cfg.queue, -(-count // cfg.num_actors())))
+    held = replay_nbytes(cfg.replay, fresh, spec, cfg.envs, env.stack)
+    return actors_and_learner("impala", cfg, sent, network, agent, learn, count=count, memory=held)

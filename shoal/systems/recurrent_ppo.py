@@ -6,73 +6,23 @@ Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
-from shoal.algos.ppo import PPOLearner, PPOSettings
-from shoal.api import Channel, Context, ParamsReader, ParamsWriter, Reader, Spec, UsageError, Writer, spec_nbytes
-from shoal.envs import make
-from shoal.ops import Adam
+from shoal.algos.ppo import PPOConfig, PPOLearner
+from shoal.api import Context, UsageError, spec_nbytes
 from shoal.program import Program
-from shoal.roles.actor import Actor, unroll_spec
-from shoal.roles.learner import LearnerRole
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
-from shoal.systems.common import CommonConfig, env_spec, params_spec, sharing
+from shoal.settings.ranges import Count
+from shoal.systems.config import SystemConfig
+from shoal.systems.wiring import actors_and_learner, parameters, queue, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CommonConfig):
-    """Recurrent PPO's own fields. One update learns from `actors` x `envs` trajectories of `unroll` steps."""
+class Config(SystemConfig, PPOConfig):
+    """Recurrent PPO. One update learns from ``actors`` x ``envs`` trajectories of ``unroll`` steps."""
 
     envs: Count = 8
     unroll: Count = 128
-    epochs: Count = 4
-    """Passes over each batch."""
-    minibatches: Count = 4
-    """Parts of the batch per pass; with a core, parts are whole trajectories."""
-    gamma: Fraction = 0.99
-    """Discount per agent step."""
-    gae_lambda: Fraction = 0.95
-    """lambda of generalised advantage estimation."""
-    clip: Positive = 0.2
-    """epsilon of the clipped objective."""
-    clip_value: bool = False
-    """Clip the value loss as well."""
-    value_cost: NonNegative = 0.5
-    """Weight of the value loss."""
-    entropy_cost: float = 0.0
-    """Weight of the entropy bonus."""
-    learning_rate: NonNegative = 3e-4
-    """Of Adam, at the start."""
-    anneal: bool = True
-    """Learning rate falls linearly to 0 over `steps`."""
-    anneal_clip: bool = False
-    """So does `clip`."""
-    optimiser_eps: NonNegative = 1e-5
-    """Epsilon of Adam."""
-    max_grad_norm: Positive = 0.5
-    """Global gradient norm."""
-    target_kl: Positive | None = None
-    """Stop the passes over a batch once the mean KL of a pass exceeds this."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """Of the MLP."""
-    core: Literal["none", "lstm", "gru"] = "none"
-    """Recurrent core after the torso."""
-    core_size: Count = 128
-    """Units of the core."""
-    separate_critic: bool = False
-    """A network of its own for the value (feed-forward only)."""
-    last_action_reward: bool = False
-    """Feed the last action and reward to the network."""
-    normalise_obs: bool = False
-    """Normalise vector observations by running statistics."""
-    normalise_reward: bool = False
-    """Divide rewards by the standard deviation of the discounted return."""
-    learner_processes: Natural = 0
-    """Processes that share each gradient; 0: one per core where minibatches are large, as workers wait meanwhile."""
 
 
 PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
@@ -102,82 +52,44 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
-    return ActorCritic(
-        env_spec(cfg, cfg.last_action_reward), torso=cfg.torso, hidden=cfg.hidden, activation=cfg.activation,
-        core=cfg.core, core_size=cfg.core_size, separate_critic=cfg.separate_critic, normalise_obs=cfg.normalise_obs,
-        normalise_reward=cfg.gamma if cfg.normalise_reward else None,
-        precision=cfg.precision, device=device,
-    )  # fmt: skip
+    """Policy and value, on one network or on two."""
+    rewards = cfg.gamma if cfg.normalise_reward else None
+    return ActorCritic.of(cfg, cfg.env_spec(), device, separate_critic=cfg.separate_critic, normalise_reward=rewards)
 
 
-def agent(cfg: Config, seed: int = 0) -> ActorCriticAgent:
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
+    """Samples from the policy; log-probabilities travel with the actions."""
     return ActorCriticAgent(network(cfg), seed, ("log_prob",))
 
 
-def rollout_spec(cfg: Config) -> Spec:
-    env = env_spec(cfg, cfg.last_action_reward)
-    with torch.device("meta"):  # shapes only
-        nets = network(cfg)
-    state = {k: tuple(v.shape[1:]) for k, v in nets.initial_state(1).items()}
-    return unroll_spec(env, cfg.unroll, cfg.envs, {"log_prob": ((), "float32"), "value": ((), "float32")}, state)
-
-
-def make_worker(cfg: Config, ctx: Context, rollouts: Writer, params: ParamsReader) -> Actor:
-    env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options(cfg.last_action_reward))
-    return Actor(ctx, env, agent(cfg, ctx.seed), rollouts, params, rollout_spec(cfg))
-
-
-def make_learner(cfg: Config, ctx: Context, rollouts: Reader, params: ParamsWriter) -> LearnerRole:
-    torch.manual_seed(ctx.seed)
-    nets = network(cfg, cfg.learner_device()).to(cfg.learner_device())
-    settings = PPOSettings(
-        gamma=cfg.gamma, gae_lambda=cfg.gae_lambda, clip=cfg.clip, clip_value=cfg.clip_value, epochs=cfg.epochs,
-        minibatches=cfg.minibatches, learning_rate=cfg.learning_rate, anneal=cfg.anneal, anneal_clip=cfg.anneal_clip,
-        value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, max_grad_norm=cfg.max_grad_norm,
-        target_kl=cfg.target_kl, total_steps=cfg.steps,
-    )  # fmt: skip
-    optimiser = Adam(nets.parameters(), eps=cfg.optimiser_eps)
-    members = learner_processes(cfg)
-    team = ctx.team(members) if ctx.team is not None and members > 1 else None
-    return LearnerRole(ctx, PPOLearner(nets, optimiser, settings, ctx.seed, team), rollouts, params)
-
-
-def learner_processes(cfg: Config) -> int:
+def gradient_processes(cfg: Config) -> int:
     """How many share a gradient. A share of fewer than 32 images or 512 other steps costs its process as much."""
-    columns = cfg.num_actors() * cfg.envs
-    steps = columns * cfg.unroll // cfg.minibatches
-    images = any(o.kind == "image" for o in env_spec(cfg).observations.values())
-    shares = steps // (32 if images else 512)
+    columns, images = cfg.num_actors() * cfg.envs, cfg.has_images()
+    shares = columns * cfg.unroll // cfg.minibatches // (32 if images else 512)
     if cfg.core != "none":  # a share is whole trajectories
         shares = min(shares, columns // cfg.minibatches) if images else 1
-    return sharing(cfg.learner_processes, cfg.learner_device(), shares)
+    return cfg.processes(shares)
 
 
 def program(cfg: Config) -> Program:
-    columns = cfg.num_actors() * cfg.envs
+    """Workers and a learner that wait for each other."""
+    columns, batch = cfg.num_actors() * cfg.envs, f"a batch ({cfg.num_actors()} actors x {cfg.envs} envs"
     if cfg.core != "none" and columns % cfg.minibatches:
         raise UsageError(
-            f"with a recurrent core, minibatches ({cfg.minibatches}) must divide the trajectories of a batch "
-            f"({cfg.num_actors()} actors x {cfg.envs} envs)"
+            f"with a recurrent core, minibatches ({cfg.minibatches}) must divide the trajectories of {batch})"
         )
     if cfg.minibatches > columns * cfg.unroll:
-        raise UsageError(
-            f"minibatches ({cfg.minibatches}) must be no more than the steps of a batch ({cfg.num_actors()} actors x "
-            f"{cfg.envs} envs x {cfg.unroll})"
-        )
-    p = Program("recurrent-ppo")
-    rollouts = p.channel(Channel("rollouts", "queue", rollout_spec(cfg), capacity=1))
-    parameters = params_spec(lambda: network(cfg))
-    params = p.channel(Channel("params", "params", parameters))
-    p.role(
-        "worker", partial(make_worker, cfg), replicas=cfg.num_actors(), on_failure="restart",
-        rollouts=rollouts.writer(), params=params.reader(lockstep=True),
-    )  # fmt: skip
-    members = learner_processes(cfg)
+        raise UsageError(f"minibatches ({cfg.minibatches}) must be no more than the steps of {batch} x {cfg.unroll})")
+    members = gradient_processes(cfg)
+
+    def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
+        team = ctx.team(members) if ctx.team is not None and members > 1 else None
+        return PPOLearner(cfg, nets, cfg.steps, ctx.seed, team)
+
+    spec = trajectories(cfg, network, {"log_prob": ((), "float32"), "value": ((), "float32")})
     copies = members + 3  # of the parameters: themselves, a gradient of each member, both averages of Adam
-    common = cfg.num_actors() * spec_nbytes(rollout_spec(cfg)) + copies * spec_nbytes(parameters)
-    p.role(
-        "learner", partial(make_learner, cfg), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        memory=common if members > 1 else 0, rollouts=rollouts.reader(each=True), params=params.writer(),
+    held = cfg.num_actors() * spec_nbytes(spec) + copies * spec_nbytes(parameters("params", lambda: network(cfg)).spec)
+    return actors_and_learner(
+        "recurrent-ppo", cfg, queue("rollouts", spec), network, agent, learn, lockstep=True,
+        memory=held if members > 1 else 0, actor_role="worker",
     )  # fmt: skip
-    return p

@@ -12,11 +12,11 @@ import torch
 from shoal.api import Act, Agent, Arrays, Channel, Context, Field, ParamsReader, ParamsWriter, Reader, Tensors, Writer
 from shoal.envs import make
 from shoal.program import Program
-from shoal.systems.common import CommonConfig, env_spec, require_actions
+from shoal.systems.config import SystemConfig, require_actions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CommonConfig):
+class Config(SystemConfig):
     """Fields of the fake."""
 
     actors: int = 1
@@ -50,14 +50,14 @@ class FixedAgent:
         self.push = int(params["push"].item() > 0)
 
 
-def agent(cfg: Config, seed: int = 0) -> Agent:
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> Agent:
     return FixedAgent()
 
 
 class FakeActor:
     def __init__(self, cfg: Config, ctx: Context, out: Writer, params: ParamsReader) -> None:
         self.cfg, self.ctx, self.out, self.params = cfg, ctx, out, params
-        self.env = make(cfg.env, cfg.envs, ctx.seed, cfg.env_options())
+        self.env = make(cfg.env, cfg.envs, ctx.seed, cfg)
         self.env.reset(ctx.seed)
 
     def step(self) -> None:
@@ -86,7 +86,7 @@ class FakeLearner:
 
 
 def program(cfg: Config) -> Program:
-    env = env_spec(cfg)
+    env = cfg.env_spec()
     require_actions("fake", env, "discrete")
     p = Program("fake")
     shape = (10, cfg.envs)

@@ -31,7 +31,7 @@ def test_spec() -> None:
     assert (got.backend, got.stack, got.pad, got.autoreset, got.frames_per_step) == ("ale", 4, "zero", "next_step", 4)
     assert got.observations["obs"].shape == (4, 84, 84) and got.action.sizes == (6,)
     assert spec("ALE/Pong-v5", EnvOptions(full_action_space=True)).action.sizes == (18,)
-    assert spec("PongNoFrameskip-v4", EnvOptions(stack=2, screen=42)).observations["obs"].shape == (2, 42, 42)
+    assert spec("PongNoFrameskip-v4", EnvOptions(frame_stack=2, screen=42)).observations["obs"].shape == (2, 42, 42)
 
 
 @pytest.mark.parametrize("options", [{}, {"life_loss": True}, {"life_loss": True, "fire_reset": False}])
@@ -106,8 +106,8 @@ def test_not_sticky_by_default_and_reproducible() -> None:
     "options, text",
     [
         ({"backend": "gymnasium"}, "does not give 'ALE/Pong-v5' the standard Atari protocol"),
-        ({"kwargs": {"stack_num": 2}}, "set the option 'stack' instead of 'stack_num'"),
-        ({"kwargs": {"colour": True}}, "cannot be made with these options"),
+        ({"env_kwargs": {"stack_num": 2}}, "set the option 'frame_stack' instead of 'stack_num'"),
+        ({"env_kwargs": {"colour": True}}, "cannot be made with these options"),
     ],
 )
 def test_usage_errors(options: dict[str, Any], text: str) -> None:

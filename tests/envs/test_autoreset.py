@@ -99,7 +99,7 @@ def test_vector_factory(name: str, mode: str) -> None:
 
 
 def test_single_factory_is_next_step() -> None:
-    batch = make(factory("Counting"), 1, 0, EnvOptions(kwargs={"index": 2}))
+    batch = make(factory("Counting"), 1, 0, EnvOptions(env_kwargs={"index": 2}))
     assert (batch.spec.autoreset, batch.spec.backend) == ("next_step", "gymnasium")
     batch.reset(0)
     episodes: list[Episode] = []

@@ -68,7 +68,7 @@ def test_auto_prefers_a_vectorised_version() -> None:
 
 
 def test_options_and_spec_pickle() -> None:
-    options = EnvOptions(kwargs={"sutton_barto_reward": True})
+    options = EnvOptions(env_kwargs={"sutton_barto_reward": True})
     assert pickle.loads(pickle.dumps(options)) == options
     described = spec("CartPole-v1", options)
     assert pickle.loads(pickle.dumps(described)) == described
@@ -108,13 +108,13 @@ def test_no_velocity_is_a_slice() -> None:
         ("Pendulum-v1", {"backend": "ale"}, "serves only Atari"),
         ("Pendulum-v1", {"backend": "gymnasium-vector"}, "no vectorised version"),
         ("toy:multi", {"backend": "envpool"}, "does not serve"),
-        ("CartPole-v1", {"kwargs": {"no_such": 1}}, "cannot be made: .*no_such"),
+        ("CartPole-v1", {"env_kwargs": {"no_such": 1}}, "cannot be made: .*no_such"),
         ("nowhere.at_all:thing", {}, "No module named 'nowhere'"),
         (f"{FILE}:next_stp", {}, "did you mean 'next_step'?"),
         ("missing.py:thing", {}, "there is no file"),
         (f"{FILE}:Text", {}, "Text, but only Box"),
-        (f"{FILE}:Nested", {"kwargs": {"action": "tuple"}}, "has the action space Tuple"),
-        (f"{FILE}:Nested", {"kwargs": {"action": "integers"}}, "has the action space Box"),
+        (f"{FILE}:Nested", {"env_kwargs": {"action": "tuple"}}, "has the action space Tuple"),
+        (f"{FILE}:Nested", {"env_kwargs": {"action": "integers"}}, "has the action space Box"),
         (f"{FILE}:length", {}, "cannot be made"),
     ],
 )
@@ -156,7 +156,7 @@ def test_nested_spaces() -> None:
     ],
 )
 def test_action_spaces(kind: str, action: Action, given: list[object], reward: float) -> None:
-    batch = make(f"{FILE}:Nested", 1, 0, EnvOptions(kwargs={"action": kind}))
+    batch = make(f"{FILE}:Nested", 1, 0, EnvOptions(env_kwargs={"action": kind}))
     assert batch.spec.action == action
     batch.reset(0)
     assert batch.step(np.array(given, action.dtype)).reward.tolist() == [reward]

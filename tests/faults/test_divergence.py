@@ -80,7 +80,7 @@ def test_only_failures_in_a_row_end_it() -> None:
 def test_ppo_outlives_a_bad_batch() -> None:
     cfg = recurrent_ppo.Config(envs=2, unroll=4, epochs=4, minibatches=4, normalise_obs=True, normalise_reward=True)
     nets = recurrent_ppo.network(cfg)
-    learner = recurrent_ppo.PPOLearner(nets, torch.optim.Adam(nets.parameters()), _settings(cfg), seed=0)
+    learner = recurrent_ppo.PPOLearner(cfg, nets, cfg.steps, seed=0)
     spec = recurrent_ppo.rollout_spec(cfg)
     items = {k: torch.zeros(f.shape, dtype=getattr(torch, f.dtype)) for k, f in spec.items()}
     items["valid"].fill_(True)
@@ -94,11 +94,6 @@ def test_ppo_outlives_a_bad_batch() -> None:
     assert learner.update(Batch(items)).metrics["skipped_updates"] == 0.0
     with pytest.raises(Diverged):
         many(learner, Batch(bad), MAX_SKIPPED)
-
-
-def _settings(cfg: recurrent_ppo.Config) -> recurrent_ppo.PPOSettings:
-    names = recurrent_ppo.PPOSettings.__dataclass_fields__
-    return recurrent_ppo.PPOSettings(**{n: getattr(cfg, n) for n in names if n != "total_steps"}, total_steps=cfg.steps)
 
 
 @pytest.mark.parametrize("runtime", ["serial", "local"])

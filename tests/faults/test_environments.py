@@ -55,7 +55,7 @@ class Inspector:
 
 
 def program(folder: Path) -> Program:
-    options = EnvOptions(kwargs={"folder": str(folder)})
+    options = EnvOptions(env_kwargs={"folder": str(folder)})
     unroll = unroll_spec(spec(ENV, options), STEPS, ENVS, {})
 
     def actor(ctx: api.Context, out: Any, params: Any) -> Actor:

@@ -10,7 +10,7 @@ from tolerance import assert_rounded
 from torch import nn
 
 from shoal.api import Observation
-from shoal.nets import Encoder, Perceptron
+from shoal.nets import Encoder
 
 
 def network(activation: str, inputs: int, heads: int, hidden: tuple[int, ...] = (12, 7)) -> nn.ModuleList:
@@ -80,7 +80,8 @@ def test_values_and_gradient_are_those_of_autograd(dtype, activation, inputs, he
         references.append((wanted.detach(), grads))
     (wanted, grads), (magnitude, magnitudes) = references
     layers = sum(sum(layer.weight.shape) + 8 for layer in nets.modules() if isinstance(layer, nn.Linear))
-    perceptron = Perceptron.of(*nets.to(dtype))
+    of = nets.to(dtype)
+    perceptron = of[0].perceptron(*of[1:])
     assert perceptron is not None
     if dtype == torch.float32:  # which is what an encoder makes of anything
         assert_rounded(values(nets, x), wanted, magnitude, layers, "values by modules")
@@ -101,7 +102,7 @@ def test_a_copy_is_of_the_copied_network() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.parts = network("tanh", 4, 2)
-            self.perceptron = Perceptron.of(*self.parts)
+            self.perceptron = self.parts[0].perceptron(*self.parts[1:])
 
     nets = Net()
     other = copy.deepcopy(nets)
@@ -116,13 +117,13 @@ def test_a_copy_is_of_the_copied_network() -> None:
 def test_what_is_more_than_a_perceptron_is_none() -> None:
     vector, image = Observation((4,), "float32", "vector"), Observation((1, 36, 36), "uint8", "image")
     head = nn.Linear(8, 2)
-    assert Perceptron.of(Encoder({"obs": vector}, hidden=(8,)), head) is not None
-    assert Perceptron.of(Encoder({"obs": vector}, hidden=(8,), layer_norm=True), head) is None
-    assert Perceptron.of(Encoder({"obs": vector, "image": image}, hidden=(8,)), head) is None
+    assert Encoder({"obs": vector}, hidden=(8,)).perceptron(head) is not None
+    assert Encoder({"obs": vector}, hidden=(8,), layer_norm=True).perceptron(head) is None
+    assert Encoder({"obs": vector, "image": image}, hidden=(8,)).perceptron(head) is None
 
     def own(observations: dict[str, Observation]) -> nn.Module:
         net = nn.Linear(4, 8)
         net.features = 8  # type: ignore[assignment]
         return net
 
-    assert Perceptron.of(Encoder({"obs": vector}, own), head) is None
+    assert Encoder({"obs": vector}, own).perceptron(head) is None

@@ -6,8 +6,8 @@ import torch
 from tolerance import assert_rounded
 
 from shoal.api import Observation, UsageError
+from shoal.fast.pixels import channels_last, unshuffled
 from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
-from shoal.nets.pixels import channels_last, unshuffled
 
 IMAGE = Observation((4, 84, 84), "uint8", "image")
 SMALL = Observation((3, 20, 20), "uint8", "image")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import oracles
@@ -19,7 +20,14 @@ RULES = [
     for entropy_cost in (0.0, 0.03)
     for clip_value in (False, True)
 ]
-BOTH = ("value", "old_log_prob", "old_value", "advantage", "target", "weight")
+OLD = ("old_log_prob", "old_value", "advantage", "target", "weight")
+BOTH = ("value", *OLD)
+
+
+class Found(NamedTuple):
+    loss: float
+    gradient: torch.Tensor  # by the logits and, in the last column, the value
+    found: torch.Tensor
 
 
 def given(rows: int, actions: int, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -42,7 +50,10 @@ def by_operations(t: dict[str, torch.Tensor], **rule: float) -> tuple[torch.Tens
 
 
 def by_hand(t, **rule):
-    return discrete_ppo_loss(t["logits"], t["action"], *(t[k] for k in BOTH), **rule)
+    outputs = torch.cat((t["logits"], t["value"][:, None]), 1).requires_grad_()
+    loss, metrics = discrete_ppo_loss(outputs, t["action"], *(t[k] for k in OLD), **rule)
+    loss.backward()
+    return Found(loss.item(), outputs.grad, metrics)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -124,8 +135,8 @@ def test_bad_input_is_named() -> None:
         by_hand(given(4, 3) | {"target": torch.zeros(3)}, **rule)
     with pytest.raises(ValueError, match=r"ppo_loss: expected weight of shape \(4,\) \(as log_prob\), found \(2,\)"):
         by_operations(given(4, 3) | {"weight": torch.zeros(2)}, **rule)
-    with pytest.raises(ValueError, match="discrete_ppo_loss: expected logits without its last axis of shape"):
-        by_hand(given(4, 3) | {"logits": torch.zeros(3, 3)}, **rule)
+    with pytest.raises(ValueError, match="discrete_ppo_loss: expected outputs without its last axis of shape"):
+        by_hand(given(4, 3) | {"logits": torch.zeros(3, 3), "value": torch.zeros(3)}, **rule)
     for wrong in (-1, 3):
         with pytest.raises(IndexError, match="discrete_ppo_loss: expected actions from 0 to A - 1"):
             by_hand(given(4, 3) | {"action": torch.tensor([0, 1, wrong, 2])}, **rule)

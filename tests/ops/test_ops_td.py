@@ -1,8 +1,10 @@
-"""Q-learning's loss and gradient by hand, in both forms: compiled, and by torch's operations (of other devices)."""
+"""Q-learning's loss, its gradient and its errors, in both forms: compiled, and by torch's operations (other
+devices)."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import oracles
@@ -10,12 +12,33 @@ import pytest
 import torch
 from tolerance import rounding
 
-from shoal.ops import td, td_loss
+from shoal.ops import importance_weights, td, td_loss as compiled
 
 
-def by_operations(q, actions, rewards, discounts, next_q, selector_q, *, clip=1.0, scale=1.0, probs=None, beta=0.0):
-    bound = math.inf if clip is None else clip
-    return td._by_operations(q, actions, rewards, discounts, next_q, selector_q, bound, scale, probs, beta)
+class Found(NamedTuple):
+    loss: torch.Tensor
+    gradient: torch.Tensor
+    error: torch.Tensor
+
+
+def plain(*args, clip=1.0):
+    return td.plain_td_loss(*args, math.inf if clip is None else clip)
+
+
+def differentiated(form):
+    """``form`` with its gradient, the weights from a scale and from the probabilities of a prioritised replay."""
+
+    def call(q, actions, rewards, discounts, next_q, selector_q, *, clip=1.0, scale=1.0, probs=None, beta=0.0):
+        weight = scale * (torch.ones_like(rewards) if probs is None else importance_weights(probs, 1, beta))
+        q = q.detach().clone().requires_grad_()
+        loss, error = form(q, actions, rewards, discounts, next_q, selector_q, weight, clip=clip)
+        loss.backward()
+        return Found(loss.detach(), q.grad, error)
+
+    return call
+
+
+td_loss, by_operations = differentiated(compiled), differentiated(plain)
 
 
 FORMS = pytest.mark.parametrize("form", [td_loss, by_operations])
@@ -35,11 +58,11 @@ def given(rows: int, actions: int, seed: int = 0) -> dict[str, torch.Tensor]:
 @FORMS
 @pytest.mark.parametrize(("rows", "actions"), [(1, 1), (3, 2), (17, 6)])
 @pytest.mark.parametrize("clip", [None, 1.0, 0.3])
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("beta", [None, 0.0, 0.4, 1.0])
-def test_both_forms_are_the_oracle(form, rows, actions, clip, plain, beta) -> None:
+def test_both_forms_are_the_oracle(form, rows, actions, clip, single, beta) -> None:
     t = given(rows, actions)
-    if plain:
+    if single:
         t["selector_q"] = t["next_q"]
     probs = None if beta is None else torch.from_numpy(np.random.default_rng(1).uniform(0.01, 0.2, rows)).float()
     found = form(**t, clip=clip, scale=0.25, probs=probs, beta=beta or 0.0)
@@ -86,13 +109,22 @@ def test_what_is_no_number_is_told_by_the_loss(form) -> None:
 
 def test_no_gradient_flows_and_bad_input_is_named() -> None:
     t = given(4, 3)
-    t["next_q"].requires_grad_()
-    assert not td_loss(**t | {"next_q": t["next_q"].detach()}).gradient.requires_grad
+    weight = torch.ones(4)
+    for form in compiled, plain:
+        q, next_q = t["q"].clone().requires_grad_(), t["next_q"].clone().requires_grad_()
+        loss, error = form(**t | {"q": q, "next_q": next_q.detach()}, weight=weight) if form is compiled else form(
+            q, t["actions"], t["rewards"], t["discounts"], next_q.detach(), t["selector_q"], weight
+        )  # fmt: skip
+        assert loss.requires_grad and not error.requires_grad
+        loss.backward()
+        assert next_q.grad is None
     with pytest.raises(ValueError, match=r"td_loss: expected rewards of shape \(4,\) \(as actions\), found \(3,\)"):
-        td_loss(**t | {"rewards": torch.zeros(3)})
+        compiled(**t | {"rewards": torch.zeros(3)}, weight=weight)
     with pytest.raises(ValueError, match=r"td_loss: expected next_q of shape \(4, 3\) \(as q\), found \(4, 2\)"):
-        td_loss(**t | {"next_q": torch.zeros(4, 2)})
-    with pytest.raises(ValueError, match="td_loss: expected beta in"):
+        compiled(**t | {"next_q": torch.zeros(4, 2)}, weight=weight)
+    with pytest.raises(ValueError, match=r"td_loss: expected weight of shape \(4,\) \(as actions\), found \(2,\)"):
+        compiled(**t, weight=torch.ones(2))
+    with pytest.raises(ValueError, match="importance_weights: expected beta in"):
         td_loss(**t | {"next_q": torch.zeros(4, 3)}, probs=torch.ones(4), beta=-0.4)
     for wrong in (-1, 3):
         with pytest.raises((IndexError, RuntimeError), match=r"td_loss|out of bounds"):

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from shoal.algos.data_parallel import Team
-from shoal.algos.ppo import PPOLearner, PPOSettings
+from shoal.algos.ppo import PPOLearner
 from shoal.api import Batch, Context, Role
 from shoal.metering.aggregator import Snapshot
-from shoal.ops import Adam
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.serial.runtime import SerialRuntime
@@ -39,9 +38,7 @@ def config(system: str, **fields: Any) -> Any:
 def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearner:
     torch.manual_seed(0)
     nets = recurrent_ppo.network(cfg)
-    names = set(PPOSettings.__dataclass_fields__) - {"total_steps"}
-    settings = PPOSettings(**{n: getattr(cfg, n) for n in names}, total_steps=cfg.steps)
-    return PPOLearner(nets, Adam(nets.parameters(), eps=1e-5), settings, 0, team)
+    return PPOLearner(cfg, nets, cfg.steps, 0, team)
 
 
 def run(program: Program, updates: int, seed: int = 0, observers: Any = ()) -> Report:

@@ -140,14 +140,10 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
     run(program, 3)
     calls = []
 
-    def by_operations(policy, action, *rest, **rule):
-        calls.append(len(policy))
-        leaves = policy.clone().requires_grad_(), rest[0].clone().requires_grad_()
-        with torch.enable_grad():
-            dist = recurrent_ppo.network(cfg).dist
-            loss, found = ops.ppo_loss(*dist.evaluate(leaves[0], action), leaves[1], *rest[1:], **rule)
-            loss.backward()
-        return ops.ppo.DiscretePPOLoss(loss.item(), torch.cat((leaves[0].grad, leaves[1].grad[:, None]), 1), found)
+    def by_operations(outputs, action, *rest, **rule):
+        calls.append(len(outputs))
+        dist = recurrent_ppo.network(cfg).dist
+        return ops.ppo_loss(*dist.evaluate(outputs[:, :-1], action), outputs[:, -1], *rest, **rule)
 
     def learned(hand):
         learner = ppo_learner(cfg)
@@ -199,7 +195,7 @@ def test_two_workers_are_one_with_twice_the_environments():
 
 def test_dqn_target_is_double_q():
     """dqn-family sheet, item 5: online [1, 2], target [5, 3], r = 0, gamma = 0.9: double 2.7, plain 4.5."""
-    from shoal.algos.q_learning import QLearning
+    from shoal.algos.q_learning import QLearning, QLearningConfig
     from shoal.api import Batch
 
     class Table(torch.nn.Module):
@@ -215,9 +211,9 @@ def test_dqn_target_is_double_q():
         "reward": torch.zeros(1), "discount": torch.tensor([0.9]),
     }  # fmt: skip
     for double, target in ((True, 2.7), (False, 4.5)):
-        algorithm = QLearning(Table([1.0, 2.0]), double=double, target_period=10, clip=None)
+        algorithm = QLearning(QLearningConfig(double=double, td_clip=None), Table([1.0, 2.0]))
         algorithm.target = Table([5.0, 3.0])
-        loss, _ = algorithm.loss(Batch(items))
+        loss, _ = algorithm.loss(algorithm.nets(items), algorithm.prepare(Batch(items)))
         assert loss.item() == pytest.approx(0.5 * (target - 1.0) ** 2)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import fast
 from shoal.jit import jit_late
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images [N, C, H, W] with the channels last in memory. Stacks of four frames of bytes on the CPU take 1 to 2 us
-    each (84x84) instead of torch's 13."""
+    """Images [N, C, H, W] with the channels last in memory; compiled for stacks of four frames of bytes on the CPU."""
     if not readable(x) or x.dtype != torch.uint8 or x.shape[1] != 4 or not x.is_contiguous():
         return x.contiguous(memory_format=torch.channels_last)
     n, channels, h, w = x.shape
@@ -27,8 +27,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 def unshuffled(x: Tensor, side: int) -> Tensor:
     """``pixel_unshuffle``: images [N, C, H, W] as [N, C * side * side, H / side, W / side], with the channels last in
-    memory: a pixel for each block of ``side`` x ``side``. Blocks of 4 x 4 bytes on the CPU take 3.5 us a stack
-    of four (84x84), torch's 10."""
+    memory: a pixel for each block of ``side`` x ``side``; compiled for blocks of 4 x 4 bytes on the CPU."""
     n, channels, h, w = x.shape
     if not readable(x) or x.dtype != torch.uint8 or side != 4 or not x.is_contiguous():
         # not F.pixel_unshuffle, which leaves an empty batch as it is
@@ -42,6 +41,8 @@ def unshuffled(x: Tensor, side: int) -> Tensor:
 
 def readable(x: Tensor) -> bool:
     """Whether the bytes are at hand, and nobody traces, exports or compiles."""
+    if not fast.ENABLED:
+        return False
     recorded = torch.jit.is_tracing() or torch.compiler.is_compiling()
     return x.device.type == "cpu" and type(x) is Tensor and not recorded and sys.byteorder == "little"
 

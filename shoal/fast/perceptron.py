@@ -1,18 +1,14 @@
-"""A perceptron outside autograd, its gradient worked out by hand: much of a small network's time goes into autograd,
-the calls of modules and the memory that they take anew. An update of 64 transitions on 128-128 units takes 445 us in
-its place instead of 690, PPO's minibatch of 4,096 steps on 64-64 units 2.4 ms instead of 3.7 (docs/performance.md)."""
+"""A perceptron outside of autograd, its gradient worked out by hand: much of a small network's time goes into
+autograd, the calls of modules and the memory that they take anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from shoal.nets.encoder import Encoder
 
 # Takes a loss's gradient by some values to the parameters' ``grad``; returns all of them, if they lie as one vector
 Backward = Callable[[Tensor], Tensor | None]
@@ -22,15 +18,16 @@ _GRADIENT: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {  # by w
     nn.Tanh: torch.ops.aten.tanh_backward.default,
 }
 _APPLY: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {nn.ReLU: torch.relu_, nn.Tanh: torch.tanh_}
+ACTIVATIONS = tuple(_APPLY)
 
 
-TALL = 128  # rows per input, from where the product for a gradient is made the other way round: 33 us for 125
+TALL = 128  # rows per input, from where the product for a gradient is faster the other way round
 
 
 class Perceptron:
     """Linear layers with the same activation after each, then one or more linear heads side by side.
 
-    layers, heads: the network's own, which they stay when both are copied. activation: ``nn.ReLU`` or ``nn.Tanh``.
+    layers, heads: the network's own, which they stay when both are copied. activation: one of ``ACTIVATIONS``.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], activation: type[nn.Module], heads: Sequence[nn.Linear]) -> None:
@@ -41,24 +38,13 @@ class Perceptron:
         self._parts: list[tuple[Tensor, Tensor, int]] = []  # weights, biases, rows that are few
         self._grads: list[tuple[nn.Parameter, Tensor]] = []
 
-    @classmethod
-    def of(cls, encoder: Encoder, *heads: nn.Linear) -> Perceptron | None:
-        """The same function of ``encoder.vector``; None if the encoder is more than linear layers and activations."""
-        if encoder.own is not None or encoder.images:
-            return None
-        chain = list(encoder.mlp.children())
-        linear, between = chain[::2], {type(m) for m in chain[1::2]} or {nn.ReLU}
-        if not all(isinstance(m, nn.Linear) for m in linear) or len(between) > 1 or not between <= _APPLY.keys():
-            return None
-        return cls(cast(list[nn.Linear], linear), between.pop(), heads)
-
     def forward(self, x: Tensor) -> list[Tensor]:
         """Rows ``[N, inputs]`` to what goes into each layer, and at last what comes out of the heads ``[N, outputs]``.
         Call it outside autograd."""
         kept = [x]
         for weight, bias in self._layers:
             kept.append(self._apply(F.linear(kept[-1], weight, bias)))
-        # output by output in memory: 4,096 x 64 features to three outputs take 60 us instead of 125
+        # output by output in memory, which is how losses read them
         kept.append(torch.addmm(self._joined(1)[:, None], self._joined(0), kept[-1].t()).t())
         return kept
 

@@ -15,26 +15,27 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run, spy
 
-from shoal.algos import data_parallel as shares
-from shoal.algos.data_parallel import Shares
-from shoal.algos.sgd import GradientStep
-from shoal.api import Batch, Diverged, Observation, RoleFailed, Tensors, UsageError
+from shoal.algos import data_parallel
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.data_parallel import DataParallel
+from shoal.algos.gradient_step import GradientStep
+from shoal.api import Batch, Diverged, Observation, RoleFailed, Tensors, Update, UsageError
 from shoal.local.runtime import LocalRuntime
 from shoal.local.workers import Team
 from shoal.metering.aggregator import Snapshot
 from shoal.nets import Encoder, NatureCNN, autocast
+from shoal.nets.outputs import Outputs, detached
 from shoal.ops import Adam
 from shoal.runtime.launch import Launch, Stop
-from shoal.systems import common, dqn, recurrent_ppo
-from shoal.systems.common import CommonConfig
-from shoal.systems.recurrent_ppo import learner_processes
+from shoal.systems import config as settings, dqn, recurrent_ppo
+from shoal.systems.config import SystemConfig
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
 
 
 @pytest.fixture(params=[False, True], ids=["one moves the weights", "all move them"])
 def divided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(shares, "DIVIDED", 0 if request.param else 10**9)
+    monkeypatch.setattr(data_parallel, "DIVIDED", 0 if request.param else 10**9)
     return bool(request.param)
 
 
@@ -97,29 +98,55 @@ def test_a_checkpoint_does_not_see_what_the_team_learns_while_it_is_written() ->
         team.close()
 
 
-Images = tuple[torch.nn.Module, Shares, GradientStep, Tensors]
+Images = tuple[torch.nn.Module, DataParallel, GradientStep, Tensors]
 
 
 @pytest.fixture(params=[1, 2])
 def images(request: pytest.FixtureRequest, divided: bool) -> Iterator[Images]:
     """Convolutions that learn the sum of squared errors."""
     torch.manual_seed(0)
-    nets = torch.nn.Sequential(NatureCNN(4, 84, 84), torch.nn.Linear(512, 1))
+    nets = Regression(torch.nn.Sequential(NatureCNN(4, 84, 84), torch.nn.Linear(512, 1)))
     data = {"image": torch.randint(0, 256, (12, 4, 84, 84), dtype=torch.uint8), "target": torch.randn(12)}
     team = Team(request.param) if request.param > 1 else None
     step = GradientStep(Adam(nets.parameters(), lr=1e-3), max_norm=0.5)
     try:
-        yield nets, Shares(nets, squares, 1, step, team), step, data
+        yield nets, DataParallel(Squares(nets), step, team), step, data
     finally:
         if team is not None:
             team.close()
 
 
-def squares(
-    nets: torch.nn.Module, data: Tensors, rows: torch.Tensor, constants: list[float]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    error = nets(data["image"][rows]).squeeze(-1) - data["target"][rows]
-    return constants[0] * error.square().sum(), torch.zeros(1)
+class Regression(torch.nn.Module):
+    """A network that learns, around one of images to a number."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.precision = getattr(inner, "precision", "fp32")
+
+    def outputs(self, items: Tensors) -> Outputs:
+        values, backward = detached(self.inner(items["image"]).squeeze(-1))
+        values.requires_grad_()
+        return Outputs(values, values, backward)
+
+
+class Squares(Algorithm):
+    """The sum of squared errors, times a number that changes from step to step."""
+
+    def loss(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Update]:
+        error = outputs - batch.items["target"]
+        return self.scalars[0] * error.square().sum(), Update({"error": error.detach().sum()})
+
+
+def squares(nets: Regression, data: Tensors, rows: torch.Tensor, factor: float) -> torch.Tensor:
+    """The same by autograd alone."""
+    error = nets.inner(data["image"][rows]).squeeze(-1) - data["target"][rows]
+    return factor * error.square().sum()
+
+
+def step_on(together: DataParallel, rows: torch.Tensor, factor: float) -> float | None:
+    together.algorithm.scalars = [factor]
+    return together.step(rows)[0]
 
 
 def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(images: Images) -> None:
@@ -129,9 +156,9 @@ def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(images: I
     theirs = torch.optim.Adam(plain.parameters(), lr=1e-3)
     together.load(data)
     for rows in torch.arange(12), torch.arange(7):
-        norm, _ = together.step(rows, [0.5])
+        norm = step_on(together, rows, 0.5)
         theirs.zero_grad()
-        grads = torch.autograd.grad(squares(plain, data, rows, [0.5])[0], [*plain.parameters()])
+        grads = torch.autograd.grad(squares(plain, data, rows, 0.5), [*plain.parameters()])
         assert any(g.stride() != p.stride() for p, g in zip(plain.parameters(), grads, strict=True)), "else no test"
         for p, grad in zip(plain.parameters(), grads, strict=True):
             p.grad = grad.contiguous()
@@ -162,18 +189,18 @@ class Rounding(torch.nn.Module):
 def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
     """Also after the weights have been replaced, as from a checkpoint."""
     torch.manual_seed(0)
-    nets = Rounding()
+    nets = Regression(Rounding())
     plain, other = copy.deepcopy(nets), copy.deepcopy(nets)
     data = {"image": torch.randint(0, 256, (12, 4, 84, 84), dtype=torch.uint8), "target": torch.randn(12)}
     step = GradientStep(Adam(nets.parameters(), lr=1e-3), max_norm=None)
     theirs = Adam(plain.parameters(), lr=1e-3)
     team = Team(2)
     try:
-        together = Shares(nets, squares, 1, step, team)
+        together = DataParallel(Squares(nets), step, team)
         together.load(data)
         for turn in range(4):
             if turn == 2:
-                torch.nn.init.normal_(other.encoder.images["obs"].fc[0].weight, std=0.02)
+                torch.nn.init.normal_(other.inner.encoder.images["obs"].fc[0].weight, std=0.02)
                 for n in nets, plain:
                     n.load_state_dict(other.state_dict())
                 together.restart()
@@ -181,16 +208,16 @@ def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
             sums = [torch.zeros_like(p) for p in plain.parameters()]
             for rows in range(6), range(6, 12):
                 theirs.zero_grad()
-                squares(plain, data, torch.tensor(rows), [0.5])[0].backward()
+                squares(plain, data, torch.tensor(rows), 0.5).backward()
                 for total, p in zip(sums, plain.parameters(), strict=True):
                     total += p.grad
             for total, p in zip(sums, plain.parameters(), strict=True):
                 p.grad = total
             theirs.step()
-            together.step(torch.arange(12), [0.5])
+            step_on(together, torch.arange(12), 0.5)
             for mine, wanted in zip(nets.parameters(), plain.parameters(), strict=True):
                 assert mine.dtype == torch.float32 and torch.equal(mine, wanted), (turn, mine.shape)
-        assert torch.bfloat16 in {p.dtype for p in together.nets.parameters()}, "else no test"
+        assert torch.bfloat16 in {p.dtype for p in together.worker.nets.parameters()}, "else no test"
     finally:
         team.close()
 
@@ -200,14 +227,17 @@ def test_the_loss_is_tried_once_before_the_copies_are_made(images: Images) -> No
     _, together, _, data = images
     before, copies = len(psutil.Process().children()), []
 
+    together.algorithm.scalars = [0.5]
+    loss = together.worker.loss
+
     def counted(*given: Any) -> Any:
         copies.append(len(psutil.Process().children()) - before)
-        return squares(*given)
+        return loss(*given)
 
-    together.loss = counted
+    together.worker.loss = counted  # type: ignore[method-assign]
     together.load(data)
     for _ in range(2):
-        together.step(torch.arange(12), [0.5])
+        together.step(torch.arange(12))
     assert copies == ([0, 0] if together.team is None else [0, 1, 1])
 
 
@@ -216,19 +246,19 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_tenth_named(images: Images
     together.load(data)
     before = [p.detach().clone() for p in nets.parameters()]
     for n in range(1, 10):
-        assert together.step(torch.arange(12), [math.nan])[0] is None and step.skipped == n
+        assert step_on(together, torch.arange(12), math.nan) is None and step.skipped == n
     assert all(torch.equal(p, old) for p, old in zip(nets.parameters(), before, strict=True))
     with pytest.raises(Diverged, match="the loss was not finite"):
-        together.step(torch.arange(12), [math.nan])
-    assert together.step(torch.arange(12), [1.0])[0] is not None and step.skipped == 0
+        step_on(together, torch.arange(12), math.nan)
+    assert step_on(together, torch.arange(12), 1.0) is not None and step.skipped == 0
     assert not any(torch.equal(p, old) for p, old in zip(nets.parameters(), before, strict=True))
 
 
 def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(**fields: object) -> int:
-        return learner_processes(recurrent_ppo.Config(**{"device": "cpu", "actors": 2, **fields}))  # type: ignore[arg-type]
+        return recurrent_ppo.gradient_processes(recurrent_ppo.Config(**{"device": "cpu", "actors": 2, **fields}))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(common, "cores", lambda: 4)
+    monkeypatch.setattr(settings, "cores", lambda: 4)
     large = dict(envs=512, unroll=16, minibatches=2)
     assert chosen(**large) == 4
     assert chosen(envs=64, unroll=16, minibatches=2) == 2  # 1,024 steps: two shares that pay
@@ -244,9 +274,9 @@ def test_how_many_processes_share_a_gradient(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_how_many_processes_share_a_gradient_of_dqn(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(env: str = "toy:catch", **fields: object) -> int:
-        return dqn.learner_processes(dqn.Config(env=env, **{"device": "cpu", "batch": 32, **fields}))  # type: ignore[arg-type]
+        return dqn.Config(env=env, **{"device": "cpu", "batch": 32, **fields}).gradient_processes()  # type: ignore[arg-type]
 
-    monkeypatch.setattr(common, "cores", lambda: 4)
+    monkeypatch.setattr(settings, "cores", lambda: 4)
     assert chosen() == 2  # shares of 16 images
     assert chosen(batch=31) == 1
     assert chosen(batch=512) == 4
@@ -261,7 +291,7 @@ def test_how_many_processes_share_a_gradient_of_dqn(monkeypatch: pytest.MonkeyPa
     recurrent_ppo.Config(env="CartPole-v1", actors=1, envs=8, unroll=16, learner_processes=2),
     dqn.Config(env="CartPole-v1", min_replay=200, learner_processes=2),
 ], ids=["ppo", "dqn"])  # fmt: skip
-def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(cfg: CommonConfig, tmp_path: Path) -> None:
+def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(cfg: SystemConfig, tmp_path: Path) -> None:
     told, killed = tmp_path / "learner", []
 
     class Kill:

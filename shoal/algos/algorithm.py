@@ -1,0 +1,61 @@
+"""An algorithm: networks and one differentiable loss, tensors in and tensors out; no process, no clock, no file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.api import Batch, Tensors, Update
+from shoal.fast.live import LiveTensors
+from shoal.nets.outputs import Outputs
+
+
+class Algorithm:
+    """The learning rule of a system. A subclass writes ``loss``; the rest has defaults.
+
+    nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``).
+    frozen: networks that the loss asks but that no gradient changes (target networks).
+    scalars: numbers that change from step to step, such as an annealed clip.
+    """
+
+    frozen: tuple[nn.Module, ...] = ()
+
+    def __init__(self, nets: nn.Module) -> None:
+        self.nets: Any = nets
+        self.scalars: list[float] = []
+        self._live = LiveTensors(nets)
+
+    def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Update]:
+        """The scalar to minimise, differentiable by ``outputs`` (what ``nets`` says of the batch, see
+        ``Outputs.values``), with metrics and, for a prioritised replay, priorities."""
+        raise NotImplementedError
+
+    def prepare(self, batch: Batch) -> Batch:
+        """What is worked out once for a whole batch, however many processes share its gradient."""
+        return batch
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Some rows (int64) of a prepared batch's items."""
+        return {k: v.index_select(0, rows) for k, v in items.items()}
+
+    def after_step(self, step: int) -> None:
+        """Called after the ``step``-th gradient step: the place to copy a target network."""
+
+    def params(self) -> Tensors:
+        """What actors get."""
+        return self._live.tensors
+
+    def moved(self) -> None:
+        """The tensors of ``nets`` are others now."""
+        self._live = LiveTensors(self.nets)
+
+
+def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensor | None, Update]:
+    """Give every parameter of ``algorithm.nets`` its ``grad``. Returns the loss, all gradients as one vector if they
+    lie so in memory, and the metrics."""
+    outputs: Outputs = algorithm.nets.outputs(batch.items)
+    loss, update = algorithm.loss(outputs.values, batch)
+    (gradient,) = torch.autograd.grad(loss, outputs.leaf)
+    return loss.item(), outputs.backward(gradient), update

@@ -1,0 +1,115 @@
+"""One step of gradient descent on an algorithm's loss: clip, skip what is not finite, descend."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.algorithm import Algorithm, differentiate
+from shoal.api import Batch, Diverged, Update
+from shoal.ops import Adam, RMSProp
+from shoal.settings.ranges import Fraction, NonNegative, Positive
+
+MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig:
+    """How a learner descends."""
+
+    learning_rate: NonNegative = 1e-3
+    """Initial learning rate."""
+    anneal: bool = False
+    """Lower the learning rate linearly to 0 over the run's `steps`."""
+    optimiser: Literal["adam", "rmsprop"] = "adam"
+    """Optimiser; rmsprop has its epsilon inside the square root, as in the papers."""
+    optimiser_eps: Positive = 1e-5
+    """Epsilon of the optimiser."""
+    rmsprop_decay: Fraction = 0.99
+    """Factor of RMSProp's running averages."""
+    rmsprop_centred: bool = False
+    """Subtract the squared mean gradient in RMSProp."""
+    max_grad_norm: Positive | None = 0.5
+    """Largest global norm of the gradient; none: no clipping."""
+
+
+def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of ``nets`` that ``cfg`` asks for."""
+    if cfg.optimiser == "adam":
+        return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
+    return RMSProp(
+        nets.parameters(), cfg.learning_rate, cfg.rmsprop_decay, cfg.optimiser_eps, centred=cfg.rmsprop_centred
+    )
+
+
+class GradientStep:
+    """Global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped; after ten updates
+    in a row, of ``steps`` each, it raises Diverged."""
+
+    def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
+        self.optimiser, self.max_norm = optimiser, math.inf if max_norm is None else max_norm
+        self.patience = MAX_SKIPPED * steps
+        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        self.skipped = 0  # in a row
+
+    def minimise(self, algorithm: Algorithm, batch: Batch) -> tuple[float | None, float, Update]:
+        """One step on the algorithm's loss of ``batch``: the gradient's norm before clipping (None: skipped), the loss,
+        and the metrics."""
+        self.optimiser.zero_grad(set_to_none=True)
+        value, joined, update = differentiate(algorithm, batch)
+        return self.descend(value, joined), value, update
+
+    def descend(self, value: float, joined: Tensor | None = None) -> float | None:
+        """A step along the gradient of a loss of that value: what every parameter's ``grad`` holds, ``joined`` as one
+        vector if they lie so. Returns its norm before clipping, None for a step that was skipped."""
+        grads = [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
+        norm = global_norm(grads)
+        if not self.accepts(value, norm):
+            return None
+        clip(grads, norm, self.max_norm)
+        self.optimiser.step()
+        return norm
+
+    def accepts(self, loss: float, norm: float) -> bool:
+        """Whether a step of such a loss and such a gradient is to be taken."""
+        if finite(loss, norm):
+            self.skipped = 0
+            return True
+        self.skipped += 1
+        if self.skipped >= self.patience:
+            wrong = "gradient" if math.isfinite(loss) else "loss"
+            facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self.skipped}
+            raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} updates in a row", facts)
+        return False
+
+
+def finite(loss: float, norm: float) -> bool:
+    """Whether a step along a gradient of that norm makes sense."""
+    return math.isfinite(loss) and math.isfinite(norm)
+
+
+def global_norm(grads: list[Tensor]) -> float:
+    """Of all of them together."""
+    if len(grads) == 1:
+        return float(torch.linalg.vector_norm(grads[0]))
+    return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
+
+
+def excess(norm: float, max_norm: float) -> float:
+    """What a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
+    return (norm + 1e-6) / max_norm if norm > max_norm else 1.0
+
+
+def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
+    """Scale gradients of global norm ``norm`` down to ``max_norm``, as torch's ``clip_grad_norm_`` does."""
+    if (divisor := excess(norm, max_norm)) != 1.0:
+        torch._foreach_mul_(grads, 1.0 / divisor)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate

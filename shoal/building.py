@@ -1,0 +1,87 @@
+"""Everything that a system of your own is built from, in one import; docs/tutorials/own-system.md shows how.
+
+The rest of the package is private: it may change from one version to the next.
+"""
+
+from shoal.algos.actor_critic import (
+    ActorCritic as ActorCritic,
+    ActorCriticAgent as ActorCriticAgent,
+    ActorCriticConfig as ActorCriticConfig,
+    PolicyValue as PolicyValue,
+    boundaries as boundaries,
+    observations as observations,
+    start_state as start_state,
+)
+from shoal.algos.algorithm import Algorithm as Algorithm
+from shoal.algos.gradient_step import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
+from shoal.algos.ppo import PPOConfig as PPOConfig, PPOLearner as PPOLearner
+from shoal.algos.q_learning import (
+    QAgent as QAgent,
+    QLearning as QLearning,
+    QLearningConfig as QLearningConfig,
+    QNetwork as QNetwork,
+)
+from shoal.algos.sgd import SGDLearner as SGDLearner
+from shoal.api import (
+    Act as Act,
+    Action as Action,
+    Agent as Agent,
+    Batch as Batch,
+    Channel as Channel,
+    Context as Context,
+    EnvSpec as EnvSpec,
+    Field as Field,
+    Learner as Learner,
+    Observation as Observation,
+    ParamsReader as ParamsReader,
+    ParamsWriter as ParamsWriter,
+    Ratio as Ratio,
+    Reader as Reader,
+    Role as Role,
+    Spec as Spec,
+    Tensors as Tensors,
+    Update as Update,
+    UsageError as UsageError,
+    Writer as Writer,
+)
+from shoal.envs import make as make
+from shoal.nets.outputs import Outputs as Outputs, detached as detached
+from shoal.ops import (
+    gae as gae,
+    importance_weights as importance_weights,
+    lambda_returns as lambda_returns,
+    linear as linear,
+    n_step_returns as n_step_returns,
+    ppo_loss as ppo_loss,
+    td_loss as td_loss,
+    vtrace as vtrace,
+)
+from shoal.program import Program as Program
+from shoal.replay import TableSpec as TableSpec
+from shoal.roles.actor import Actor as Actor, unroll_spec as unroll_spec
+from shoal.roles.learner import LearnerRole as LearnerRole
+from shoal.settings.ranges import (
+    Count as Count,
+    Fraction as Fraction,
+    Natural as Natural,
+    NonNegative as NonNegative,
+    Positive as Positive,
+)
+from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
+from shoal.systems.replayed import (
+    ReplayConfig as ReplayConfig,
+    descent as descent,
+    replay_program as replay_program,
+)
+from shoal.systems.wiring import (
+    actor as actor,
+    actors_and_learner as actors_and_learner,
+    learner as learner,
+    parameters as parameters,
+    queue as queue,
+    replay as replay,
+    stream as stream,
+    trajectories as trajectories,
+)
+
+__all__ = [name for name in globals() if not name.startswith("_")]

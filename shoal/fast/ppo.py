@@ -1,0 +1,89 @@
+"""The loss of proximal policy optimisation of discrete actions and its gradient by one compiled function
+(``ops.discrete_ppo_loss`` on a CPU)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from shoal.jit import jit_late
+
+
+def ppo_loss(outputs: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """As ``ops.discrete_ppo_loss``, whose arguments are checked; all by position."""
+    return cast(tuple[Tensor, Tensor], _PPOLoss.apply(outputs, *rest))  # type: ignore[no-untyped-call]
+
+
+class _PPOLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, outputs: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        gradient, metrics = outputs.new_empty(outputs.shape), torch.zeros(6, dtype=torch.float64)
+        given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs, *rest)]
+        kernel: Any = _by_rows
+        loss = kernel(*given, gradient.numpy(), metrics.numpy())
+        ctx.gradient, ctx.others = gradient, len(rest)  # type: ignore[attr-defined]
+        metrics = metrics.float()
+        ctx.mark_non_differentiable(metrics)
+        return outputs.new_tensor(loss), metrics
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.gradient * grads[0], *(None,) * ctx.others  # type: ignore[attr-defined]
+
+
+@jit_late
+def _by_rows(
+    outputs: Any, actions: Any, old_log_probs: Any, old_values: Any, advantages: Any, targets: Any, weights: Any,
+    clip: float, value_cost: float, entropy_cost: float, clip_value: bool, gradient: Any, metrics: Any,
+) -> float:  # fmt: skip
+    rows, count = outputs.shape[0], outputs.shape[1] - 1
+    logits, values = outputs[:, :count], outputs[:, count]
+    loss = 0.0
+    for i in range(rows):
+        action, weight, advantage = actions[i], weights[i], advantages[i]
+        if action < 0 or action >= count:
+            raise IndexError("discrete_ppo_loss: expected actions from 0 to A - 1, found another")
+        top = logits[i, 0]
+        for a in range(1, count):
+            top = max(top, logits[i, a])
+        total = entropy = top - top  # 0 in the logits' precision
+        for a in range(count):
+            gradient[i, a] = math.exp(logits[i, a] - top)
+            total += gradient[i, a]
+        log_total = math.log(total)
+        for a in range(count):
+            gradient[i, a] /= total  # the probability, for now
+            if gradient[i, a] > 0:
+                entropy -= gradient[i, a] * (logits[i, a] - top - log_total)
+        log_ratio = logits[i, action] - top - log_total - old_log_probs[i]
+        ratio = math.exp(log_ratio)
+        policy_loss, slope = -ratio * advantage, -ratio * advantage
+        if (advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip):
+            policy_loss, slope = -min(max(ratio, 1 - clip), 1 + clip) * advantage, 0 * slope
+        error = values[i] - targets[i]
+        value_slope = error
+        if clip_value:
+            moved = values[i] - old_values[i]
+            bounded = old_values[i] + min(max(moved, -clip), clip) - targets[i]
+            if abs(moved) > clip and bounded * bounded > error * error:
+                error, value_slope = bounded, 0 * bounded
+        for a in range(count):
+            chance = gradient[i, a]
+            by_logit = slope * ((a == action) - chance)
+            if entropy_cost != 0 and chance > 0:
+                by_logit += entropy_cost * chance * (logits[i, a] - top - log_total + entropy)
+            gradient[i, a] = weight * by_logit
+        gradient[i, count] = weight * value_cost * value_slope
+        half = 0.5 * error * error
+        loss += weight * (policy_loss + value_cost * half - entropy_cost * entropy)
+        metrics[0] += weight * policy_loss
+        metrics[1] += weight * half
+        metrics[2] += weight * entropy
+        metrics[3] += weight * (ratio - 1 - log_ratio)
+        metrics[4] += weight * (abs(ratio - 1) > clip)
+        metrics[5] = max(metrics[5], abs(ratio - 1))
+    return loss

@@ -1,0 +1,64 @@
+"""The loss of temporal-difference errors and its gradient by one compiled function (``ops.td_loss`` on a CPU)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from shoal.jit import jit_late
+
+
+def td_loss(
+    q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor, weight: Tensor,
+    bound: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As ``ops.td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
+    rest = (actions, rewards, discounts, next_q, selector_q, weight, bound)
+    return cast(tuple[Tensor, Tensor], _TDLoss.apply(q, *rest))  # type: ignore[no-untyped-call]
+
+
+class _TDLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        *tensors, bound = rest
+        gradient, error = torch.zeros_like(q), torch.empty_like(tensors[1])
+        arrays = [t.numpy() for t in (q, *tensors)]
+        kernel: Any = _by_rows
+        loss = kernel(*arrays, bound, gradient.numpy(), error.numpy())
+        ctx.gradient = gradient  # type: ignore[attr-defined]
+        ctx.mark_non_differentiable(error)
+        return q.new_tensor(loss), error
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.gradient * grads[0], *(None,) * 7  # type: ignore[attr-defined]
+
+
+@jit_late
+def _by_rows(
+    q: Any, actions: Any, rewards: Any, discounts: Any, next_q: Any, selector_q: Any, weights: Any, bound: float,
+    gradient: Any, error: Any,
+) -> float:  # fmt: skip
+    rows, count = q.shape
+    loss = 0.0
+    for i in range(rows):
+        action, best = actions[i], 0
+        if action < 0 or action >= count:
+            raise IndexError("td_loss: expected actions from 0 to A - 1, found another")
+        for other in range(1, count):
+            if not selector_q[i, other] <= selector_q[i, best] and selector_q[i, best] == selector_q[i, best]:
+                best = other  # a value that is not a number counts as the largest, as it does elsewhere
+        delta = q[i, action] - (rewards[i] + discounts[i] * next_q[i, best])
+        slope = delta
+        if delta > bound:
+            slope = bound
+        elif delta < -bound:
+            slope = -bound
+        weighted = weights[i] * slope
+        loss += (delta - 0.5 * slope) * weighted
+        gradient[i, action] = weighted
+        error[i] = abs(delta)
+    return loss

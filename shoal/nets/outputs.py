@@ -1,0 +1,30 @@
+"""What a network says of a batch, cut off from it: a loss is differentiated by the outputs alone, and the network takes
+that gradient back to its parameters in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+# Takes a loss's gradient by the outputs to the parameters' ``grad``; returns all of them, if they lie as one vector.
+Backward = Callable[[Tensor], Tensor | None]
+
+
+class Outputs(NamedTuple):
+    """values: as a loss reads them; leaf: the same as one tensor, by which the loss is differentiated."""
+
+    values: Any
+    leaf: Tensor
+    backward: Backward
+
+
+def detached(values: Tensor) -> tuple[Tensor, Backward]:
+    """``values`` outside of autograd, and ``values.backward``."""
+
+    def backward(gradient: Tensor) -> None:
+        # not values.backward(gradient): to check the gradient's shape, torch would import its symbolic shapes
+        (values * gradient).sum().backward()  # type: ignore[no-untyped-call]
+
+    return values.detach(), backward

@@ -1,0 +1,89 @@
+"""What every system's configuration shares: the environment, the actors, the length of the run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from shoal.api import EnvSpec, UsageError
+from shoal.envs import EnvOptions, spec
+from shoal.settings.ranges import Count, Device, Natural
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemConfig(EnvOptions):
+    """Fields of every system. Each says its unit."""
+
+    env: str = "CartPole-v1"
+    """Gymnasium id, `module:factory` or `file.py:factory` of your own, or `toy:NAME`."""
+    actors: Natural = 0
+    """Actor processes; 0: one per core."""
+    envs: Count = 16
+    """Environments of each actor."""
+    unroll: Count = 32
+    """Agent steps that an actor takes between two messages."""
+    steps: Count = 1_000_000
+    """Length of the run (agent steps over all actors); schedules end here."""
+    device: Device = "auto"
+    """Learner's device: cpu, cuda, cuda:N; auto: cuda when there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of convolutions; auto: bf16 where the CPU has AMX or the GPU supports it, else fp32."""
+    torso: str = "auto"
+    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, or `module:factory` of your own."""
+    hidden: tuple[Count, ...] = (64, 64)
+    """Units of each layer of the MLP."""
+    learner_threads: Natural = 0
+    """Torch threads of the learner; 0: one."""
+    learner_processes: Natural = 0
+    """Processes that share each gradient; 0: one per core where batches are large enough."""
+
+    def num_actors(self) -> int:
+        """Actor processes, counted."""
+        return self.actors or cores()
+
+    def learner_device(self) -> str:
+        """The device that ``device`` means on this machine."""
+        if self.device != "auto":
+            return self.device
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def env_spec(self) -> EnvSpec:
+        """What the environment offers under these options."""
+        return spec(self.env, self)
+
+    def has_images(self) -> bool:
+        """Whether the environment shows images."""
+        return any(o.kind == "image" for o in self.env_spec().observations.values())
+
+    def processes(self, worth: int) -> int:
+        """How many processes share a gradient: as many as asked for or, on a CPU, one per core, but no more than are
+        ``worth`` it. Raises UsageError where several are asked for and none but a CPU's can share."""
+        wanted, device = self.learner_processes, self.learner_device()
+        if device == "cpu":
+            return wanted or max(1, min(cores(), worth))
+        if wanted > 1:
+            raise UsageError(f"learner_processes ({wanted}) share a gradient on the CPU only, and device is {device}")
+        return 1
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
+    """Raise UsageError unless the environment's actions are of one of ``kinds``."""
+    if env.action.kind not in kinds:
+        names = {"discrete": "Discrete", "multi_discrete": "MultiDiscrete", "continuous": "Box"}
+        supported = " and ".join(names[k] for k in kinds)
+        raise UsageError(f"{system} supports {supported} actions; {env.id} has {env.action}")
+
+
+def messages_per_batch(batch: int, envs: int) -> int:
+    """How many messages of ``envs`` trajectories are read at a time to learn from ``batch`` (0: one message)."""
+    if batch and batch % envs and envs % batch:
+        raise UsageError(f"batch ({batch} trajectories) must be a multiple or a divisor of envs ({envs})")
+    return max(1, batch // envs)

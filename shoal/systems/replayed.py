@@ -1,0 +1,91 @@
+"""Configuration and wiring of the systems that learn from a replay of transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.gradient_step import make_optimiser
+from shoal.algos.q_learning import QLearningConfig
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Agent, Context, Ratio, Spec, spec_nbytes
+from shoal.ops import linear
+from shoal.program import Program
+from shoal.replay import TableSpec
+from shoal.settings.ranges import Count, Fraction, NonNegative
+from shoal.systems.config import SystemConfig
+from shoal.systems.wiring import Network, actors_and_learner, parameters, replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(SystemConfig, QLearningConfig):
+    """A replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
+
+    n_step: Count = 3
+    """Steps of reward before the bootstrap (agent steps)."""
+    sampler: Literal["proportional", "rank", "greedy"] = "proportional"
+    """How prioritised replay samples."""
+    priority_exponent: NonNegative = 0.6
+    """Exponent α of the priorities."""
+    importance_exponent: Fraction = 0.4
+    """Initial exponent β of the importance weights; it rises linearly to 1 at the run's end."""
+    batch: Count = 128
+    """Transitions in each update."""
+    samples_per_insert: NonNegative = 8.0
+    """Transitions learned from per environment step; 0: acting and learning never wait for each other."""
+    replay: Count = 100_000
+    """Capacity of the replay (transitions)."""
+    min_replay: Count = 1_000
+    """Transitions in the replay before the first update."""
+
+    def progress(self, update: int) -> float:
+        """Share of the run's updates that are done; 0 where the ratio does not say how many there will be."""
+        return update * self.batch / (self.steps * self.samples_per_insert) if self.samples_per_insert else 0.0
+
+    def ratio(self) -> Ratio:
+        """Learning and acting wait for each other by at most two messages or two batches."""
+        if not self.samples_per_insert:
+            return Ratio(self.min_replay)
+        message = self.unroll * self.envs * self.samples_per_insert
+        return Ratio(self.min_replay, self.samples_per_insert, slack=2 * max(message, self.batch))
+
+    def table(self, **fields: Any) -> TableSpec:
+        """The replay table; ``fields`` are what a system adds."""
+        env = self.env_spec()
+        return TableSpec(
+            capacity=self.replay, n_step=self.n_step, gamma=self.gamma, stack=env.stack, pad=env.pad,
+            sampler=self.sampler if self.prioritised else "uniform", alpha=self.priority_exponent, **fields,
+        )  # fmt: skip
+
+    def gradient_processes(self) -> int:
+        """How many share a gradient. A share of fewer than 16 images, or of other rows, costs its process as much;
+        where nobody waits for the learner, the cores are the actors'."""
+        return self.processes(self.batch // 16 if self.has_images() and self.samples_per_insert else 1)
+
+
+def descent(cfg: ReplayConfig, ctx: Context, algorithm: Algorithm) -> SGDLearner:
+    """The learner that minimises ``algorithm`` as ``cfg`` says."""
+
+    def learning_rate(update: int) -> float:
+        return cfg.learning_rate * (linear(1.0, 0.0, cfg.progress(update)) if cfg.anneal else 1.0)
+
+    members = cfg.gradient_processes()
+    team = ctx.team(members) if ctx.team is not None and members > 1 else None
+    return SGDLearner(
+        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
+        device=cfg.learner_device(), team=team,
+    )  # fmt: skip
+
+
+def replay_program(
+    name: str, cfg: ReplayConfig, stream: Spec, table: TableSpec, network: Network, agent: Callable[..., Agent],
+    learn: Callable[[Any, Context], SGDLearner],
+) -> Program:  # fmt: skip
+    """Actors -> replay -> learner -> parameters -> actors: the topology of DQN and of Ape-X DQN."""
+    members = cfg.gradient_processes()
+    copies = members + 4  # of the parameters: both networks, a gradient of each member, both averages of the optimiser
+    held = copies * spec_nbytes(parameters("params", lambda: network(cfg)).spec) if members > 1 else 0
+    transitions = replay("transitions", stream, table, cfg.ratio())
+    return actors_and_learner(name, cfg, transitions, network, agent, learn, count=cfg.batch, memory=held)

@@ -1,0 +1,103 @@
+"""The parts that programs are wired from: channels and roles as most systems have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoal.api import Agent, Channel, Context, Field, Learner, ParamsReader, ParamsWriter, Ratio, ReplaySpec, Spec
+from shoal.envs import make
+from shoal.program import Program
+from shoal.roles.actor import Actor, unroll_spec
+from shoal.roles.learner import LearnerRole
+from shoal.systems.config import SystemConfig
+
+Network = Callable[..., Any]  # (cfg, device) -> module
+Extras = Mapping[str, tuple[tuple[int, ...], str]]  # what an agent stores beside its actions: name -> shape, dtype
+
+
+def queue(name: str, spec: Spec, capacity: int = 1) -> Channel:
+    """Items of each writer in order, ``capacity`` of them at most."""
+    return Channel(name, "queue", spec, capacity)
+
+
+def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
+    """A table of what actors have sent, sampled by one reader."""
+    return Channel(name, "replay", spec, 2, ratio, table)
+
+
+def parameters(name: str, network: Callable[[], nn.Module]) -> Channel:
+    """The parameters of ``network()``, which is built without allocating them: one writer, the latest wins."""
+    with torch.device("meta"):
+        state = network().state_dict()
+    spec = {k: Field(tuple(v.shape), str(v.dtype).removeprefix("torch."), axis=0) for k, v in state.items()}
+    return Channel(name, "params", spec)
+
+
+def trajectories(cfg: SystemConfig, network: Network, extras: Extras) -> Spec:
+    """Self-contained unrolls for an on-policy learner, with the recurrent state of ``network(cfg)`` before the first
+    observation; extras: what the agent stores beside its actions."""
+    with torch.device("meta"):  # shapes only
+        state = {k: tuple(v.shape[1:]) for k, v in network(cfg).initial_state(1).items()}
+    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras, state)
+
+
+def stream(cfg: SystemConfig, extras: Extras | None = None) -> Spec:
+    """Unrolls that continue one another, for a replay table."""
+    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras or {}, stream=True)
+
+
+def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., Actor]:
+    """What makes an actor of a program: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. It reads ``params`` and
+    writes items of ``spec`` to its one other port."""
+
+    def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> Actor:
+        (writer,) = ports.values()
+        envs = make(cfg.env, cfg.envs, ctx.seed, cfg)
+        return Actor(ctx, envs, agent(cfg, ctx.seed, ctx), writer, params, spec)
+
+    return make_actor
+
+
+def learner(
+    cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner]
+) -> Callable[..., LearnerRole]:
+    """What makes the learner of a program: ``learn(nets, ctx)`` of ``network(cfg, device)``. It reads its one other
+    port and writes ``params``."""
+
+    def make_learner(ctx: Context, params: ParamsWriter, **ports: Any) -> LearnerRole:
+        (reader,) = ports.values()
+        torch.manual_seed(ctx.seed)
+        device = cfg.learner_device()
+        return LearnerRole(ctx, learn(network(cfg, device).to(device), ctx), reader, params)
+
+    return make_learner
+
+
+def actors_and_learner(
+    name: str, cfg: SystemConfig, sent: Channel, network: Network, agent: Callable[..., Agent],
+    learn: Callable[[Any, Context], Learner], *, count: int = 1, lockstep: bool = False, memory: int = 0,
+    actor_role: str = "actor",
+) -> Program:  # fmt: skip
+    """Actors -> ``sent`` -> learner -> parameters -> actors, the topology of most systems.
+
+    count: items of ``sent`` in a batch; with ``lockstep``, actors wait for new parameters and a batch is one item of
+    each. memory: bytes that the learner holds beside its channels.
+    """
+    p = Program(name)
+    p.channel(sent)
+    params = p.channel(parameters("params", lambda: network(cfg)))
+    out: dict[str, Any] = {sent.name: sent.writer()}
+    into: dict[str, Any] = {sent.name: sent.reader(count, each=lockstep)}
+    p.role(
+        actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",
+        params=params.reader(lockstep=lockstep), **out,
+    )  # fmt: skip
+    p.role(
+        "learner", learner(cfg, network, learn), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        memory=memory, params=params.writer(), **into,
+    )  # fmt: skip
+    return p
