@@ -15,9 +15,9 @@ from shoal.nets.outputs import Outputs
 class Algorithm:
     """The learning rule of a system. A subclass writes ``loss``; the rest has defaults.
 
-    nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``).
-    frozen: networks that the loss asks but that no gradient changes (target networks).
-    scalars: numbers that change from step to step, such as an annealed clip.
+    nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``); of one without,
+    the outputs are None, and the loss calls it itself. frozen: networks that the loss asks but that no gradient
+    changes (target networks). scalars: numbers that change from step to step, such as an annealed clip.
     """
 
     frozen: tuple[nn.Module, ...] = ()
@@ -55,6 +55,10 @@ class Algorithm:
 def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensor | None, Update]:
     """Give every parameter of ``algorithm.nets`` its ``grad``. Returns the loss, all gradients as one vector if they
     lie so in memory, and the metrics."""
+    if not hasattr(algorithm.nets, "outputs"):  # a network that the loss asks itself
+        loss, update = algorithm.loss(None, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item(), None, update
     outputs: Outputs = algorithm.nets.outputs(batch.items)
     loss, update = algorithm.loss(outputs.values, batch)
     (gradient,) = torch.autograd.grad(loss, outputs.leaf)

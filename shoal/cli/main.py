@@ -237,7 +237,7 @@ def config(args: list[str]) -> int:
     table = Table(box=None, padding=(0, 2, 0, 0), title=None)
     for column in ("field", "value", "from", "meaning"):
         table.add_column(column, overflow="fold", no_wrap=column == "field")
-    for key, value in resolved.values().items():
+    for key, value in resolved.shown().items():
         origin = resolved.origins[key]
         style = "dim" if origin == "default" else "bold"
         table.add_row(key, escape(show(value)), f"[{style}]{escape(origin)}[/{style}]", escape(docs.get(key, "")))

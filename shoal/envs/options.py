@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.settings.ranges import Count, Fraction, Natural
 
@@ -13,7 +13,9 @@ RewardClip = Literal["none", "sign", "unit"]
 
 @dataclass(frozen=True, kw_only=True)
 class AtariOptions:
-    """The Atari protocol. Other environments ignore it."""
+    """The Atari protocol; other environments have none of these options."""
+
+    only_for: ClassVar[str] = "atari"
 
     frame_skip: Count = 4
     """Emulator frames that an action is repeated for; the last two are max-pooled (Mnih et al. 2015, Methods)."""
@@ -57,6 +59,3 @@ class EnvOptions(AtariOptions):
     def env_key(self) -> tuple[str, ...]:
         """Tells these options from others of an environment."""
         return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions))
-
-
-ATARI_OPTIONS = tuple(f.name for f in fields(AtariOptions))

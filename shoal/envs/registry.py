@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 from shoal.api import UsageError
+from shoal.settings.kinds import is_atari
 
 from . import pool, toy, wrappers
 from .options import Backend, EnvOptions
@@ -65,8 +66,7 @@ def find(env: str, options: EnvOptions) -> Found:
     if registered is None:
         return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.EnvPoolEnv(env, num, options))
     own_atari = registered.entry_point == "ale_py.env:AtariEnv"
-    prefix, suffix = PACKAGES["ale_py"]
-    return _choose(env, registered, options, own_atari and (env.startswith(prefix) or env.endswith(suffix)))
+    return _choose(env, registered, options, own_atari and is_atari(env))
 
 
 def _choose(env: str, registered: Any, options: EnvOptions, atari: bool) -> Found:

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import inspect
 import json
-import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -16,18 +15,12 @@ from typing import Any, cast
 
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
+from shoal.settings.kinds import env_kind
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-MUJOCO = {
-    "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
-    "InvertedPendulum", "InvertedDoublePendulum",
-}  # fmt: skip
-CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
-BOX2D = {"LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing"}
 
 
 @dataclass(frozen=True)
@@ -45,18 +38,10 @@ class Resolved:
         """Field name -> value, in declared order."""
         return {f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}
 
-
-def env_kind(env: str) -> str | None:
-    """The family of an environment id, under which systems file their presets."""
-    if env.startswith("ALE/"):
-        return "atari"
-    if env.startswith("toy:"):
-        return "toy"
-    base = re.sub(r"-v\d+$", "", env)
-    for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
-        if base in names:
-            return kind
-    return None
+    def shown(self) -> dict[str, Any]:
+        """``values`` without those that are for another kind of environment."""
+        only, kind = only_for(type(self.cfg)), env_kind(str(getattr(self.cfg, "env", "")))
+        return {name: value for name, value in self.values().items() if only.get(name, kind) == kind}
 
 
 # ---------------------------------------------------------------------------------------- layers
@@ -98,6 +83,7 @@ def resolve(
                 raise _with_place(unknown(where, key, list(values), name), origin)
             values[field] = expect(hints[field], value, _subject(field, origin))
             origins[field] = origin
+    _refuse_foreign(Config, values, defaults, origins)
     return Resolved(build(Config, values), origins, preset, why)
 
 
@@ -145,6 +131,25 @@ def default_values(Config: Any) -> dict[str, Any]:
         else:
             raise UsageError(f"field '{f.name}' of {Config.__name__} needs a default")
     return out
+
+
+def only_for(Config: Any) -> dict[str, str]:
+    """Field -> the kind of environment that it is for: those of a base class that says ``only_for``."""
+    bases = [cls for cls in Config.__mro__ if "only_for" in vars(cls)]
+    return {f.name: cls.only_for for cls in bases for f in dataclasses.fields(cls)}
+
+
+def _refuse_foreign(
+    Config: Any, values: Mapping[str, Any], defaults: Mapping[str, Any], origins: Mapping[str, str]
+) -> None:
+    """UsageError for a value given by the user that the environment would ignore; a preset may hold such."""
+    kind = env_kind(str(values.get("env", "")))
+    for field, wanted in only_for(Config).items():
+        given = not origins[field].startswith(("default", "preset"))
+        if given and kind != wanted and values[field] != defaults[field]:
+            raise UsageError(
+                f"{_subject(field, origins[field])} is an option of {wanted} environments, and {values['env']} is none"
+            )
 
 
 def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str) -> tuple[str, str]:
@@ -230,7 +235,7 @@ def to_toml(resolved: Resolved, system: str) -> str:
     """A file that gives the same configuration again."""
     docs = field_docs(type(resolved.cfg))
     lines = [f"system = {json.dumps(system)}", f"preset = {json.dumps(resolved.preset)}", ""]
-    for key, value in resolved.values().items():
+    for key, value in resolved.shown().items():
         lines += [f"# {docs[key]}"] if key in docs else []
         lines.append(f"{key} = {_toml(value)}  # {resolved.origins[key]}")
     return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ class SystemConfig(EnvOptions):
     actors: Natural = 0
     """Actor processes; 0: one per core."""
     envs: Count = 16
-    """Environments of each actor."""
+    """Environments per actor."""
     unroll: Count = 32
     """Agent steps that an actor takes between two messages."""
     steps: Count = 1_000_000

@@ -11,8 +11,9 @@ import pytest
 
 from shoal import systems
 from shoal.api import UsageError
-from shoal.settings.config import default_values, env_kind, field_docs, read_file, resolve, to_toml
+from shoal.settings.config import default_values, field_docs, read_file, resolve, to_toml
 from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged
+from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Count, Positive
 
 
@@ -36,11 +37,24 @@ def test_later_layers_win_and_say_so(system: Any, tmp_path: Path) -> None:
     "env, kind",
     [
         ("ALE/Breakout-v5", "atari"), ("HalfCheetah-v5", "mujoco"), ("InvertedPendulum-v5", "mujoco"),
+        ("PongNoFrameskip-v4", "atari"),
         ("Pendulum-v1", "classic"), ("LunarLander-v3", "box2d"), ("toy:chain", "toy"), ("MiniGrid-Empty-5x5-v0", None),
     ],
 )  # fmt: skip
 def test_kind_of_environment(env: str, kind: str | None) -> None:
     assert env_kind(env) == kind
+
+
+def test_options_of_atari_are_for_atari(system: Any, tmp_path: Path) -> None:
+    """Refused where they would be ignored, not shown there, and taken from files that hold their defaults."""
+    given = {"frame_skip": 2, "env": "CartPole-v1"}
+    with pytest.raises(UsageError, match="--frame-skip is an option of atari environments, and CartPole-v1 is none"):
+        resolve(system, overrides=given)
+    atari = resolve(system, overrides={**given, "env": "PongNoFrameskip-v4"})
+    assert atari.cfg.frame_skip == 2 and atari.shown()["frame_skip"] == 2 and atari.preset == "atari"
+    (tmp_path / "x.toml").write_text("frame_skip = 4\n")
+    plain = resolve(system, file=tmp_path / "x.toml", overrides={"env": "CartPole-v1"})
+    assert "frame_skip" not in plain.shown() and "frame_skip" not in to_toml(plain, "fake")
 
 
 def test_automatic_preset_can_be_turned_off(system: Any) -> None:

@@ -13,28 +13,24 @@ from safetensors.torch import load_file
 from torch import nn
 
 import shoal
-from shoal.algos.sgd import MAX_SKIPPED, SGDLearner
-from shoal.api import Batch, Diverged, Learner, RoleFailed, ShoalError, Tensors, Update
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.gradient_step import MAX_SKIPPED
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Batch, Diverged, Learner, RoleFailed, ShoalError, Update
 from shoal.systems import recurrent_ppo
 
 
-class Line:
+class Line(Algorithm):
     """Fits y = w x. A batch may spoil the loss (its gradient stays finite) or the gradient."""
 
     def __init__(self) -> None:
-        self.nets = nn.Linear(1, 1, bias=False)
+        super().__init__(nn.Linear(1, 1, bias=False))
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, Update]:
+    def loss(self, outputs: None, batch: Batch) -> tuple[torch.Tensor, Update]:
         items = batch.items
         error = (self.nets(items["x"]) - items["x"]).square().mean()
         loss = error * items.get("factor", torch.tensor(1.0)) + items.get("spoil", torch.tensor(0.0))
         return loss, Update({"own": error.detach()}, torch.full((2,), math.nan))
-
-    def after_step(self, step: int) -> None:
-        pass
-
-    def actor_params(self) -> Tensors:
-        return dict(self.nets.state_dict())
 
 
 GOOD = Batch({"x": torch.ones(2, 1)})
@@ -81,7 +77,7 @@ def test_ppo_outlives_a_bad_batch() -> None:
     cfg = recurrent_ppo.Config(envs=2, unroll=4, epochs=4, minibatches=4, normalise_obs=True, normalise_reward=True)
     nets = recurrent_ppo.network(cfg)
     learner = recurrent_ppo.PPOLearner(cfg, nets, cfg.steps, seed=0)
-    spec = recurrent_ppo.rollout_spec(cfg)
+    spec = recurrent_ppo.program(cfg).channels["rollouts"].spec
     items = {k: torch.zeros(f.shape, dtype=getattr(torch, f.dtype)) for k, f in spec.items()}
     items["valid"].fill_(True)
     items["obs"].normal_()

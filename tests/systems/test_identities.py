@@ -9,6 +9,8 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 
 from shoal import ops
 from shoal.algos.actor_critic import observations, start_state
+from shoal.algos.algorithm import differentiate
+from shoal.api import Channel
 from shoal.systems import dqn, impala, load, recurrent_ppo
 
 
@@ -46,8 +48,7 @@ def test_impala_without_lag_is_n_step_actor_critic():
         items = batch.items
         nets = impala.network(cfg)
         nets.load_state_dict(params)
-        got, _ = impala.VTraceLoss(cfg, nets).loss(batch)
-        got.backward()
+        differentiate(impala.VTrace(cfg, nets), batch)
         grads = [p.grad.clone() for p in nets.parameters()]
         nets.zero_grad()
         advantage_actor_critic(cfg, nets, items).backward()
@@ -165,7 +166,7 @@ def test_impala_under_lag_is_corrected():
     """With parameters three versions old the importance weights leave 1: the identity tests above can fail."""
     cfg = config("impala", env="CartPole-v1", learning_rate=3e-2)
     program = impala.program(cfg)
-    program.channels["params"] = lagged = impala.Channel("params", "params", program.channels["params"].spec, lag=3)
+    program.channels["params"] = lagged = Channel("params", "params", program.channels["params"].spec, lag=3)
     from dataclasses import replace
 
     program.roles = [

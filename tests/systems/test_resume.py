@@ -19,7 +19,9 @@ import pytest
 import torch
 
 import shoal
+from shoal.api import Context
 from shoal.cli import main as cli
+from shoal.metering.recorder import Recorder
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, part
 from shoal.records.metric_files import read_curve
@@ -165,7 +167,7 @@ def test_exploration_goes_on_where_earlier_lives_stopped() -> None:
     from shoal.systems import dqn
 
     cfg = dqn.Config(env="CartPole-v1", epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=1_000)
-    agent = dqn.agent(cfg, taken=600)
+    agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 1, 0, Recorder(), counts={"actions": 600}))
     assert agent.epsilon(agent.steps) == pytest.approx(0.4)
 
 

@@ -73,7 +73,8 @@ def test_a_resumed_memory_draws_the_same() -> None:
 def test_impala_says_what_its_memory_takes_and_refuses_one_below_a_gradient_step() -> None:
     impala = load("impala")
     config = impala.Config(env="CartPole-v1", envs=4, replay=100)
-    item = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for f in impala.trajectory_spec(config).values())
+    spec = impala.program(config).channels["trajectories"].spec
+    item = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for f in spec.values())
     assert impala.program(config).memory()["learner"] == 100 * item // 4
     with pytest.raises(UsageError, match=r"replay \(3 trajectories\)"):
         impala.program(impala.Config(env="CartPole-v1", envs=4, replay=3))
@@ -103,6 +104,6 @@ def test_frames_kept_once_give_the_stacks_back(life_loss: bool) -> None:
     assert began >= 12
     assert replay.kept["obs"].shape == (4 + 5, 6, 84, 84)
     config = impala.Config(env="ALE/Breakout-v5", envs=4, unroll=5, replay=8)
-    spec = impala.trajectory_spec(config)
+    spec = impala.program(config).channels["trajectories"].spec
     rest = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for name, f in spec.items() if name != "obs") // 4
     assert impala.program(config).memory()["learner"] == 8 * (rest + 9 * 84 * 84)

@@ -1,0 +1,30 @@
+"""Kinds of environments: under which systems file their presets, and which options are for which."""
+
+from __future__ import annotations
+
+import re
+
+MUJOCO = {
+    "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
+    "InvertedPendulum", "InvertedDoublePendulum",
+}  # fmt: skip
+CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
+BOX2D = {"LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing"}
+
+
+def is_atari(env: str) -> bool:
+    """Whether an id names a game of the Arcade Learning Environment."""
+    return env.startswith("ALE/") or re.search(r"NoFrameskip-v\d+$", env) is not None
+
+
+def env_kind(env: str) -> str | None:
+    """The kind of an environment id; None: unknown."""
+    if is_atari(env):
+        return "atari"
+    if env.startswith("toy:"):
+        return "toy"
+    base = re.sub(r"-v\d+$", "", env)
+    for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
+        if base in names:
+            return kind
+    return None
