@@ -110,11 +110,16 @@ class EnvSpec:
     why: str = ""  # why ``--backend auto`` chose this backend
 
 
+NO_NUMBERS: Mapping[str, float] = {}
+
+
 class Episode(NamedTuple):
-    """A finished episode of the true game: raw (unclipped) return, length in agent steps."""
+    """A finished episode of the true game: raw (unclipped) return, length in agent steps, and the numbers that the
+    environment told in its last ``info``."""
 
     ret: float
     length: int
+    info: Mapping[str, float] = NO_NUMBERS
 
 
 class EnvStep(NamedTuple):
@@ -282,7 +287,7 @@ class Metrics(Protocol):
     def count(self, name: str, n: int = 1) -> None: ...
     def record(self, name: str, value: float) -> None: ...
     def tally(self, name: str, values: Iterable[int]) -> None: ...
-    def episode(self, ret: float, length: int) -> None: ...
+    def episode(self, ret: float, length: int, info: Mapping[str, float] = NO_NUMBERS) -> None: ...
     def phase(self, name: str) -> AbstractContextManager[None]: ...
     def enter(self, phase: str) -> str: ...
 

@@ -40,6 +40,8 @@ def evaluate(args: list[str]) -> int:
         f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
         f"interquartile mean {iqm(returns):.4g} over {len(returns)} episodes"
     )
+    if returns.info:
+        print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
     return 0
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from shoal.api import Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
+from shoal.api import NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
 
+from .infos import episode_numbers
 from .spaces import ActionCodec, ObservationCodec
 
-# Episode(*pair) without a Python frame: with 1,024 small environments some fifty episodes end in each step
-_episode: Callable[[tuple[float, int]], Episode] = partial(tuple.__new__, Episode)
+# Episode(*triple) without a Python frame: with 1,024 small environments some fifty episodes end in each step
+_episode: Callable[[tuple[float, int, Mapping[str, float]]], Episode] = partial(tuple.__new__, Episode)
 
 
 def sub_seeds(seed: int, num: int) -> list[int]:
@@ -33,6 +35,8 @@ class VectorBatch:
     * DISABLED resets the ended rows itself, and is ``same_step`` to the outside.
 
     The observation returned by a row that is not ``valid`` is the first of an episode.
+
+    tells: the numbers of ``info`` at an episode's end are in its ``Episode``.
     """
 
     def __init__(
@@ -44,11 +48,12 @@ class VectorBatch:
         mode: AutoresetMode,
         seeds: str = "int",
         check: bool = True,
+        tells: bool = True,
     ):
         self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
         self.info: dict[str, Any] = {}
         self._observation, self._action, self._mode = observation, action, mode
-        self._seeds, self._check, self._seed = seeds, check, 0
+        self._seeds, self._check, self._seed, self._tells = seeds, check, 0, tells
         self._wanted = [
             (name, (self.num_envs, *leaf.shape), np.dtype(leaf.dtype), leaf.dtype == "float32")
             for name, leaf in observation.observations.items()
@@ -80,6 +85,7 @@ class VectorBatch:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._told(action)}): {error}"
             ) from error
+        info = self.info  # of this step, whatever resets tell
         obs = self._observation(raw)
         reward = np.asarray(reward, np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
@@ -105,7 +111,11 @@ class VectorBatch:
         self._length += 1
         rows = ended.nonzero()[0]
         if rows.size:
-            episodes = list(map(_episode, zip(self._return[rows].tolist(), self._length[rows].tolist(), strict=True)))
+            told: Iterable[Mapping[str, float]] = repeat(NO_NUMBERS)
+            if info and self._tells:
+                told = episode_numbers(info, rows)
+            ends = zip(self._return[rows].tolist(), self._length[rows].tolist(), told, strict=False)
+            episodes = list(map(_episode, ends))
             self._return[rows] = 0
             self._length[rows] = start
         else:

@@ -11,6 +11,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Observation
 
+from .infos import numbers
 from .options import RewardClip
 
 
@@ -32,7 +33,8 @@ class DropText(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Named(gym.Wrapper[Any, Any, Any, Any]):
-    """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step.
+    """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step,
+    but for the numbers at an episode's end.
 
     check: also for an observation that is not of its space (a float64 for a float32 is well).
     """
@@ -61,7 +63,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
-            obs, reward, terminated, truncated, _ = self.env.step(action)
+            obs, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in step (index {self._index}, "
@@ -73,7 +75,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
                 f"environment {self._id!r} returned {wrong} (index {self._index}, "
                 f"action {np.asarray(action).tolist()}, seed {self._last_seed})"
             )
-        return obs, reward, terminated, truncated, {}
+        return obs, reward, terminated, truncated, numbers(info) if terminated or truncated else {}
 
 
 def misfit(space: gs.Space[Any], obs: Any, name: str = "obs") -> str:

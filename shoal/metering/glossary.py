@@ -23,6 +23,13 @@ TRAINING = (
     Entry("episodes", "episodes", "actor", "finished so far"),
     Entry("episode_return", "reward", "actor", "mean raw (unclipped) return of the last 100 episodes"),
     Entry("episode_length", "agent steps", "actor", "mean length of these"),
+    Entry(
+        "NAME",
+        "",
+        "actor",
+        "mean over the last 100 episodes of a number `NAME` that the environment put into the "
+        "`info` of an episode's last step, such as `success`; `info/NAME` where a metric of this page has that name",
+    ),
 )
 LEARNING = (
     Entry("policy_lag_p50", "updates", "learner; actor (dqn, apex-dqn)", "median of how much older than the learner's "
@@ -54,6 +61,7 @@ LEARNING = (
     Entry("minibatches", "gradient steps", "learner (recurrent-ppo)", "in this update; fewer after an early stop by "
           "`target_kl`"),
     Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
+    Entry("evaluation_NAME", "", "evaluator", "mean over the episodes of an evaluation of the number `NAME` in `info`"),
 )  # fmt: skip
 PERFORMANCE = (
     Entry("seconds", "s", "runtime", "of training; a resumed run goes on from where it was saved"),
@@ -116,6 +124,9 @@ SECTIONS: tuple[tuple[str, str, tuple[Entry, ...]], ...] = (
     ("episodes", "One row per finished episode.", EPISODES),
     ("Phases", _PHASES.strip(), PHASES),
 )
+
+
+NAMES = frozenset(entry.name for _, _, entries in SECTIONS for entry in entries)
 
 
 def page() -> str:

@@ -7,9 +7,11 @@ to its wall time. A phase inside another stops the outer one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
+
+from shoal.api import NO_NUMBERS
 
 OTHER = "other"  # what no role and no port has named
 START = "start"  # from the launch of the process to the first step
@@ -25,6 +27,7 @@ class Telemetry:
     tallies: dict[str, dict[int, int]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     episodes: list[tuple[float, int]] = field(default_factory=list)
+    infos: dict[str, list[float]] = field(default_factory=dict)  # what environments told at their ends
     spans: list[tuple[str, float, float]] = field(default_factory=list)  # of a SpanRecorder: phase, start, seconds
     seconds: float = 0.0
 
@@ -58,8 +61,10 @@ class Recorder:
         for value in values:
             seen[value] = seen.get(value, 0) + 1
 
-    def episode(self, ret: float, length: int) -> None:
+    def episode(self, ret: float, length: int, info: Mapping[str, float] = NO_NUMBERS) -> None:
         self._pending.episodes.append((ret, length))
+        for name, value in info.items():
+            self._pending.infos.setdefault(name, []).append(value)
 
     def enter(self, phase: str) -> str:
         """The time from now on is ``phase``; returns the phase before."""

@@ -10,7 +10,7 @@ import torch
 
 from shoal.api import Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, make
-from shoal.roles.evaluator import Episodes
+from shoal.roles.evaluator import Episodes, Returns
 
 
 class Policy:
@@ -41,8 +41,9 @@ class Policy:
         self._last_action = np.array(act.action)
         return self.codec.decode(self._last_action)
 
-    def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> list[float]:
-        """Raw returns of ``episodes`` whole episodes, played in up to ``envs`` environments together."""
+    def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> Returns:
+        """Raw returns of ``episodes`` whole episodes, played in up to ``envs`` environments together; ``.info`` of the
+        list holds the means of the numbers that the environment told at their ends (``success``)."""
         if episodes < 1:
             raise UsageError(f"expected at least 1 episode, found {episodes}")
         if envs < 1:

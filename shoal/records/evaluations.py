@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from shoal.api import Tensors
+from shoal.api import NO_NUMBERS, Tensors
 from shoal.records.run_dir import FORMAT, read_json
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
@@ -27,11 +28,21 @@ class Evaluations:
     def __init__(self, path: Path, channel: str = "params") -> None:
         self.path, self.channel = path, channel
 
-    def add(self, steps: int, version: int, returns: list[float], params: Tensors) -> None:
+    def add(
+        self,
+        steps: int,
+        version: int,
+        returns: list[float],
+        params: Tensors,
+        info: Mapping[str, float] = NO_NUMBERS,
+    ) -> None:
         """Append one evaluation; its parameters become the best unless earlier ones scored higher (of equals the
-        later ones are kept)."""
+        later ones are kept). ``info``: means of what the environment told, a column each."""
         mean, std = float(np.mean(returns)), float(np.std(returns))
-        self._append([steps, len(returns), *(f"{v:.8g}" for v in (mean, std, min(returns), max(returns)))])
+        scores = dict(mean=mean, std=std, min=min(returns), max=max(returns))
+        told = {name if name not in COLUMNS else f"info/{name}": value for name, value in info.items()}
+        shown = {name: f"{value:.8g}" for name, value in (scores | told).items()}
+        self._append({"steps": str(steps), "episodes": str(len(returns))} | shown)
         best = self.best()
         if best is None or mean >= best:
             self._keep(steps, version, mean, len(returns), params)
@@ -48,11 +59,17 @@ class Evaluations:
         with open(self.path / FILE, newline="", encoding="utf-8") as file:
             return max((int(row["steps"]) for row in csv.DictReader(file)), default=None)
 
-    def _append(self, row: list[object]) -> None:
-        with open(self.path / FILE, "a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+    def _append(self, row: Mapping[str, str]) -> None:
+        """In the columns of the first row; what a later one has beyond them is left out."""
+        path = self.path / FILE
+        columns = list(row)
+        if path.is_file() and path.stat().st_size:
+            with open(path, newline="", encoding="utf-8") as file:
+                columns = next(csv.reader(file))
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
             if file.tell() == 0:
-                writer.writerow(COLUMNS)
+                writer.writeheader()
             writer.writerow(row)
 
     def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
+from shoal.metering.glossary import NAMES
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
@@ -53,6 +54,8 @@ def training_row(snapshot: Snapshot) -> dict[str, Any]:
     }
     if snapshot.episodes:
         row |= {"episode_return": snapshot.episode_return, "episode_length": snapshot.episode_length}
+    taken = {*PERFORMANCE, *NAMES, *row, *snapshot.records}
+    row |= {f"info/{name}" if name in taken else name: value for name, value in snapshot.infos.items()}
     return row | snapshot.records
 
 

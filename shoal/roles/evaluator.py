@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, ParamsReader, Stateful, Tensors
+from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, Episode, ParamsReader, Stateful, Tensors
+
+
+class Returns(list[float]):
+    """Raw returns of episodes. ``info``: means of the numbers that the environment told at their ends (``success``)."""
+
+    def __init__(self, episodes: Sequence[Episode] = ()) -> None:
+        super().__init__(float(e.ret) for e in episodes)
+        told: dict[str, list[float]] = {}
+        for episode in episodes:
+            for name, value in episode.info.items():
+                told.setdefault(name, []).append(value)
+        self.info = {name: float(np.mean(values)) for name, values in told.items()}
 
 
 class Episodes:
     """``episodes`` whole episodes, one vector step at a time. Every environment plays a number of episodes fixed
     beforehand: taking the first that end would favour short ones.
 
-    returns: per environment, the raw return of each episode that counts; all of them once ``done``.
+    episodes: per environment, each episode that counts; all of them once ``done``.
     """
 
     def __init__(self, env: EnvBatch, agent: Agent, episodes: int, seed: int, greedy: bool = True) -> None:
         self.env, self.agent, self.greedy = env, agent, greedy
         num = env.num_envs
         self.quota = [episodes // num + (i < episodes % num) for i in range(num)]
-        self.returns: list[list[float]] = [[] for _ in range(num)]
+        self.episodes: list[list[Episode]] = [[] for _ in range(num)]
         self._obs, self._first = env.reset(seed), np.ones(num, bool)
         self._state = agent.initial_state(num)
 
     @property
     def done(self) -> bool:
-        return all(len(r) >= n for r, n in zip(self.returns, self.quota, strict=True))
+        return all(len(e) >= n for e, n in zip(self.episodes, self.quota, strict=True))
 
     def step(self) -> None:
         """Act once in every environment."""
@@ -40,26 +52,28 @@ class Episodes:
                 f"{self.env.spec.id} ended {len(rows)} episodes but reported {len(step.episodes)} returns"
             )
         for row, episode in zip(rows, step.episodes, strict=True):
-            if len(self.returns[row]) < self.quota[row]:
-                self.returns[row].append(float(episode.ret))
+            if len(self.episodes[row]) < self.quota[row]:
+                self.episodes[row].append(episode)
         self._first = ended if self.env.spec.autoreset == "same_step" else ~step.valid
         self._obs, self._state = step.obs, act.state
 
-    def play(self) -> list[float]:
+    def play(self) -> Returns:
         """Step until done; the raw returns."""
         while not self.done:
             self.step()
         return self.flat()
 
-    def flat(self) -> list[float]:
+    def flat(self) -> Returns:
         """The returns of all environments in one list."""
-        return [r for returns in self.returns for r in returns]
+        return Returns([e for episodes in self.episodes for e in episodes])
 
 
 class Results(Protocol):
     """Where evaluations go. ``add`` keeps the parameters if none scored higher."""
 
-    def add(self, steps: int, version: int, returns: list[float], params: Tensors) -> None: ...
+    def add(
+        self, steps: int, version: int, returns: list[float], params: Tensors, info: Mapping[str, float]
+    ) -> None: ...
 
 
 class Evaluator:
@@ -101,8 +115,10 @@ class Evaluator:
                 self._now.step()
         if self._now.done:
             returns, self._now = self._now.flat(), None
-            self.results.add(self._steps, self._version, returns, self._params)
+            self.results.add(self._steps, self._version, returns, self._params, returns.info)
             self.ctx.metrics.record("evaluation_return", float(np.mean(returns)))
+            for name, value in returns.info.items():
+                self.ctx.metrics.record(f"evaluation_{name}", value)
             self._next = max(self._after(self._steps), self._after(self.ctx.steps()) - self.every)
 
     def close(self) -> None:

@@ -62,4 +62,4 @@ def final_evaluation(system: Any, cfg: Any, how: Evaluation, run_dir: Path, repo
         return
     policy = Policy(system, cfg, params, report.updates, seed)
     returns = policy.evaluate(how.episodes, evaluation_seed(seed, report.steps), not how.sampled, how.episodes)
-    results.add(report.steps, report.updates, returns, params)
+    results.add(report.steps, report.updates, returns, params, returns.info)

@@ -144,6 +144,8 @@ class Progress:
             ("updates", f"{s.updates:,} ({updates_rate:,.1f}/s)"),
             ("return", shown),
         ]
+        if s.infos:
+            out.append(("episodes", ", ".join(f"{name} {number(value)}" for name, value in s.infos.items())))
         r = s.records
         if "policy_lag_max" in r:
             lag = (r["policy_lag_p50"], r["policy_lag_p95"], r["policy_lag_max"])

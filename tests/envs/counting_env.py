@@ -33,6 +33,11 @@ class Counting(gym.Env[Any, Any]):
         Counting.made += 1
         self.episode, self.t = -1, 0
 
+    def _info(self) -> dict[str, Any]:
+        """Three numbers, the second not of every environment, and what are none."""
+        some = {"odd": True} if self.index % 2 else {}
+        return {"length": self.t, **some, "third": 0.5, "text": "a", "many": np.zeros(2), "nan": np.nan, "in": {"x": 1}}
+
     def _obs(self) -> np.ndarray:
         return np.array([self.index, self.episode, self.t], np.float32)
 
@@ -40,13 +45,13 @@ class Counting(gym.Env[Any, Any]):
         if seed is not None:
             self.seed, self.episode = seed, -1
         self.episode, self.t = self.episode + 1, 0
-        return self._obs(), {"junk": 3}
+        return self._obs(), {"length": -1, "new": 1}  # never told of an episode
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         assert self.t < length(self.index, self.episode), "stepped after the end"
         self.t += 1
         end, term = self.t >= length(self.index, self.episode), terminates(self.index, self.episode)
-        return self._obs(), reward(self.index, self.episode, self.t), end and term, end and not term, {"junk": 3}
+        return self._obs(), reward(self.index, self.episode, self.t), end and term, end and not term, self._info()
 
 
 def next_step(num_envs: int) -> VectorEnv[Any, Any, Any]:
@@ -77,8 +82,8 @@ class Stacked(VectorEnv[Any, Any, Any]):
         return self.buffer, {}
 
     def step(self, actions: Any) -> Any:
-        self.buffer[:], r, te, tr, _ = self.inner.step(actions)
-        info = {}
+        self.buffer[:], r, te, tr, told = self.inner.step(actions)
+        info = dict(told)
         if (te | tr).any():
             info["final_obs"] = np.where((te | tr)[:, None], self.buffer, 77)
             self.buffer[:] = self.inner.reset(options={"reset_mask": te | tr})[0]

@@ -21,7 +21,8 @@ def factory(name: str) -> str:
 
 def episode(env: int, index: int) -> Episode:
     n = counting.length(env, index)
-    return Episode(sum(counting.reward(env, index, t) for t in range(1, n + 1)), n)
+    info = {"length": n, "third": 0.5} | ({"odd": 1.0} if env % 2 else {})
+    return Episode(sum(counting.reward(env, index, t) for t in range(1, n + 1)), n, info)
 
 
 class Oracle:
