@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "nets": {"ops", "fast"},
     "algos": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
-    "envs": {"settings"},
+    "envs": {"jit", "settings"},
     "replay": {"ops", "jit"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": set(),

@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from ._make import Codec, make, spec
 from .options import EnvOptions
+from .registry import held_out
 
-__all__ = ["Codec", "EnvOptions", "make", "spec"]
+__all__ = ["Codec", "EnvOptions", "held_out", "make", "spec"]

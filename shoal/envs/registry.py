@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -28,6 +29,25 @@ OWN: dict[str, Callable[..., Any]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
     "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
 }
+POINTGOAL = {  # name -> (sensor, layout)
+    f"pointgoal:{sensor}{suffix}": (sensor, suffix[1:] or "rooms")
+    for sensor in ("depth", "rgb", "blind")
+    for suffix in ("", "-room", "-maze")
+}
+
+
+def held_out(env: str) -> dict[str, Any]:
+    """Arguments of the constructor with which an environment plays what it keeps for evaluations; most keep nothing."""
+    return {"split": "validation"} if env in POINTGOAL else {}
+
+
+def _point_goal(sensor: str, layout: str, num_envs: int, **given: Any) -> Any:
+    from .pointgoal import PointGoal  # and with it numba
+
+    return PointGoal(num_envs, sensor, layout, **given)
+
+
+OWN |= {name: functools.partial(_point_goal, sensor, layout) for name, (sensor, layout) in POINTGOAL.items()}
 
 
 @dataclass(frozen=True)
@@ -50,8 +70,13 @@ def find(env: str, options: EnvOptions) -> Found:
         if options.max_episode_steps is not None:
             given["max_episode_steps"] = options.max_episode_steps
         _require(env, options, "gymnasium-vector")
-        return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=lambda num: make_own(num, **given))
-    if env.startswith("toy:"):
+
+        def own(num: int) -> Any:
+            with constructing(env):
+                return make_own(num, **given)
+
+        return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=own)
+    if env.startswith(("toy:", "pointgoal:")):
         raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, list(OWN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")

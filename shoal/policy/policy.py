@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from shoal.api import Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
-from shoal.envs import Codec, EnvOptions, make
+from shoal.envs import Codec, EnvOptions, held_out, make
 from shoal.roles.evaluator import Episodes, Returns
 
 
@@ -76,8 +76,10 @@ class Policy:
 
 
 def evaluation_options(cfg: Any) -> EnvOptions:
-    """The environment of an evaluation: as in training, but a lost life does not end an episode."""
-    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False))
+    """The environment of an evaluation: as in training, but a lost life does not end an episode, and scenes are those
+    kept for validation, where an environment has some."""
+    env_kwargs = {**held_out(cfg.env), **cfg.env_kwargs}
+    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False, env_kwargs=env_kwargs))
 
 
 def evaluation_envs(cfg: Any, num: int, seed: int) -> EnvBatch:
