@@ -21,8 +21,8 @@ def env_kind(env: str) -> str | None:
     """The kind of an environment id; None: unknown."""
     if is_atari(env):
         return "atari"
-    if env.startswith("toy:"):
-        return "toy"
+    if env.startswith(("toy:", "pointgoal:")):
+        return env.partition(":")[0]
     base = re.sub(r"-v\d+$", "", env)
     for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
         if base in names:

@@ -46,8 +46,12 @@ BOX2D: dict[str, Any] = dict(
     envs=16, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=1e-3, gamma=0.995, gae_lambda=0.97,
     entropy_cost=0.01, reward_scale=0.05, hidden=(128, 128),
 )  # fmt: skip
+POINTGOAL: dict[str, Any] = dict(
+    actors=2, envs=16, unroll=64, epochs=3, minibatches=4, steps=4_000_000, learning_rate=1e-3, entropy_cost=0.01,
+    normalise_obs=True, torso="impala-shallow", activation="relu", core="lstm", core_size=128,
+)  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D,
+    "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "pointgoal": POINTGOAL,
 }  # fmt: skip
 
 

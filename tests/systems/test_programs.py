@@ -29,6 +29,7 @@ from shoal.shm.arena import Arena
 from shoal.systems import SYSTEMS, load
 
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
+ENVS |= {"pointgoal": "pointgoal:depth"}
 DISCRETE_ONLY = {"dqn", "apex-dqn"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 
