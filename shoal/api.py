@@ -30,7 +30,6 @@ Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
 
 
-# ------------------------------------------------------------------------------------ plain data
 @dataclass(frozen=True)
 class Field:
     """Shape and dtype (a NumPy name) of one array of an item; ``axis``: along it a reader joins several items."""
@@ -204,7 +203,6 @@ class Learner(Protocol):
 
 class Role(Protocol):
     """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port.
-
     Optional: ``start()`` before the first step of a run (not when it is resumed), ``close()`` at the end, and the
     methods of ``Stateful``. A role with ``due() -> bool`` is not stepped while that is False.
     """
@@ -215,7 +213,6 @@ class Role(Protocol):
 @runtime_checkable
 class Stateful(Protocol):
     """What goes on exactly where it stopped: a role, an agent, an algorithm with more state than its networks.
-
     A state is nested dicts, lists and tuples of numbers, strings, None, arrays and tensors, and may share memory with
     its owner: it is written before the next step. A role is asked between two steps, or while the first port of a step
     blocks: until then the step must have changed nothing.
@@ -250,10 +247,16 @@ class ParamsReader(Protocol):
     def ready(self) -> bool: ...
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
         """The latest (version, parameters), a private copy; None if not newer. Before the first version, or
-        on a lockstep port while there is nothing newer than the last one read, it blocks."""
+        on a lockstep port that has read the latest as often as it may, it blocks."""
 
     def newest(self) -> int:
         """Number of the latest version; 0 before the first."""
+
+
+class Constant(Protocol):
+    arrays: Arrays  # one memory for all readers of a machine: do not write
+
+    def ready(self) -> bool: ...
 
 
 class Replay(Protocol):
@@ -270,9 +273,7 @@ class Replay(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
-class ReplaySpec(Protocol):
-    """Plain data that says how big a table is and builds it."""
-
+class ReplaySpec(Protocol):  # plain data that says how big a table is and builds it
     def nbytes(self, unroll: Spec, writers: int = 1) -> int: ...
     def items_per_insert(self, unroll: Spec) -> int: ...
     def build(self, unroll: Spec, writers: int, seed: int) -> Replay: ...
@@ -295,7 +296,6 @@ class Metrics(Protocol):
 @dataclass
 class Context:
     """What a replica knows of itself. ``seed`` is this life's alone: no other life of the run has it.
-
     counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
     on when it is restarted or the run resumed; exact: the runtime is deterministic and saves environments too.
     """
@@ -314,11 +314,9 @@ class Context:
     team: Callable[[int], Any] | None = None  # an algos.shares.Team of so many; None: the runtime has none
 
 
-# -------------------------------------------------------------------------------------- wiring
 @dataclass(frozen=True)
 class Ratio:
     """The only knob between actors and learner (Reverb's samples-per-insert), in items.
-
     Sampling waits for ``min_size`` items, and afterwards keeps
     ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` by holding back whichever
     side is ahead; ``slack`` is in samples. None: neither side ever waits for the other.
@@ -331,23 +329,25 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Channel:
-    """A typed connection. ``capacity`` counts items per writer (queue and replay input)."""
+    """A typed connection. ``capacity`` counts items per writer (queue and replay input). A ``constant`` is one item
+    that nobody writes: ``fill`` makes it, once, before any role is built, and all readers of a machine share it."""
 
     name: str
-    kind: Literal["queue", "replay", "params", "board"]
+    kind: Literal["queue", "replay", "params", "constant"]
     spec: Spec
     capacity: int = 2
     ratio: Ratio = Ratio()
     table: ReplaySpec | None = None  # replay only
     lag: int = 0  # params, serial runtime: readers see the version this many publications old
+    fill: Callable[[Arrays], None] | None = None  # constant only
 
     def writer(self) -> Port:
         return Port(self, "write")
 
-    def reader(self, count: int = 1, each: bool = False, lockstep: bool = False) -> Port:
+    def reader(self, count: int = 1, each: bool = False, lockstep: int = 0) -> Port:
         """A read end. queue: ``count`` items per ``get``, from any writer, or, with ``each``, one from every writer in
-        order. replay: ``count`` sampled items. params with ``lockstep``: ready only when newer than the last read."""
-        return Port(self, "read", count, each, lockstep)
+        order. replay: ``count`` sampled items. params with ``lockstep``: ready so many times for each version."""
+        return Port(self, "read", count, each, int(lockstep))
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ class Port:
     direction: Literal["read", "write"]
     count: int = 1
     each: bool = False
-    lockstep: bool = False
+    lockstep: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from shoal.program import Program
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.shm import futex, layout, ring, store
+from shoal.shm import futex, layout, ports, ring, store
 from shoal.shm.arena import Arena
 from shoal.shm.layout import LINE, STOP, Plan
 
@@ -43,6 +43,7 @@ class Supervisor:
         self._plan, self._launch, self._failures, self._grace = plan, launch, failures, grace
         self._observers = [*launch.observers, *([launch.display] if launch.display is not None else [])]
         self._arena = Arena(plan.total)
+        ports.fill(self._arena, plan)
         self._aggregator = Aggregator()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)

@@ -10,7 +10,8 @@ def text(program: Program) -> str:
     """A terminal picture: one row per channel, from its writers to its readers."""
     rows = []
     for channel in program.channels.values():
-        left = _box([role_line(role) for role, _ in program.ends(channel, "write")])
+        writers = [role_line(role) for role, _ in program.ends(channel, "write")]
+        left = _box(writers) if writers else []
         middle = _box([f"{channel.name} ({channel.kind})", *channel_lines(program, channel)])
         right = _box([role_line(role) + _after(port) for role, port in program.ends(channel, "read")])
         rows.append((left, middle, right))
@@ -22,8 +23,8 @@ def text(program: Program) -> str:
         for y in range(height):
             cells = [box[y] if y < len(box) else "" for box in row]
             cells[0], cells[1] = cells[0].rjust(widths[0]), cells[1].ljust(widths[1])
-            arrow = " ──▶ " if y == 1 else "     "
-            out.append(f"  {cells[0]}{arrow}{cells[1]}{arrow}{cells[2]}".rstrip())
+            arrows = [" ──▶ " if y == 1 and box else "     " for box in (row[0], row[2])]
+            out.append(f"  {cells[0]}{arrows[0]}{cells[1]}{arrows[1]}{cells[2]}".rstrip())
         out.append("")
     out.append("  role            replicas  device    threads  when it fails")
     for role in program.roles:
@@ -77,6 +78,8 @@ def field_lines(channel: Channel, most: int = 8) -> list[str]:
 def size_lines(program: Program, channel: Channel) -> list[str]:
     """How much a channel holds, and in how many bytes."""
     lines = []
+    if channel.kind == "constant":
+        return [f"{human_bytes(program.memory()[channel.name])} a machine"]
     if channel.kind != "params":
         writers, plural = program.writers(channel), "s" * (channel.capacity != 1)
         each = f" of each of {writers} writers" if writers > 1 else ""
@@ -115,7 +118,7 @@ def role_line(role: RoleSpec) -> str:
 def reads(port: Port) -> str:
     """How a port reads, where that is not simply the next item."""
     if port.lockstep:
-        return "waits for each version"
+        return "waits for each version" + (f", {port.lockstep} steps" if port.lockstep > 1 else "")
     if port.each:
         return "one of each writer"
     return f"{port.count} at a time" if port.count > 1 else ""

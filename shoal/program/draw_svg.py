@@ -17,7 +17,7 @@ FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 EDGE = "#7d8590"  # readable on white and on black
 COLOURS = {  # channel kind -> (fill, border): cards bring their own background, so that any page will do
     "role": ("#ffffff", "#30363d"), "queue": ("#ddf4ff", "#0969da"), "replay": ("#fff1d6", "#bc6c00"),
-    "params": ("#e3f7e6", "#1a7f37"), "board": ("#f3e8ff", "#8250df"),
+    "params": ("#e3f7e6", "#1a7f37"), "constant": ("#f3e8ff", "#8250df"),
 }  # fmt: skip
 
 

@@ -80,6 +80,9 @@ class Program:
     def _validate_channel(self, channel: Channel) -> None:
         where = f"{self.name}: channel '{channel.name}'"
         writers, readers = self.ends(channel, "write"), self.ends(channel, "read")
+        if channel.kind == "constant":
+            self._validate_constant(channel, bool(writers), bool(readers))
+            return
         if not writers or not readers:
             raise WiringError(f"{where} has no {'writer' if not writers else 'reader'}")
         if channel.capacity < 1:
@@ -98,6 +101,13 @@ class Program:
                     raise WiringError(
                         f"{where} holds {held} items for each reader, but role '{role.name}' reads {port.count}"
                     )
+
+    def _validate_constant(self, channel: Channel, written: bool, read: bool) -> None:
+        where = f"{self.name}: channel '{channel.name}'"
+        if channel.fill is None:
+            raise WiringError(f"{where} is a constant without a function that fills it")
+        if written or not read:
+            raise WiringError(f"{where} is a constant with {'a writer' if written else 'no reader'}")
 
     def _validate_replay(self, channel: Channel, reading: int) -> None:
         from shoal.replay.limiter import check
@@ -122,6 +132,8 @@ class Program:
             item = spec_nbytes(channel.spec)
             if channel.kind == "params":
                 out[channel.name] = 2 * item
+            elif channel.kind == "constant":
+                out[channel.name] = item
             else:
                 out[channel.name] = item * channel.capacity * max(1, self.writers(channel))
             if channel.table is not None:

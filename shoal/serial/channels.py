@@ -141,6 +141,18 @@ class ReplayReader:
         self.replay.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
 
 
+class SerialConstant:
+    """A constant, filled when it is built; it is its own read end."""
+
+    def __init__(self, channel: Channel):
+        assert channel.fill is not None
+        self.arrays: Arrays = {name: np.zeros(f.shape, f.dtype) for name, f in channel.spec.items()}
+        channel.fill(self.arrays)
+
+    def ready(self) -> bool:
+        return True
+
+
 class SerialParams:
     """Versioned parameters; keeps ``lag`` old versions so that staleness can be reproduced."""
 
@@ -169,21 +181,22 @@ class SerialParams:
 
 
 class SerialParamsReader:
-    """Read end of a params channel."""
+    """Read end of a params channel. ``reads``: how often it has read the version ``seen``."""
 
     def __init__(self, store: SerialParams, port: Port):
         self.store, self.port = store, port
-        self.seen = 0
+        self.seen = self.reads = 0
 
     def ready(self) -> bool:
         if not self.store.kept:
             return False
-        return not self.port.lockstep or self.store.kept[0][0] > self.seen
+        return not self.port.lockstep or self.store.kept[0][0] > self.seen or self.reads < self.port.lockstep
 
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
         if not self.ready():
             raise Deadlock(f"no new version on channel '{self.store.channel.name}'")
         version, params = self.store.kept[0]
+        self.reads = self.reads + 1 if version == self.seen else 1
         self.seen = version
         return None if version <= newer_than else (version, params)
 

@@ -10,7 +10,7 @@ from shoal.metering.aggregator import Aggregator
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
 from shoal.serial import generators
-from shoal.serial.channels import SerialParams, SerialParamsReader, SerialReplay
+from shoal.serial.channels import SerialConstant, SerialParams, SerialParamsReader, SerialReplay
 from shoal.serial.instance import Instance, Replica
 
 log = logging.getLogger("shoal.runtime")
@@ -39,7 +39,9 @@ def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> dict[s
         }
     }
     for replica in instance.replicas:
-        state: dict[str, Any] = {"seen": {key: reader.seen for key, reader in _readers(replica).items()}}
+        state: dict[str, Any] = {
+            "seen": {key: (reader.seen, reader.reads) for key, reader in _readers(replica).items()}
+        }
         if isinstance(replica.role, Stateful):
             state["role"] = replica.role.state_dict()
         out[part("role", replica.name, replica.index)] = state
@@ -47,6 +49,8 @@ def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> dict[s
         if isinstance(channel, SerialParams):
             if channel.kept:
                 out[part("params", name)] = channel.state_dict()
+        elif isinstance(channel, SerialConstant):
+            continue  # it is filled again
         elif not (isinstance(channel, SerialReplay) and saving.leaves_out(channel.channel, channel.writers)):
             out[part("channel", name)] = channel.state_dict()
     return out
@@ -65,7 +69,7 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
         saved = source.read(name)
         with source.fitting(name):
             for key, reader in _readers(replica).items():
-                reader.seen = saved["seen"][key]
+                reader.seen, reader.reads = saved["seen"][key]
         if "role" not in saved:
             log.warning("%s[%d] has no state_dict: it starts anew", replica.name, replica.index)
             continue
@@ -74,7 +78,7 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
             replica.role.load_state_dict(saved["role"])
     for channel_name, channel in instance.channels.items():
         name = part("params" if isinstance(channel, SerialParams) else "channel", channel_name)
-        if source.has(name):
+        if not isinstance(channel, SerialConstant) and source.has(name):
             with source.fitting(name):
                 channel.load_state_dict(source.read(name))
     generators.restore(state["random"])

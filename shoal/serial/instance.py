@@ -14,6 +14,7 @@ from shoal.serial import generators
 from shoal.serial.channels import (
     QueueReader,
     ReplayReader,
+    SerialConstant,
     SerialParams,
     SerialParamsReader,
     SerialQueue,
@@ -21,8 +22,8 @@ from shoal.serial.channels import (
     SerialWriter,
 )
 
-Shared = SerialQueue | SerialReplay | SerialParams  # what stands between the ends of a channel
-End = SerialWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader
+Shared = SerialQueue | SerialReplay | SerialParams | SerialConstant  # what stands between the ends of a channel
+End = SerialWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader | SerialConstant
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Instance:
             return SerialQueue(channel, program.writers(channel))
         if channel.kind == "replay":
             return SerialReplay(channel, program.writers(channel), table_seed(seed, name, 0))
-        return SerialParams(channel)
+        return SerialConstant(channel) if channel.kind == "constant" else SerialParams(channel)
 
     def _replica(self, role: RoleSpec, index: int) -> Replica:
         launch, recorder = self._launch, self.recorders[role.name]
@@ -95,6 +96,8 @@ class Instance:
     def _end(self, role: RoleSpec, key: str, recorder: Recorder) -> End:
         port = role.ports[key]
         channel = self.channels[port.channel.name]
+        if isinstance(channel, SerialConstant):
+            return channel
         if isinstance(channel, SerialParams):
             return channel if port.direction == "write" else SerialParamsReader(channel, port)
         if port.direction == "write":

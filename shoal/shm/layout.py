@@ -81,6 +81,16 @@ class StoreLayout:
     fields: tuple[FieldLayout, ...]
 
 
+@dataclass(frozen=True)
+class ConstantLayout:
+    """One item that is filled before the roles start, and then only read."""
+
+    channel: api.Channel
+    start: int
+    nbytes: int
+    fields: tuple[FieldLayout, ...]
+
+
 @dataclass
 class Plan:
     """The whole arena. ``ends`` gives the first channel-wide index of a role's port; replica i has that + i."""
@@ -88,6 +98,7 @@ class Plan:
     total: int = 0
     rings: dict[str, RingLayout] = field(default_factory=dict)
     stores: dict[str, StoreLayout] = field(default_factory=dict)
+    constants: dict[str, ConstantLayout] = field(default_factory=dict)
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
     # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what it has COUNTED
     status: dict[str, int] = field(default_factory=dict)
@@ -166,6 +177,9 @@ def plan(program: Program) -> Plan:
             out.stores[channel.name] = StoreLayout(
                 channel, readers, out.take(2 * ALIGN), out.take(readers * ALIGN), out.take(2 * size), size, fields
             )
+        elif channel.kind == "constant":
+            fields, size = _fields(channel.spec, 0)
+            out.constants[channel.name] = ConstantLayout(channel, out.take(size), size, fields)
         elif channel.kind in ("queue", "replay"):
             _check_ring(channel, writers, readers)
             out.rings[channel.name] = _ring(out, channel, writers, readers, _takes_each(program, channel))
@@ -219,6 +233,8 @@ def needed(plan: Plan) -> dict[str, int]:
             out[name] += ring.channel.table.nbytes(ring.channel.spec, ring.writers)
     for name, store in plan.stores.items():
         out[name] = 2 * store.stride
+    for name, constant in plan.constants.items():
+        out[name] = constant.nbytes
     for name, nbytes in plan.own.items():  # a role may be called like a channel
         out[name] = out.get(name, 0) + nbytes
     return out

@@ -11,7 +11,8 @@ import torch
 from shoal import api
 from shoal.metering.recorder import Recorder
 from shoal.runtime.seeds import table_seed
-from shoal.shm.layout import Plan
+from shoal.shm.arena import Arena
+from shoal.shm.layout import ConstantLayout, Plan
 from shoal.shm.ring import Consumer, Producer
 from shoal.shm.session import Session
 from shoal.shm.store import StoreReader, StoreWriter
@@ -208,6 +209,23 @@ class ReplayReader:
                 consumer.release(ring)
 
 
+class ConstantReader:
+    """The arrays of a constant, in the arena itself."""
+
+    def __init__(self, arena: Arena, layout: ConstantLayout) -> None:
+        self.arrays: api.Arrays = {f.name: arena.field(layout.start, f) for f in layout.fields}
+
+    def ready(self) -> bool:
+        return True
+
+
+def fill(arena: Arena, plan: Plan) -> None:
+    """Make every constant of a program, before its roles start."""
+    for layout in plan.constants.values():
+        assert layout.channel.fill is not None  # checked by the program
+        layout.channel.fill(ConstantReader(arena, layout).arrays)
+
+
 def build(session: Session, plan: Plan, role: api.RoleSpec, index: int, generation: int, seed: int) -> dict[str, Any]:
     """The ports of one replica, by keyword; ``seed`` is the run's."""
     out: dict[str, Any] = {}
@@ -227,6 +245,8 @@ def _deliver(readers: list[StoreReader]) -> None:
 
 def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: int, seed: int) -> Any:
     channel = port.channel
+    if channel.kind == "constant":
+        return ConstantReader(session.arena, plan.constants[channel.name])
     if channel.kind == "params":
         store = plan.stores[channel.name]
         return (

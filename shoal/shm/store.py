@@ -105,11 +105,11 @@ class StoreReader:
     """A read end (an ``api.ParamsReader``).
 
     ``latest`` fills the same private tensors each time: load or clone them before the next call.
-    With ``lockstep`` the replica that takes over from a killed one goes on where that one stopped:
-    it reads the same version again unless an item made with it was already delivered.
+    With ``lockstep`` the replica that takes over from a killed one goes on where that one stopped: it reads the same
+    version again unless the last item to be made with it was already delivered.
     """
 
-    def __init__(self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: bool = False) -> None:
+    def __init__(self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: int = 0) -> None:
         arena = session.arena
         self._session, self._words = session, arena.words
         self._at, self._address = layout.control // 8, arena.base + layout.control
@@ -119,20 +119,25 @@ class StoreReader:
         self._tensors = _tensors(torch.from_numpy(self._flat), layout)
         self._lockstep = lockstep
         self._read: int = self._words[self._delivered_at] if lockstep else 0
+        self._times = self._items = lockstep  # how often it was read, and how many items were made with it
         self._phase = f"wait:{layout.channel.name}"
 
     def ready(self) -> bool:
         latest: int = self._words[self._at]
-        return latest > self._read if self._lockstep else latest > 0
+        return latest > self._read or 0 < self._times < self._lockstep if self._lockstep else latest > 0
 
     def latest(self, newer_than: int = -1) -> tuple[int, api.Tensors] | None:
         """The latest (version, parameters), or None if it is not newer than ``newer_than``."""
         if not self.ready():
             self._wait()
         self._session.fresh = False
+        if self._words[self._at] == self._read and self._lockstep:
+            self._times += 1
         if self._words[self._at] <= newer_than:
             return None
-        self._read = self._copy()
+        before, self._read = self._read, self._copy()
+        if self._read != before:
+            self._times, self._items = 1, 0
         return self._read, self._tensors
 
     def newest(self) -> int:
@@ -141,7 +146,9 @@ class StoreReader:
 
     def delivered(self) -> None:
         """An item made with the version last read is out."""
-        self._words[self._delivered_at] = self._read
+        self._items += 1
+        if self._items >= self._lockstep:
+            self._words[self._delivered_at] = self._read
 
     def _copy(self) -> int:
         words, at = self._words, self._at

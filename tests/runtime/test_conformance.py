@@ -357,7 +357,7 @@ def logged(writers: int, **reader: Any) -> Program:
     log = p.channel(Channel("log", "params", {"seen": Field((60,), "int64"), "seed": Field((), "int64")}))
     p.role("source", Numbers, replicas=writers, out=items.writer())
     p.role("log", Log, inp=items.reader(**reader), log=log.writer())
-    p.role("audience", Audience, log=log.reader(lockstep=True))
+    p.role("audience", Audience, log=log.reader(lockstep=1))
     return p
 
 
