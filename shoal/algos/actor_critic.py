@@ -169,7 +169,7 @@ class ActorCriticAgent:
     """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
     ``value`` [E] beside each action, as far as ``extras`` names them."""
 
-    def __init__(self, nets: ActorCritic, seed: int, extras: Sequence[str] = ()) -> None:
+    def __init__(self, nets: Any, seed: int, extras: Sequence[str] = ()) -> None:  # ActorCritic, or with its ``step``
         self.nets = inferring(nets)
         self._live = LiveTensors(nets)
         self.extras = extras

@@ -11,24 +11,28 @@ from torch import Tensor, nn
 class RunningNorm(nn.Module):
     """``forward`` normalises with frozen statistics; only ``update`` and ``merge`` change them.
 
-    So a rollout and the training on it see the same numbers: update between iterations.
+    So a rollout and the training on it see the same numbers: update between iterations. ``floor``: the least variance
+    that is divided by.
     """
 
     mean: Tensor
     var: Tensor
     count: Tensor
 
-    def __init__(self, shape: Sequence[int] = (), clip: float = 10.0, epsilon: float = 1e-8):
+    def __init__(self, shape: Sequence[int] = (), clip: float = 10.0, epsilon: float = 1e-8, floor: float = 0.0):
         super().__init__()
-        self.shape, self.clip, self.epsilon = tuple(shape), clip, epsilon
+        self.shape, self.clip, self.epsilon, self.floor = tuple(shape), clip, epsilon, floor
         self.register_buffer("mean", torch.zeros(self.shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(self.shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., *shape] -> float32 of the same shape, within +-clip; the identity before any update."""
-        scale = (self.var + self.epsilon).rsqrt()
-        return ((x - self.mean) * scale).clamp(-self.clip, self.clip).float()
+        return ((x - self.mean) * self.scale()).clamp(-self.clip, self.clip).float()
+
+    def scale(self) -> Tensor:
+        """What deviations from the mean are multiplied by."""
+        return (self.var.clamp(min=self.floor) + self.epsilon).rsqrt()
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:

@@ -1,6 +1,7 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
 from shoal.ops.dpg import dpg_loss
+from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
 from shoal.ops.mixture import (
     categorical_mean,
     mixture_cross_entropy,
@@ -40,15 +41,18 @@ __all__ = [
     "Adam",
     "RMSProp",
     "VTrace",
+    "ars_weights",
     "categorical_cross_entropy",
     "categorical_kl",
     "categorical_mean",
     "categorical_projection",
+    "centred_ranks",
     "discrete_ppo_loss",
     "double_q_target",
     "dpg_loss",
     "dueling",
     "epsilon_ladder",
+    "es_weights",
     "factorised_noise",
     "gae",
     "huber",
@@ -73,4 +77,5 @@ __all__ = [
     "td_error",
     "td_loss",
     "vtrace",
+    "weighted_noise",
 ]

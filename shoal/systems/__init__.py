@@ -20,6 +20,7 @@ SYSTEMS: dict[str, str] = {
     "apex-dqn": "shoal.systems.apex_dqn",
     "impala": "shoal.systems.impala",
     "recurrent-ppo": "shoal.systems.recurrent_ppo",
+    "es": "shoal.systems.es",
 }
 
 

@@ -1,0 +1,80 @@
+"""Virtual batch normalisation: every layer is normalised by the statistics of one batch that was fixed at the start."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from shoal.api import UsageError
+from shoal.nets.encoder import Encoder
+from shoal.nets.torsos import ImageTorso
+
+
+class VirtualBatchNorm(nn.Module):
+    """Normalises each of ``features`` channels (axis 1) by ``mean`` and ``var``, which are those of a reference batch
+    and are set by ``refer``; then a learned scale and shift.
+
+    Salimans et al. 2016, section 3.5; in evolution strategies (Salimans et al. 2017, section 2.2) it keeps small
+    perturbations of the weights from leaving the actions as they were.
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, features: int, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("var", torch.ones(features))
+        self.epsilon, self.refers = epsilon, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [N, features, ...] -> the same shape."""
+        if self.refers:
+            axes = [axis for axis in range(x.ndim) if axis != 1]
+            var, mean = torch.var_mean(x.float(), axes, correction=0)
+            self.mean.copy_(mean)
+            self.var.copy_(var)
+        scale = self.weight * (self.var + self.epsilon).rsqrt()
+        shape = (1, -1, *(1,) * (x.ndim - 2))
+        return x * scale.view(shape) + (self.bias - self.mean * scale).view(shape)
+
+
+def normalise_virtually(encoder: Encoder) -> Encoder:
+    """Put a VirtualBatchNorm after every convolution and the fully connected layer of the image torsos, in place."""
+    for torso in encoder.images.values():
+        if not isinstance(torso, ImageTorso) or not isinstance(torso.convs, nn.Sequential):
+            raise UsageError("virtual batch normalisation needs a torso of plain layers")
+        if not all(isinstance(layer, (nn.Conv2d, nn.ReLU)) for layer in torso.convs):
+            raise UsageError("virtual batch normalisation is for the torsos nature and impala-shallow, not impala-deep")
+        torso.convs = _with_norms(torso.convs)
+        torso.fc = _with_norms(cast(nn.Sequential, torso.fc))
+    return encoder
+
+
+def _with_norms(layers: nn.Sequential) -> nn.Sequential:
+    out: list[nn.Module] = []
+    for layer in layers:
+        out.append(layer)
+        if isinstance(layer, nn.Conv2d):
+            out.append(VirtualBatchNorm(layer.out_channels))
+        elif isinstance(layer, nn.Linear):
+            out.append(VirtualBatchNorm(layer.out_features))
+    return nn.Sequential(*out)
+
+
+@torch.no_grad()
+def refer(net: nn.Module, encoder: Encoder, reference: dict[str, Tensor]) -> None:
+    """Set the statistics of every VirtualBatchNorm inside ``net`` to those of the observations ``reference``
+    [N, ...], as the network's present weights see them."""
+    norms = [layer for layer in net.modules() if isinstance(layer, VirtualBatchNorm)]
+    for norm in norms:
+        norm.refers = True
+    try:
+        encoder(reference)
+    finally:
+        for norm in norms:
+            norm.refers = False

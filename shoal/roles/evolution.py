@@ -1,0 +1,262 @@
+"""The roles of evolution strategies: workers play whole episodes with perturbed parameters and send what came of it;
+the learner waits for all results of its task and sets the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from shoal.api import (
+    Arrays,
+    Batch,
+    Constant,
+    Context,
+    EnvBatch,
+    Field,
+    Learner,
+    ParamsReader,
+    ParamsWriter,
+    Reader,
+    Spec,
+    Tensors,
+    Writer,
+)
+
+
+class Population(Protocol):
+    """Perturbed policies side by side: ``algos.evolution.Population``."""
+
+    def load(self, params: Tensors) -> None: ...
+    def draw(self, table: np.ndarray, indices: np.ndarray) -> None: ...
+    def perturb(self, scale: float) -> None: ...
+    def act(self, obs: Arrays, generator: np.random.Generator, action_noise: float = 0.0) -> np.ndarray: ...
+
+
+def results_spec(pairs: int, statistics: Mapping[str, tuple[int, ...]]) -> Spec:
+    """A message: what came of one block of ``pairs``. Its size does not depend on the network's.
+
+    block: its number; index: of each pair's noise in the table; returns, lengths: of theta + sigma eps and theta -
+    sigma eps; count and seen: number, sum and sum of squares of the observations whose ``statistics`` are kept
+    (name -> shape).
+    """
+    spec = {
+        "block": Field((1,), "int64", 0),
+        "index": Field((pairs,), "int64", 0),
+        "returns": Field((pairs, 2), "float32", 0),
+        "lengths": Field((pairs, 2), "int32", 0),
+    }
+    if statistics:
+        spec["count"] = Field((1,), "float64", 0)
+    return spec | {f"seen/{name}": Field((1, 2, *shape), "float64", 0) for name, shape in statistics.items()}
+
+
+class EvolutionWorker:
+    """One step = the next of its ``blocks`` of pairs: every environment plays one episode with theta + sigma eps, then
+    one with theta - sigma eps, from the same seed, each environment with a noise of its own. One put.
+
+    Noise and seeds follow from the task and the block alone, so that no result depends on who works it out, on the
+    number of workers or on whether one of them was killed.
+
+    total: blocks of a generation, over all workers; noise_std: sigma; evaluate_every: every so many tasks one block
+    also plays an episode in each environment with theta itself, without a cap or noise of the actions (0: never);
+    bonus: is taken off every step's reward.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        env: EnvBatch,
+        population: Population,
+        results: Writer,
+        params: ParamsReader,
+        noise: Constant,
+        *,
+        size: int,
+        blocks: Sequence[int],
+        total: int,
+        noise_std: float,
+        action_noise: float = 0.0,
+        evaluate_every: int = 0,
+        bonus: float = 0.0,
+    ) -> None:
+        self.ctx, self.env, self.population, self.results, self.params = ctx, env, population, results, params
+        self.table, self.size = noise.arrays["noise"], size
+        self.blocks, self.total, self.noise_std = blocks, total, noise_std
+        self.action_noise, self.evaluate_every, self.bonus = action_noise, evaluate_every, bonus
+        self.version, self.done = -1, 0  # the task, and how many of the blocks have been played in it
+        self.task: dict[str, int] = {}
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        metrics.enter("params")
+        self._update_task()
+        if self.done == len(self.blocks):
+            return  # others have one block more
+        block = self.blocks[self.done]
+        metrics.enter("unroll")
+        with self.results.slot(self.version) as out:
+            self._play_block(block, out)
+        self.done += 1
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it is in its task."""
+        return {"done": self.done, "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done, self._resumed = state["done"], state["version"]
+
+    _resumed = -1
+
+    def _update_task(self) -> None:
+        if (new := self.params.latest(newer_than=self.version)) is not None:
+            version, params = new
+            if version != self._resumed:
+                self.done = 0
+            self.version, self._resumed = version, -1
+            self.task = {name: int(params[f"task/{name}"]) for name in ("seed", "cap")}
+            self.population.load(params)
+
+    def _play_block(self, block: int, out: Arrays) -> None:
+        generator = self._generator(block, 0)
+        indices = generator.integers(0, len(self.table) - self.size + 1, self.env.num_envs)
+        self.population.draw(self.table, indices)
+        out["block"][0], out["index"][:] = block, indices
+        seed = int(generator.integers(2**31))
+        for name in out.keys() - {"block", "index", "returns", "lengths"}:
+            out[name][...] = 0.0
+        for half, sign in enumerate((1.0, -1.0)):
+            self.ctx.metrics.enter("params")
+            self.population.perturb(sign * self.noise_std)
+            returns, lengths = self._play(seed, generator, self.task["cap"], self.action_noise, out)
+            out["returns"][:, half], out["lengths"][:, half] = returns, lengths
+        turn, rest = divmod(self.version, max(self.evaluate_every, 1))
+        if self.evaluate_every and rest == 0 and turn % self.total == block:
+            generator = self._generator(block, 1)
+            self.population.perturb(0.0)
+            returns, _ = self._play(int(generator.integers(2**31)), generator, 0, 0.0, None)
+            self.ctx.metrics.record("unperturbed_return", float(np.mean(returns)))
+
+    def _generator(self, block: int, use: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox([self.task["seed"], self.version << 32 | block << 1 | use]))
+
+    def _play(
+        self, seed: int, generator: np.random.Generator, cap: int, action_noise: float, out: Arrays | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One episode in every environment, at most ``cap`` steps long (0: as long as it takes): returns and lengths
+        [E]. Environments whose episode has ended go on unheard until all have."""
+        metrics, env = self.ctx.metrics, self.env
+        obs = env.reset(seed)
+        alive = np.ones(env.num_envs, bool)
+        returns, raw = np.zeros(env.num_envs), np.zeros(env.num_envs)
+        lengths = np.zeros(env.num_envs, np.int64)
+        while alive.any():
+            metrics.enter("unroll")
+            if out is not None and "count" in out:
+                _see(out, obs, alive)
+            metrics.enter("inference")
+            action = self.population.act(obs, generator, action_noise)
+            metrics.enter("env")
+            step = env.step(action)
+            metrics.enter("unroll")
+            counted = alive & step.valid
+            returns += (step.reward - self.bonus) * counted
+            raw += step.reward * counted
+            lengths += counted
+            ended = step.terminated | step.truncated
+            if ended.any():
+                for row, episode in zip(np.flatnonzero(ended), step.episodes, strict=False):
+                    if alive[row]:
+                        metrics.episode(*episode)
+                alive &= ~ended
+            if cap:
+                for row in np.flatnonzero(alive & (lengths >= cap)):
+                    metrics.episode(float(raw[row]), int(lengths[row]))
+                alive &= lengths < cap
+            obs = step.obs
+        metrics.count("env_steps", int(lengths.sum()))
+        return returns, lengths
+
+
+def _see(out: Arrays, obs: Arrays, alive: np.ndarray) -> None:
+    """Add the observations of the episodes that go on to a message's sums."""
+    rows = alive.astype(np.float64)
+    out["count"] += rows.sum()
+    for name in out:
+        if name.startswith("seen/"):
+            seen = obs[name.removeprefix("seen/")].astype(np.float64)
+            out[name][0, 0] += np.tensordot(rows, seen, 1)
+            out[name][0, 1] += np.tensordot(rows, np.square(seen, out=seen), 1)
+
+
+class EvolutionMaster:
+    """One step = one get of a block's results; with the last block of its task one ``Learner.update`` and one publish.
+
+    Results of another task, or of a block that it has, are discarded: of a worker that was killed the successor plays
+    all blocks of the task again.
+    """
+
+    def __init__(self, ctx: Context, learner: Learner, blocks: int, results: Reader, params: ParamsWriter) -> None:
+        self.ctx, self.learner, self.blocks = ctx, learner, blocks
+        self.results, self.params = results, params
+        self.version = self.discarded = 0
+        self.received: dict[int, Tensors] = {}
+
+    def start(self) -> None:
+        self.version = self.params.publish(self.learner.params())
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        metrics.enter("batch")
+        batch = self.results.get()
+        block = int(batch.items["block"][0])
+        if batch.versions != (self.version,) or block in self.received:
+            self.discarded += 1
+            return
+        self.received[block] = {name: tensor.clone() for name, tensor in batch.items.items()}
+        if len(self.received) < self.blocks:
+            return
+        metrics.enter("learn")
+        joined = {name: torch.cat([self.received[i][name] for i in range(self.blocks)]) for name in batch.items}
+        for name, value in self.learner.update(Batch(joined)).metrics.items():
+            metrics.record(name, float(value))
+        metrics.record("discarded_results", self.discarded)
+        self.received, self.discarded = {}, 0
+        metrics.enter("publish")
+        self.version = self.params.publish(self.learner.params())
+        metrics.count("updates")
+
+    def state_dict(self) -> dict[str, Any]:
+        received = {str(block): tensors for block, tensors in self.received.items()}
+        return {"learner": self.learner.state_dict(), "version": self.version, "received": received,
+                "discarded": self.discarded}  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.version, self.discarded = state["version"], state["discarded"]
+        self.received = {int(block): tensors for block, tensors in state["received"].items()}
+
+
+def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
+    """``count`` observations [count, ...] that random actions lead to; closes the environments."""
+    generator, action = np.random.default_rng(seed), env.spec.action
+    seen: dict[str, list[np.ndarray]] = {name: [] for name in env.spec.observations}
+    obs = env.reset(seed)
+    chosen: np.ndarray
+    for _ in range(-(-count // env.num_envs)):
+        for name, rows in seen.items():
+            rows.append(np.array(obs[name]))
+        if action.kind == "continuous":
+            low, high = np.nan_to_num(action.low, neginf=-1.0), np.nan_to_num(action.high, posinf=1.0)
+            chosen = generator.uniform(low, high, (env.num_envs, len(low))).astype(np.float32)
+        else:
+            drawn = generator.integers(0, action.sizes, (env.num_envs, len(action.sizes)))
+            chosen = drawn[:, 0] if action.kind == "discrete" else drawn
+        obs = env.step(chosen).obs
+    env.close()
+    return {name: np.concatenate(rows)[:count] for name, rows in seen.items()}
