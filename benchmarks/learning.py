@@ -8,8 +8,8 @@ or the preset that ``--preset auto`` chooses, so that these are the results a us
 Per seed it keeps, in ``benchmarks/results/learning/RECIPE``: the configuration, the learning curve (mean return of
 the last 100 training episodes against steps and seconds), and 100 evaluation episodes of the final policy with the
 greedy action (30 on Atari). ``score`` is what the recipe is judged by: the greedy evaluation for value-based systems,
-which explore while they train, and on Atari; for the rest the mean of the last 100 training episodes, sampled from the
-policy.
+which explore while they train, for evolution strategies, and on Atari; for the rest the mean of the last 100 training
+episodes, sampled from the policy.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ RECIPES = {
     "lunarlander-apex-dqn": Recipe("apex-dqn", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, stop=220),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=220),
+    "cartpole-es": Recipe("es", "CartPole-v1", 1_000_000, 475, greedy=True),
+    "lunarlander-continuous-es": Recipe("es", "LunarLanderContinuous-v3", 10_000_000, 200, greedy=True),
+    "halfcheetah-es": Recipe("es", "HalfCheetah-v5", 20_000_000, 3_000, greedy=True),
     "memory-lstm": Recipe(
         "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_000_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},

@@ -205,7 +205,7 @@ class PerceptronPopulation(Population):
         np.multiply(self.noise, np.float32(scale), out=self._flat)
         self._flat += self.theta
         self._norms = {
-            name: (norm.mean.numpy(), norm.scale().numpy())
+            name: (norm.mean.float().numpy(), norm.scale().float().numpy())
             for name, norm in cast("Mapping[str, RunningNorm]", dict(self.policy.norms.items())).items()
         }
 
@@ -227,7 +227,9 @@ class PerceptronPopulation(Population):
         if name not in self._norms:
             return value
         mean, scale = self._norms[name]
-        return ((value - mean) * scale).clip(-CLIP, CLIP).astype(np.float32)
+        out: np.ndarray = value - mean
+        out *= scale
+        return np.clip(out, -CLIP, CLIP, out=out)
 
 
 class ModulePopulation(Population):

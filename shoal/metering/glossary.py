@@ -38,7 +38,7 @@ LEARNING = (
     Entry("policy_lag_p95", "updates", "as above", "its 95th percentile"),
     Entry("policy_lag_max", "updates", "as above", "its maximum"),
     Entry("loss", "", "learner (dqn, apex-dqn, impala)", "what is minimised, over the batch"),
-    Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping"),
+    Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
@@ -60,6 +60,14 @@ LEARNING = (
           "rounding, or masks, states or statistics are wrong"),
     Entry("minibatches", "gradient steps", "learner (recurrent-ppo)", "in this update; fewer after an early stop by "
           "`target_kl`"),
+    Entry("population_return", "reward", "learner (es)", "mean training return of the generation's perturbed policies"),
+    Entry("best_return", "reward", "learner (es)", "the largest of these"),
+    Entry("unperturbed_return", "reward", "worker (es)", "mean training return of the policy itself, without a cap, "
+          "every `evaluate_every` generations"),
+    Entry("update_ratio", "", "learner (es)", "norm of the step over norm of the parameters"),
+    Entry("episode_cap", "agent steps", "learner (es)", "longest episode of the next generation; 0: no limit"),
+    Entry("discarded_results", "messages", "learner (es)", "of an old task, or of a block that was there already, "
+          "since the update before"),
     Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
     Entry("evaluation_NAME", "", "evaluator", "mean over the episodes of an evaluation of the number `NAME` in `info`"),
 )  # fmt: skip

@@ -187,11 +187,12 @@ def _see(out: Arrays, obs: Arrays, alive: np.ndarray) -> None:
     """Add the observations of the episodes that go on to a message's sums."""
     rows = alive.astype(np.float64)
     out["count"] += rows.sum()
-    for name in out:
+    for name, sums in out.items():
         if name.startswith("seen/"):
-            seen = obs[name.removeprefix("seen/")].astype(np.float64)
-            out[name][0, 0] += np.tensordot(rows, seen, 1)
-            out[name][0, 1] += np.tensordot(rows, np.square(seen, out=seen), 1)
+            seen = obs[name[5:]].reshape(len(rows), -1).astype(np.float64)
+            sums[0, 0] += (rows @ seen).reshape(sums.shape[2:])
+            seen *= seen
+            sums[0, 1] += (rows @ seen).reshape(sums.shape[2:])
 
 
 class EvolutionMaster:

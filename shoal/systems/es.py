@@ -65,9 +65,9 @@ class Config(CommonConfig):
     """Normalise the layers of image torsos by the statistics of reference observations."""
     reference: Count = 128
     """Reference observations, from random play before the start."""
-    cap: NonNegative = 0.0
+    cap: NonNegative = 2.0
     """Longest episode of a generation, in mean lengths of the one before; 0: no limit."""
-    cap_start: Count = 200
+    cap_start: Count = 50
     """The limit's least value, and its first (agent steps)."""
     action_noise: NonNegative = 0.0
     """Standard deviation of the noise on continuous actions."""
@@ -98,7 +98,13 @@ ARS: dict[str, Any] = dict(  # Mania et al. 2018: V2-t, the defaults of the auth
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(pairs=64, envs=32, steps=1_000_000, noise_std=0.1, learning_rate=0.05)
 BOX2D: dict[str, Any] = dict(pairs=64, envs=16, steps=10_000_000, noise_std=0.1, learning_rate=0.03, hidden=(32, 32))
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "ars": ARS, "classic": CLASSIC, "box2d": BOX2D}
+MUJOCO: dict[str, Any] = dict(  # ARS V2-t, as for HalfCheetah in Mania et al. 2018, table 9
+    hidden=(), pairs=32, envs=16, top=4, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
+    weight_decay=0.0, steps=20_000_000,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": PAPER, "ars": ARS, "classic": CLASSIC, "box2d": BOX2D, "mujoco": MUJOCO,
+}  # fmt: skip
 
 
 def network(cfg: Config) -> EvolutionPolicy:

@@ -72,7 +72,11 @@ def general(name: str) -> list[str]:
 def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
     small = dict(env="CartPole-v1", preset="none", actors=1, device="cpu", hidden=(8,), unroll=8, envs=4)
     replay = dict(batch=8, min_replay=100, replay=500, samples_per_insert=1.0)
-    fields: dict[str, dict[str, Any]] = {"dqn": dict(replay, prioritised=True), "apex-dqn": replay}
+    fields: dict[str, dict[str, Any]] = {
+        "dqn": dict(replay, prioritised=True),
+        "apex-dqn": replay,
+        "es": dict(pairs=8, evaluate_every=1),
+    }
     told: set[str] = {"return", "length"}  # of episodes.csv
     for runtime in ("serial", "local"):
         for system in SYSTEMS:

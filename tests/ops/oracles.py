@@ -266,3 +266,35 @@ def ppo_loss(log_prob, entropy, v, old_log_prob, old_v, advantage, target, weigh
         sums += w * np.array([loss, policy, square / 2, entropy[i], kl, abs(rho - 1) > clip])
         most = max(most, abs(rho - 1))
     return sums[0], [*sums[1:], most]
+
+
+def centred_ranks(returns):
+    """Rank by counting: how many are less, plus half of the others that are equal."""
+    n = len(returns)
+    out = []
+    for x in returns:
+        less, equal = sum(y < x for y in returns), sum(y == x for y in returns)
+        out.append((less + (equal - 1) / 2) / (n - 1) - 0.5)
+    return out
+
+
+def es_weights(returns):
+    n = len(returns)
+    shaped = np.array(centred_ranks(returns.ravel().tolist())).reshape(n, 2)
+    return [(shaped[i, 0] - shaped[i, 1]) / (2 * n) for i in range(n)]
+
+
+def ars_weights(returns, top):
+    order = sorted(range(len(returns)), key=lambda i: -max(returns[i]))[:top]
+    kept = [r for i in order for r in returns[i]]
+    mean = sum(kept) / len(kept)
+    sigma = math.sqrt(sum((r - mean) ** 2 for r in kept) / len(kept))
+    return [(returns[i][0] - returns[i][1]) / (top * sigma) if i in order else 0.0 for i in range(len(returns))]
+
+
+def weighted_noise(table, indices, weights, size):
+    out = [0.0] * size
+    for i, w in zip(indices, weights, strict=True):
+        for j in range(size):
+            out[j] += w * table[i + j]
+    return out

@@ -31,6 +31,7 @@ def config(system: str, **fields: Any) -> Any:
     small = {"dqn": dict(batch=16, min_replay=64, replay=2_000, hidden=(16,), unroll=8, envs=4)}
     small["apex-dqn"] = small["dqn"]
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
+    small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
     small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)
     return load(system).Config(**{"actors": 1, **small.get(system, {}), **fields})
 

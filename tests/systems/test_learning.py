@@ -17,6 +17,7 @@ Q = dict(min_replay=200, epsilon_steps=3_000, hidden=(64,), batch=32, envs=8, un
 APEX = dict(Q, actors=1)
 IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,), learning_rate=5e-3, max_grad_norm=1.0)
 PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=3e-3)
+ES = dict(actors=1, envs=16, pairs=32, hidden=(16,), learning_rate=0.05, noise_std=0.2, noise_table=2**18)
 MEMORY = dict(core="lstm", core_size=32, last_action_reward=False, entropy_cost=0.01)  # without, a fourth stays at 0
 
 CASES = [
@@ -31,6 +32,8 @@ CASES = [
     ("impala", "toy:point", 120_000, -2.5, dict(IMPALA, entropy_cost=0.0)),
     ("impala", "toy:memory", 60_000, 0.8, dict(IMPALA, **MEMORY)),
     ("impala", "toy:dict", 40_000, 7.0, IMPALA),
+    ("es", "toy:bandit-identity", 30_000, 7.5, ES),
+    ("es", "toy:corridor", 40_000, 0.9, ES),
     ("recurrent-ppo", "toy:bandit-identity", 15_000, 7.0, PPO),
     ("recurrent-ppo", "toy:multi", 20_000, 7.0, PPO),
     ("recurrent-ppo", "toy:point", 40_000, -1.5, PPO),

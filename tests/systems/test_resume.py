@@ -36,6 +36,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "dqn": dict(REPLAY, actors=1, prioritised=True, optimiser="rmsprop", epsilon_steps=2_000),
     "apex-dqn": dict(REPLAY, actors=2, sampler="rank"),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
+    "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "recurrent-ppo": dict(
         actors=2, core="gru", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
         anneal_clip=True,
