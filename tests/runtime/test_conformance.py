@@ -75,6 +75,7 @@ def local(program: Program) -> Ends:
     program.validate()
     plan = layout.plan(program)
     session = Session(Arena(plan.total), Recorder())
+    ports.fill(session.arena, plan)
     return {
         f"{role.name}/{index}/{name}": end
         for role in program.roles
@@ -247,6 +248,41 @@ def test_a_lockstep_reader_waits_for_each_version(connect: Any) -> None:
     writer.publish(value(5))
     assert reader.latest()[0] == 5
     assert not reader.ready()
+
+
+def test_a_lockstep_reader_may_read_each_version_several_times(connect: Any) -> None:
+    ends = connect(wired(PARAMS, lockstep=3))
+    writer, reader = ends["writer/0/out"], ends["reader/0/inp"]
+    assert not reader.ready()
+    for n in (1, 2):
+        writer.publish(value(n))
+        found = []
+        while reader.ready():
+            found.append(reader.latest(newer_than=n - 1 if not found else n))
+        assert [new is not None for new in found] == [True, False, False]
+    writer.publish(value(3))
+    assert reader.latest()[0] == 3
+    writer.publish(value(4))  # what is newer counts anew
+    assert [reader.latest()[0] for _ in range(3)] == [4, 4, 4]
+    assert not reader.ready()
+
+
+# -------------------------------------------------------------------------------------- constants
+def count_up(arrays: Any) -> None:
+    arrays["table"][:] = np.arange(1000)
+
+
+def test_a_constant_is_filled_once_and_shared(connect: Any) -> None:
+    program = Program("test")
+    channel = program.channel(Channel("c", "constant", {"table": Field((1000,))}, fill=count_up))
+    program.role("reader", _End, replicas=2, inp=channel.reader())
+    program.role("other", _End, inp=channel.reader())
+    ends = connect(program)
+    readers = [ends[name] for name in ("reader/0/inp", "reader/1/inp", "other/0/inp")]
+    assert all(reader.ready() for reader in readers)
+    assert np.array_equal(readers[0].arrays["table"], np.arange(1000, dtype=np.float32))
+    assert all(np.shares_memory(readers[0].arrays["table"], other.arrays["table"]) for other in readers[1:])
+    assert program.memory() == {"c": 4000}
 
 
 # ----------------------------------------------------------------------------------------- replay

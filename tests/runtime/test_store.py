@@ -128,6 +128,19 @@ def test_lockstep_waits_for_something_newer() -> None:
         reader.latest()
 
 
+def test_lockstep_of_several_items_is_delivered_with_the_last() -> None:
+    session, plan = made()
+    layout = plan.stores["params"]
+    writer, reader = StoreWriter(session, layout), StoreReader(session, layout, 0, lockstep=2)
+    writer.publish(values(1))
+    reader.latest()
+    reader.delivered()
+    assert StoreReader(session, layout, 0, lockstep=2).ready()  # a successor makes both items again
+    reader.latest()
+    reader.delivered()
+    assert not StoreReader(session, layout, 0, lockstep=2).ready()
+
+
 def test_wrong_names_are_refused() -> None:
     session, plan = made()
     with pytest.raises(api.UsageError, match="takes the parameters"):
