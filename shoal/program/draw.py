@@ -79,7 +79,7 @@ def size_lines(program: Program, channel: Channel) -> list[str]:
     """How much a channel holds, and in how many bytes."""
     lines = []
     if channel.kind == "constant":
-        return [f"{human_bytes(program.memory()[channel.name])} a machine"]
+        return [f"filled once, {human_bytes(program.memory()[channel.name])} in all"]
     if channel.kind != "params":
         writers, plural = program.writers(channel), "s" * (channel.capacity != 1)
         each = f" of each of {writers} writers" if writers > 1 else ""

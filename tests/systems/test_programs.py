@@ -136,6 +136,11 @@ PAPER: dict[str, dict[str, Any]] = {
         reduction="sum", reward_clip="unit", frame_stack=4, torso="impala-deep", core="none", queue=1,
         steps=200_000_000 // 4,
     ),
+    "es": dict(  # Salimans et al. 2017, section 4.1; the authors' configurations/humanoid.json
+        pairs=5_000, noise_std=0.02, noise_table=250_000_000, noise_seed=123, optimiser="adam", learning_rate=0.01,
+        weight_decay=0.005, shaping="ranks", action_noise=0.01, normalise_obs=True, hidden=(64, 64), activation="tanh",
+        cap=2.0,
+    ),
     "recurrent-ppo": dict(  # Schulman et al. 2017, table 5; Huang et al. 2022, details of the LSTM
         ATARI, actors=1, envs=8, unroll=128, epochs=4, minibatches=4, learning_rate=2.5e-4, anneal=True,
         optimiser_eps=1e-5, clip=0.1, clip_value=True, gamma=0.99, gae_lambda=0.95, value_cost=0.5,
