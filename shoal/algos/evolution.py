@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,14 +18,50 @@ from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCriticAgent
 from shoal.api import Arrays, Batch, Diverged, EnvSpec, Tensors, Update, UsageError
-from shoal.nets import ActionDistribution, Encoder, LiveTensors, RunningNorm, orthogonal
+from shoal.fast.live import LiveTensors
+from shoal.nets import ActionDistribution, Encoder, RunningNorm, orthogonal
 from shoal.nets.init import POLICY_GAIN
 from shoal.nets.torsos import Activation
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm, normalise_virtually, refer
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 CLIP, FLOOR = 5.0, 0.01  # of normalised observations, and of the variance they are divided by (the authors' code)
 TASK = "task/"  # names of what is published beside the policy: the task's seed and its cap on episodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolutionConfig:
+    """The policy, and how results become parameters."""
+
+    activation: Activation = "tanh"
+    """Activation of the MLP."""
+    normalise_obs: bool = True
+    """Normalise vector observations by running statistics."""
+    virtual_batch_norm: bool = True
+    """Normalise the layers of image torsos by the statistics of reference observations."""
+    reference: Count = 128
+    """Reference observations, from random play before the start."""
+    action_noise: NonNegative = 0.0
+    """Standard deviation of the noise on continuous actions."""
+    action_bins: Natural = 0
+    """Values that each dimension of a continuous action may take; 0: all."""
+    learning_rate: Positive = 0.02
+    """Step size."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """adam: beta 0.9 and 0.999; sgd: with `momentum`."""
+    momentum: Fraction = 0.0
+    """Share of the average of earlier directions in a step of sgd."""
+    weight_decay: NonNegative = 0.005
+    """Lambda: times the parameters, added to the descent direction."""
+    shaping: Literal["ranks", "spread"] = "ranks"
+    """Returns as centred ranks (ES), or divided by the standard deviation of those kept (ARS)."""
+    top: Natural = 0
+    """Pairs that `shaping=spread` keeps, the best by their better half; 0: all."""
+    cap: NonNegative = 2.0
+    """Longest episode of a generation, in mean lengths of the one before; 0: no limit."""
+    cap_start: Count = 50
+    """Least value of that limit, and its first (agent steps)."""
 
 
 class EvolutionPolicy(nn.Module):
@@ -263,27 +300,19 @@ def population(policy: EvolutionPolicy, size: int) -> Population:
 
 
 class EvolutionLearner:
-    """Turns the results of a generation into the next parameters (a ``Learner``).
+    """Turns the results of a generation into the next parameters (a ``Learner``): the optimiser is given
+    ``-sum_i w_i eps_i + weight_decay * theta``.
 
-    shaping: ``ranks``: centred ranks of all returns, gradient ``sum_i (u_i+ - u_i-) eps_i / (2 n)`` (ES); ``spread``:
-    returns divided by the standard deviation of those kept (ARS), of the ``top`` pairs (0: all).
-    optimiser: is given ``-gradient + weight_decay * theta``; None: ``theta -= learning_rate * that``.
-    cap: longest episode of the next generation, in mean lengths of this one's, but at least ``cap_start`` steps; 0: no
-    limit. seed: of the tasks, which with a task's number and a block of pairs decides noise and episodes.
+    table: of noise. seed: of the tasks, which with a task's number and a block of pairs decides noise and episodes.
     """
 
-    def __init__(
-        self, policy: EvolutionPolicy, table: Tensor, seed: int, *, learning_rate: float, momentum: float | None,
-        weight_decay: float, shaping: Literal["ranks", "spread"], top: int, cap: float, cap_start: int,
-    ) -> None:  # fmt: skip
-        self.policy, self.table, self.step = policy, table, 0
+    def __init__(self, cfg: EvolutionConfig, policy: EvolutionPolicy, table: Tensor, seed: int) -> None:
+        self.cfg, self.policy, self.table, self.step = cfg, policy, table, 0
         self.theta = flat_parameters(policy)
         set_parameters(policy, self.theta)  # which are views of it from now on
-        self.learning_rate, self.momentum, self.weight_decay = learning_rate, momentum, weight_decay
-        self.shaping, self.top, self.cap, self.cap_start = shaping, top, cap, cap_start
-        self.adam = Adam([self.theta], lr=learning_rate) if momentum is None else None
-        self.velocity = torch.zeros_like(self.theta if momentum else self.theta[:0])
-        self.task = {TASK + "seed": torch.tensor(seed), TASK + "cap": torch.tensor(cap_start if cap else 0)}
+        self.adam = Adam([self.theta], lr=cfg.learning_rate) if cfg.optimiser == "adam" else None
+        self.velocity = torch.zeros_like(self.theta if cfg.momentum else self.theta[:0])
+        self.task = {TASK + "seed": torch.tensor(seed), TASK + "cap": torch.tensor(cfg.cap_start if cfg.cap else 0)}
         policy.refer()
         self._published = {**dict(policy.state_dict()), **self.task}
 
@@ -294,18 +323,18 @@ class EvolutionLearner:
         """
         items = batch.items
         returns, lengths = items["returns"], items["lengths"]
-        ranked = self.shaping == "ranks"
-        weights = es_weights(returns) if ranked else ars_weights(returns, self.top or len(returns))
+        ranked = self.cfg.shaping == "ranks"
+        weights = es_weights(returns) if ranked else ars_weights(returns, self.cfg.top or len(returns))
         ascent = weighted_noise(self.table, items["index"], weights, len(self.theta))
         norm = float(torch.linalg.vector_norm(ascent))
         if not math.isfinite(norm):
             raise Diverged("the gradient was not finite", {"grad_norm": norm})
         before = self.theta.clone()
-        self._descend(ascent.neg_().add_(self.theta, alpha=self.weight_decay))
+        self._descend(ascent.neg_().add_(self.theta, alpha=self.cfg.weight_decay))
         self._merge(items)
         mean_length = float(lengths.double().mean())
-        if self.cap:
-            self.task[TASK + "cap"].fill_(max(self.cap_start, math.ceil(self.cap * mean_length)))
+        if self.cfg.cap:
+            self.task[TASK + "cap"].fill_(max(self.cfg.cap_start, math.ceil(self.cfg.cap * mean_length)))
         self.policy.refer()
         self.step += 1
         metrics = {
@@ -313,7 +342,7 @@ class EvolutionLearner:
             "best_return": float(returns.max()),
             "grad_norm": norm,
             "update_ratio": float((self.theta - before).norm() / before.norm().clamp(min=1e-8)),
-            "learning_rate": self.learning_rate,
+            "learning_rate": self.cfg.learning_rate,
             "episode_cap": float(self.task[TASK + "cap"]),
         }
         return Update(metrics)
@@ -337,11 +366,11 @@ class EvolutionLearner:
 
     def _descend(self, direction: Tensor) -> None:
         if self.adam is not None:
-            self.adam.descend([direction], self.learning_rate)
+            self.adam.descend([direction], self.cfg.learning_rate)
             return
-        if self.momentum:  # as the authors' SGD: an average, so that the size of a step is that without momentum
-            direction = self.velocity.mul_(self.momentum).add_(direction, alpha=1.0 - self.momentum)
-        self.theta.sub_(direction, alpha=self.learning_rate)
+        if self.cfg.momentum:  # as the authors' SGD: an average, so that the size of a step is that without momentum
+            direction = self.velocity.mul_(self.cfg.momentum).add_(direction, alpha=1.0 - self.cfg.momentum)
+        self.theta.sub_(direction, alpha=self.cfg.learning_rate)
 
     def _merge(self, items: Tensors) -> None:
         """Observations of the generation into the running statistics, block after block."""

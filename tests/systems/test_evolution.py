@@ -219,7 +219,7 @@ def test_bins_and_linear_policies() -> None:
 # ------------------------------------------------------------------------------------- mistakes
 @pytest.mark.parametrize("fields,told", [
     (dict(pairs=10, envs=4), r"pairs \(10\) must be a multiple of envs \(4\)"),
-    (dict(pairs=8, envs=4, actors=3), r"actors \(3\) must be at most the blocks .* \(2\)"),
+    (dict(pairs=8, envs=4, actors=3), r"actors \(3\) must be at most the blocks of a generation: 2"),
     (dict(pairs=8, top=9), r"top \(9\) must be at most pairs \(8\)"),
     (dict(noise_table=100), r"noise_table \(100\) must be at least the policy's \d+ parameters"),
 ])  # fmt: skip
