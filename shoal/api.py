@@ -1,7 +1,7 @@
 """Every noun of Shoal: the protocols and the plain data they exchange.
 
-Imports nothing of the project but its errors. Arrays are time-major: ``T`` steps, ``E`` environments of one
-actor, ``B`` the batch of a learner. Writers take NumPy arrays, readers return torch tensors.
+Arrays are time-major: ``T`` steps, ``E`` environments of one actor, ``B`` the batch of a learner. Writers take NumPy
+arrays, readers return torch tensors.
 """
 
 from __future__ import annotations
@@ -15,16 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from shoal.errors import (
-    Deadlock as Deadlock,
-    Diverged as Diverged,
-    EnvironmentFailed as EnvironmentFailed,
-    RoleFailed as RoleFailed,
-    ShoalError as ShoalError,
-    Stopped as Stopped,
-    UsageError as UsageError,
-    WiringError as WiringError,
-)
+from shoal.errors import *  # noqa: F403
+from shoal.groups import *  # noqa: F403
+from shoal.groups import Rule
 
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
@@ -53,8 +46,8 @@ def spec_nbytes(spec: Spec) -> int:
 
 @dataclass(frozen=True)
 class Observation:
-    """One leaf of an observation. ``kind`` says how a network reads it: ``image`` (uint8
-    ``[C, H, W]``), ``vector`` (floats, any shape) or ``one_hot`` (integers below ``size``)."""
+    """One leaf of an observation. ``kind`` says how a network reads it: ``image`` (uint8 ``[C, H, W]``), ``vector``
+    (floats, any shape) or ``one_hot`` (integers below ``size``)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -64,8 +57,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Action:
-    """The action space: ``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``)
-    or ``continuous`` (float32 ``[len(low)]``)."""
+    """``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``), ``continuous`` (float32 [len(low)])."""
 
     kind: Literal["discrete", "multi_discrete", "continuous"]
     sizes: tuple[int, ...] = ()
@@ -90,12 +82,12 @@ class Action:
 class EnvSpec:
     """What a batch of environments offers, known before any process starts.
 
-    observations: flat names: ``obs`` for a plain space, ``obs/camera`` for a Dict, ``obs/0`` for a Tuple.
+    observations: ``obs`` for a plain space, ``obs/camera`` for a Dict, ``obs/0`` for a Tuple.
     stack: number of frames on axis 0 of ``obs``; only the newest (``obs[:, -1:]``) is new each step.
     pad: what a stack holds before an episode's first frame: ``repeat`` (of it) or ``zero``.
-    autoreset: ``next_step``: the step after an episode's end ignores its action and returns the first
-        observation (``valid`` is False there); ``same_step``: the ending step already returns the next
-        episode's first observation and the true last one travels in ``EnvStep.final_obs``.
+    autoreset: ``next_step``: the step after an episode's end ignores its action and returns the first observation
+        (``valid`` is False there); ``same_step``: the ending step already returns the next episode's first
+        observation and the true last one travels in ``EnvStep.final_obs``.
     """
 
     id: str
@@ -145,8 +137,7 @@ class EnvBatch(Protocol):
 
 
 class Act(NamedTuple):
-    """An agent's answer: actions ``[E, ...]``, the next recurrent state, and arrays ``[E, ...]``
-    stored beside them (behaviour logits, values, Q-values ...)."""
+    """Actions ``[E, ...]``, the next recurrent state, and arrays ``[E, ...]`` stored beside them (values ...)."""
 
     action: np.ndarray
     state: Tensors
@@ -170,8 +161,8 @@ class Update(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32,
-    probability of having drawn each item) only from a replay; ``size`` is the replay's size in items."""
+    """What a reader returns; valid until its next ``get``. Only from a replay: ``keys`` (int64), ``probs`` (float32,
+    probability of having drawn each item) and its ``size`` in items."""
 
     items: Tensors
     keys: torch.Tensor | None = None
@@ -181,7 +172,7 @@ class Batch(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """Tensors in, tensors out; no process, no clock, no file."""
+    """Tensors in, tensors out."""
 
     @property
     def nets(self) -> torch.nn.Module: ...
@@ -333,16 +324,23 @@ class Channel:
     that nobody writes: ``fill`` makes it, once, before any role is built, and all readers of a machine share it."""
 
     name: str
-    kind: Literal["queue", "replay", "params", "constant"]
+    kind: Literal["queue", "replay", "params", "constant", "reduce", "board", "shared"]
     spec: Spec
     capacity: int = 2
     ratio: Ratio = Ratio()
     table: ReplaySpec | None = None  # replay only
     lag: int = 0  # params, serial runtime: readers see the version this many publications old
     fill: Callable[[Arrays], None] | None = None  # constant only
+    mean: bool = False  # reduce: everyone gets the mean instead of the sum
+    rule: Rule | None = None  # shared: how a gradient moves the parameters
 
-    def writer(self) -> Port:
-        return Port(self, "write")
+    def writer(self, first: bool = False) -> Port:
+        """A write end; ``first``: of replica 0 only."""
+        return Port(self, "write", first=first)
+
+    def member(self) -> Port:
+        """Both ends at once: of a reduce channel, a board, or shared parameters."""
+        return Port(self, "both")
 
     def reader(self, count: int = 1, each: bool = False, lockstep: int = 0) -> Port:
         """A read end. queue: ``count`` items per ``get``, from any writer, or, with ``each``, one from every writer in
@@ -355,10 +353,15 @@ class Port:
     """A directed end of a channel, given to a role by keyword."""
 
     channel: Channel
-    direction: Literal["read", "write"]
+    direction: Literal["read", "write", "both"]
     count: int = 1
     each: bool = False
     lockstep: int = 0
+    first: bool = False
+
+    def of(self, replicas: int) -> int:
+        """How many of a role's replicas have this end; the port of the others is None."""
+        return 1 if self.first else replicas
 
 
 @dataclass(frozen=True)

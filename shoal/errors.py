@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "Deadlock",
+    "Diverged",
+    "EnvironmentFailed",
+    "RoleFailed",
+    "ShoalError",
+    "Stopped",
+    "UsageError",
+    "WiringError",
+]
+
 
 class ShoalError(Exception):
     """Root of every error that Shoal raises on purpose; its text is one sentence for the user."""

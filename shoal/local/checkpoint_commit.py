@@ -17,7 +17,9 @@ from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving
 from shoal.records.checkpoint_state import Written
+from shoal.shm import board, shared_params
 from shoal.shm.arena import Arena
+from shoal.shm.group_layout import BoardLayout, GroupLayout, SharedLayout
 from shoal.shm.layout import CHECKPOINT, COUNTED, LINE, Plan
 
 log = logging.getLogger("shoal.runtime")
@@ -39,6 +41,7 @@ class _Pending:
     files: dict[str, Written] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, Any] = field(default_factory=dict)  # part -> state of a channel that belongs to no replica
     error: str = ""
 
 
@@ -135,6 +138,8 @@ class Checkpointer:
         for column, name in enumerate(COUNTED):  # telemetry lags behind what was counted
             state["counts"][name] = sum(line[column] for of_role in lines.values() for line in of_role)
         pending.state = {"aggregator": state, "counts": lines}
+        for group in self._plan.groups.values():
+            pending.groups |= _saved(group, self._arena)
         pending.facts = checkpoint.facts(self._saving, self._program, self._aggregator)
         pending.facts |= {"steps": state["counts"]["env_steps"], "updates": state["counts"]["updates"]}
 
@@ -145,7 +150,8 @@ class Checkpointer:
         try:
             if pending.folder is None or pending.error:
                 raise OSError(pending.error)
-            pending.files |= checkpoint.add(pending.folder, {RUN: state_files.pack(pending.state)})
+            own = pending.groups | {RUN: pending.state}
+            pending.files |= checkpoint.add(pending.folder, {name: state_files.pack(s) for name, s in own.items()})
             checkpoint.commit(pending.folder, self._saving, pending.files, pending.facts)
             self._failing = False
         except OSError as error:
@@ -178,6 +184,27 @@ def resume(source: Checkpoint, program: Program, plan: Plan, arena: Arena, aggre
             at = plan.status[role] // 8 + i * LINE
             for column, n in enumerate(line, 1):
                 arena.words[at + column] = n
+    for group in plan.groups.values():
+        _load(source, group, arena)
     for channel in program.channels.values():
         if channel.kind == "replay" and not source.has(checkpoint.part("channel", channel.name)):
             log.warning("the checkpoint does not hold the contents of '%s': it is filled anew", channel.name)
+
+
+def _saved(group: GroupLayout, arena: Arena) -> dict[str, Any]:
+    """The part of a channel that outlives its replicas; what is reduced is saved by those who reduce it."""
+    if isinstance(group, BoardLayout):
+        return {checkpoint.part("channel", group.channel.name): board.state_dict(arena, group)}
+    if isinstance(group, SharedLayout) and (state := shared_params.state_dict(arena, group))["version"]:
+        return {checkpoint.part("params", group.channel.name): state}
+    return {}
+
+
+def _load(source: Checkpoint, group: GroupLayout, arena: Arena) -> None:
+    name = checkpoint.part("params" if isinstance(group, SharedLayout) else "channel", group.channel.name)
+    if source.has(name):
+        with source.fitting(name):
+            if isinstance(group, BoardLayout):
+                board.load_state_dict(arena, group, source.read(name))
+            elif isinstance(group, SharedLayout):
+                shared_params.load_state_dict(arena, group, source.read(name))

@@ -18,6 +18,7 @@ from shoal.records.checkpoint import Checkpoint, Saving
 from shoal.records.checkpoint_state import Packed
 from shoal.shm.layout import CHECKPOINT
 from shoal.shm.ports import ReplayReader
+from shoal.shm.reduce import ReduceEnd
 from shoal.shm.session import Session
 from shoal.shm.store import StoreWriter
 
@@ -35,7 +36,8 @@ class Reporter(Protocol):
 
 
 class Saver:
-    """Looks, between two steps, whether the supervisor asks for a checkpoint.
+    """Looks, between two steps, whether the supervisor asks for a checkpoint. Replicas that reduce save after the same
+    round, so that their states belong together.
 
     Two messages answer it: ``snapshot`` when the state is fixed, with what the replica had counted then, and ``saved``
     with the files or with what went wrong.
@@ -54,6 +56,7 @@ class Saver:
     ) -> None:
         self._counted = counted
         self._saving, self._role, self._name, self._ends = saving, role, name, ends
+        self._reducers = [end for end in ends.values() if isinstance(end, ReduceEnd)]
         self._session, self._reporter, self._outbox = session, reporter, reporter.outbox
         self._words = session.arena.words
         self._seen = LAST  # number of the checkpoint answered last; one may be asked for before the role is built
@@ -62,7 +65,7 @@ class Saver:
     def look(self) -> None:
         if self._copy:
             self._reap(os.WNOHANG)
-        wanted: int = self._words[CHECKPOINT // 8]
+        wanted = max((end.agreed for end in self._reducers), default=self._words[CHECKPOINT // 8])
         if wanted != self._seen and not self._copy:
             self._seen = wanted
             metrics = self._session.metrics
@@ -81,6 +84,8 @@ class Saver:
     def _pack(self) -> dict[str, Packed]:
         """Every part that is this replica's to save."""
         state: dict[str, Any] = {"role": self._role.state_dict()} if isinstance(self._role, Stateful) else {}
+        if self._reducers:
+            state["reduce"] = [end.state_dict() for end in self._reducers]
         out = {self._name: state_files.pack(state)}
         for end in self._ends.values():
             if isinstance(end, StoreWriter):
@@ -140,6 +145,9 @@ def restore(source: Checkpoint, role: Any, name: str, ends: dict[str, Any]) -> N
         else:
             log.warning("%s has no state_dict: it starts anew", name)
             getattr(role, "start", lambda: None)()
+        reducers = [end for end in ends.values() if isinstance(end, ReduceEnd)]
+        for end, saved in zip(reducers, state.get("reduce", []), strict=True):
+            end.load_state_dict(saved)
     for end in ends.values():
         if isinstance(end, StoreWriter):
             part = checkpoint.part("params", end.channel)

@@ -22,8 +22,9 @@ from shoal.program import Program
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.shm import futex, layout, ports, ring, store
+from shoal.shm import futex, layout, ports, ring, shared_params, store
 from shoal.shm.arena import Arena
+from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import LINE, STOP, Plan
 
 log = logging.getLogger("shoal.runtime")
@@ -201,6 +202,9 @@ class Supervisor:
     def _report(self, reason: str) -> Report:
         run = self._aggregator
         params = {name: store.read(self._arena, s) for name, s in self._plan.stores.items()}
+        for name, group in self._plan.groups.items():
+            if isinstance(group, SharedLayout):
+                params[name] = shared_params.read(self._arena, group)
         return Report(
             reason=reason,
             steps=run.steps,
@@ -256,6 +260,8 @@ class Supervisor:
                 futex.wake(base + r.tails + i * layout.ALIGN)
         for s in self._plan.stores.values():
             futex.wake(base + s.control)
+        for bell in (bell for g in self._plan.groups.values() for bell in g.bells):
+            futex.wake(base + bell)
 
 
 def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:

@@ -21,6 +21,7 @@ from shoal.ops.sampling import (
     rank_based,
     sequence_priority,
 )
+from shoal.ops.shared_rules import SharedRMSProp
 from shoal.ops.td import td_loss
 from shoal.ops.value import (
     categorical_cross_entropy,
@@ -40,6 +41,7 @@ from shoal.ops.value import (
 __all__ = [
     "Adam",
     "RMSProp",
+    "SharedRMSProp",
     "VTrace",
     "ars_weights",
     "categorical_cross_entropy",

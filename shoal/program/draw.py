@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.api import Channel, Port, RoleSpec, spec_nbytes
-from shoal.program import Program
+from shoal.api import GROUPS, Channel, Port, RoleSpec, spec_nbytes
+from shoal.program import Program, groups
 
 
 def text(program: Program) -> str:
@@ -42,9 +42,11 @@ def mermaid(program: Program) -> str:
         label = "<br/>".join([f"<b>{channel.name}</b> ({channel.kind})", *channel_lines(program, channel)])
         opening, closing = ("[(", ")]") if channel.kind == "replay" else ("([", "])")
         out.append(f'  c{i}{opening}"{label}"{closing}')
-        for role, _ in program.ends(channel, "write"):
-            out.append(f"  {ids[role.name]} --> c{i}")
+        for role, port in program.ends(channel, "write"):
+            out.append(f"  {ids[role.name]} {'<-->' if port.direction == 'both' else '-->'} c{i}")
         for role, port in program.ends(channel, "read"):
+            if port.direction == "both":
+                continue
             label = reads(port)
             out.append(f"  c{i} -->" + (f"|{label}|" if label else "") + f" {ids[role.name]}")
     return "\n".join(out) + "\n"
@@ -66,9 +68,9 @@ def channel_lines(program: Program, channel: Channel) -> list[str]:
 
 def field_lines(channel: Channel, most: int = 8) -> list[str]:
     """The arrays of one item, with shapes; of parameters only their number."""
-    if channel.kind == "params":
+    if channel.kind in ("params", "shared"):
         count = len(channel.spec)
-        return [f"{count} tensor{'s' * (count != 1)}, latest version wins"]
+        return [f"{count} tensor{'s' * (count != 1)}" + (", latest version wins" if channel.kind == "params" else "")]
     fields = list(channel.spec.items())
     shown = fields if len(fields) <= most else fields[: most - 1]
     lines = [f"{name} {shape(field.shape)} {field.dtype}" for name, field in shown]
@@ -77,10 +79,10 @@ def field_lines(channel: Channel, most: int = 8) -> list[str]:
 
 def size_lines(program: Program, channel: Channel) -> list[str]:
     """How much a channel holds, and in how many bytes."""
-    lines = []
     if channel.kind == "constant":
         return [f"filled once, {human_bytes(program.memory()[channel.name])} in all"]
-    if channel.kind != "params":
+    lines = groups.lines(program, channel) if channel.kind in GROUPS else []
+    if channel.kind in ("queue", "replay"):
         writers, plural = program.writers(channel), "s" * (channel.capacity != 1)
         each = f" of each of {writers} writers" if writers > 1 else ""
         lines.append(f"room for {channel.capacity} item{plural}{each}")

@@ -17,7 +17,8 @@ FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 EDGE = "#7d8590"  # readable on white and on black
 COLOURS = {  # channel kind -> (fill, border): cards bring their own background, so that any page will do
     "role": ("#ffffff", "#30363d"), "queue": ("#ddf4ff", "#0969da"), "replay": ("#fff1d6", "#bc6c00"),
-    "params": ("#e3f7e6", "#1a7f37"), "constant": ("#f3e8ff", "#8250df"),
+    "params": ("#e3f7e6", "#1a7f37"), "shared": ("#e3f7e6", "#1a7f37"), "constant": ("#f3e8ff", "#8250df"),
+    "board": ("#eff2f5", "#57606a"), "reduce": ("#ffebe9", "#cf222e"),
 }  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def _ranks(program: Program) -> dict[str, int]:
     """Column of each role: after every role that feeds it, not counting parameters and cycles."""
     feeds: dict[str, set[str]] = {role.name: set() for role in program.roles}
     for channel in program.channels.values():
-        if channel.kind != "params":
+        if channel.kind not in ("params", "shared"):
             for reader, _ in program.ends(channel, "read"):
                 feeds[reader.name] |= {w.name for w, _ in program.ends(channel, "write")} - {reader.name}
     ranks: dict[str, int] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from shoal.api import Channel, Port, RoleSpec, WiringError, spec_nbytes
+from shoal.api import GROUPS, Channel, Port, RoleSpec, WiringError, spec_nbytes
+from shoal.program import groups
 
 
 @dataclass
@@ -51,17 +52,17 @@ class Program:
             self.roles.append(replace(role, name=f"{prefix}/{role.name}", ports=ports))
 
     def ends(self, channel: Channel, direction: str) -> list[tuple[RoleSpec, Port]]:
-        """The (role, port) pairs at one end of a channel."""
+        """The (role, port) pairs at one end of a channel; members are at both, and are what ``both`` finds."""
         return [
             (role, port)
             for role in self.roles
             for port in role.ports.values()
-            if port.channel.name == channel.name and port.direction == direction
+            if port.channel.name == channel.name and port.direction in (direction, "both")
         ]
 
     def writers(self, channel: Channel) -> int:
         """Number of replicas that write a channel."""
-        return sum(role.replicas for role, _ in self.ends(channel, "write"))
+        return sum(port.of(role.replicas) for role, port in self.ends(channel, "write"))
 
     def validate(self) -> None:
         """Raise WiringError for a program that cannot run."""
@@ -90,6 +91,7 @@ class Program:
         reading = sum(role.replicas for role, _ in readers)
         if channel.kind == "params" and self.writers(channel) != 1:
             raise WiringError(f"{where} has {self.writers(channel)} writers; parameters have exactly one")
+        groups.check(self, channel)
         if channel.kind == "replay":
             self._validate_replay(channel, reading)
         if channel.kind == "queue":
@@ -130,7 +132,9 @@ class Program:
         out: dict[str, int] = {}
         for channel in self.channels.values():
             item = spec_nbytes(channel.spec)
-            if channel.kind == "params":
+            if channel.kind in GROUPS:
+                out[channel.name] = groups.nbytes(self, channel)
+            elif channel.kind == "params":
                 out[channel.name] = 2 * item
             elif channel.kind == "constant":
                 out[channel.name] = item

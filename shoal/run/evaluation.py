@@ -36,7 +36,7 @@ class Evaluation:
 def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:
     """A role that reads the program's parameters and plays; ``whole``: each evaluation in one step (serial)."""
     channel = program.channels.get(CHANNEL)
-    if channel is None or channel.kind != "params":
+    if channel is None or channel.kind not in ("params", "shared"):
         raise UsageError(f"{program.name} cannot be evaluated while it trains: it has no '{CHANNEL}' channel")
     options = dict(every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole)
     program.role(

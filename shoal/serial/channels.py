@@ -169,6 +169,10 @@ class SerialParams:
         self.kept.append((self.version, {k: v.detach().cpu().clone() for k, v in params.items()}))
         return self.version
 
+    def published(self) -> Tensors:
+        """The latest parameters."""
+        return self.kept[-1][1]
+
     def state_dict(self) -> dict[str, Any]:
         """The latest version, and those kept before it."""
         *older, (version, tensors) = self.kept

@@ -11,6 +11,7 @@ from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
 from shoal.serial import generators
 from shoal.serial.channels import SerialConstant, SerialParams, SerialParamsReader, SerialReplay
+from shoal.serial.groups import SerialShared
 from shoal.serial.instance import Instance, Replica
 
 log = logging.getLogger("shoal.runtime")
@@ -46,8 +47,8 @@ def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> dict[s
             state["role"] = replica.role.state_dict()
         out[part("role", replica.name, replica.index)] = state
     for name, channel in instance.channels.items():
-        if isinstance(channel, SerialParams):
-            if channel.kept:
+        if isinstance(channel, (SerialParams, SerialShared)):
+            if channel.version:
                 out[part("params", name)] = channel.state_dict()
         elif isinstance(channel, SerialConstant):
             continue  # it is filled again
@@ -77,7 +78,7 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
             assert isinstance(replica.role, Stateful)
             replica.role.load_state_dict(saved["role"])
     for channel_name, channel in instance.channels.items():
-        name = part("params" if isinstance(channel, SerialParams) else "channel", channel_name)
+        name = part("params" if isinstance(channel, (SerialParams, SerialShared)) else "channel", channel_name)
         if not isinstance(channel, SerialConstant) and source.has(name):
             with source.fitting(name):
                 channel.load_state_dict(source.read(name))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shoal.api import Context, Role, RoleSpec
+from shoal.api import GROUPS, Context, Role, RoleSpec
 from shoal.metering.recorder import Recorder, recorder as recorder_of
 from shoal.program import Program
 from shoal.runtime.launch import Launch
 from shoal.runtime.seeds import life_seed, table_seed
-from shoal.serial import generators
+from shoal.serial import generators, groups
 from shoal.serial.channels import (
     QueueReader,
     ReplayReader,
@@ -22,8 +22,9 @@ from shoal.serial.channels import (
     SerialWriter,
 )
 
-Shared = SerialQueue | SerialReplay | SerialParams | SerialConstant  # what stands between the ends of a channel
-End = SerialWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader | SerialConstant
+Shared = SerialQueue | SerialReplay | SerialParams | SerialConstant | groups.Group  # between the ends of a channel
+End = SerialWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader | SerialConstant | groups.End
+Published = SerialParams | groups.SerialShared  # channels whose parameters are the result of a run
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Instance:
             return SerialQueue(channel, program.writers(channel))
         if channel.kind == "replay":
             return SerialReplay(channel, program.writers(channel), table_seed(seed, name, 0))
+        if channel.kind in GROUPS:
+            return groups.channel(channel, program.writers(channel))
         return SerialConstant(channel) if channel.kind == "constant" else SerialParams(channel)
 
     def _replica(self, role: RoleSpec, index: int) -> Replica:
@@ -90,14 +93,19 @@ class Instance:
             exact=launch.saving is not None or launch.resume is not None,
             steps=self.steps,
         )
-        ends = {key: self._end(role, key, recorder) for key in role.ports}
-        return Replica(role.name, index, role.make(context, **ends), ends, recorder)
+        ends = {k: self._end(role, k, recorder) for k, port in role.ports.items() if index < port.of(role.replicas)}
+        given = {key: ends.get(key) for key in role.ports}
+        return Replica(role.name, index, role.make(context, **given), ends, recorder)
 
     def _end(self, role: RoleSpec, key: str, recorder: Recorder) -> End:
         port = role.ports[key]
         channel = self.channels[port.channel.name]
         if isinstance(channel, SerialConstant):
             return channel
+        if isinstance(channel, groups.Group):
+            number = None if port.direction == "read" else self._writers[port.channel.name]
+            self._writers[port.channel.name] += number is not None
+            return groups.end(channel, number)
         if isinstance(channel, SerialParams):
             return channel if port.direction == "write" else SerialParamsReader(channel, port)
         if port.direction == "write":

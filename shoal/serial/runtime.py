@@ -17,8 +17,8 @@ from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
 from shoal.serial import checkpoint
-from shoal.serial.channels import SerialParams, SerialQueue
-from shoal.serial.instance import Instance, Replica
+from shoal.serial.channels import SerialQueue
+from shoal.serial.instance import Instance, Published, Replica
 
 ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
 TURN = "wait:turn"  # the phase of a role while others step
@@ -89,7 +89,7 @@ class _Run:
             seconds=run.seconds,
             episode_return=run.episode_return,
             episodes=run.episodes,
-            params={name: c.kept[-1][1] for name, c in channels if isinstance(c, SerialParams) and c.kept},
+            params={name: c.published() for name, c in channels if isinstance(c, Published) and c.version},
         )
 
     def _sweep(self) -> None:

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from shoal import api
 from shoal.program import Program
+from shoal.shm.fields import ALIGN as ALIGN, LINE as LINE, FieldLayout as FieldLayout, fields, up
+from shoal.shm.group_layout import GroupLayout, group
 
-ALIGN = 64  # a cache line
-LINE = ALIGN // 8  # counters are one per cache line: column 0 of an [n, LINE] array of int64
 STOP = 0  # byte offset of the stop flag
 CHECKPOINT = 8  # byte offset of the number of the checkpoint last asked for
 COUNTED = ("env_steps", "updates", "actions")  # counters kept in columns 1, 2 ... of a status line, over all lives
-
-
-@dataclass(frozen=True)
-class FieldLayout:
-    """One array inside a slot or a parameter buffer; ``offset`` counts from its start."""
-
-    name: str
-    offset: int
-    shape: tuple[int, ...]
-    dtype: str
-    axis: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +86,7 @@ class Plan:
     rings: dict[str, RingLayout] = field(default_factory=dict)
     stores: dict[str, StoreLayout] = field(default_factory=dict)
     constants: dict[str, ConstantLayout] = field(default_factory=dict)
+    groups: dict[str, GroupLayout] = field(default_factory=dict)
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
     # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what it has COUNTED
     status: dict[str, int] = field(default_factory=dict)
@@ -113,24 +101,8 @@ class Plan:
 
     def take(self, nbytes: int) -> int:
         start = self.total
-        self.total += _up(nbytes)
+        self.total += up(nbytes)
         return start
-
-
-def _up(n: int) -> int:
-    return -(-n // ALIGN) * ALIGN
-
-
-def _fields(spec: api.Spec, start: int, items: int = 1) -> tuple[tuple[FieldLayout, ...], int]:
-    """Fields of so many items side by side, and where they end."""
-    out, offset = [], start
-    for name, f in spec.items():
-        shape = list(f.shape)
-        if items > 1:
-            shape[f.axis] *= items
-        out.append(FieldLayout(name, offset, tuple(shape), np.dtype(f.dtype).name, f.axis))
-        offset += _up(f.nbytes * items)
-    return tuple(out), offset
 
 
 def _joins(program: Program) -> None:
@@ -150,9 +122,9 @@ def _count(program: Program, plan: Plan) -> Mapping[tuple[str, str], int]:
     ends: dict[tuple[str, str], int] = {}
     for role in program.roles:
         for name, port in role.ports.items():
-            key = (port.channel.name, port.direction)
+            key = (port.channel.name, "write" if port.direction == "both" else port.direction)
             plan.ends[role.name, name] = ends.get(key, 0)
-            ends[key] = ends.get(key, 0) + role.replicas
+            ends[key] = ends.get(key, 0) + port.of(role.replicas)
     return ends
 
 
@@ -173,20 +145,18 @@ def plan(program: Program) -> Plan:
         if channel.kind == "params":
             if writers > 1:
                 raise api.WiringError(f"Channel {channel.name!r} (params) has {writers} writers; it can have only one.")
-            fields, size = _fields(channel.spec, 0)
+            slot, size = fields(channel.spec, 0)
             out.stores[channel.name] = StoreLayout(
-                channel, readers, out.take(2 * ALIGN), out.take(readers * ALIGN), out.take(2 * size), size, fields
+                channel, readers, out.take(2 * ALIGN), out.take(readers * ALIGN), out.take(2 * size), size, slot
             )
         elif channel.kind == "constant":
-            fields, size = _fields(channel.spec, 0)
-            out.constants[channel.name] = ConstantLayout(channel, out.take(size), size, fields)
+            item, size = fields(channel.spec, 0)
+            out.constants[channel.name] = ConstantLayout(channel, out.take(size), size, item)
         elif channel.kind in ("queue", "replay"):
             _check_ring(channel, writers, readers)
             out.rings[channel.name] = _ring(out, channel, writers, readers, _takes_each(program, channel))
         else:
-            raise api.WiringError(
-                f"Channel {channel.name!r} is a {channel.kind}, which the local runtime does not offer."
-            )
+            out.groups[channel.name] = group(channel, writers, out.take)
     return out
 
 
@@ -196,16 +166,16 @@ def _takes_each(program: Program, channel: api.Channel) -> bool:
 
 
 def _ring(out: Plan, channel: api.Channel, writers: int, readers: int, joined: bool) -> RingLayout:
-    fields, size = _fields(channel.spec, ALIGN)
+    slot, size = fields(channel.spec, ALIGN)
     heads, tails, bells = out.take(writers * ALIGN), out.take(writers * ALIGN), out.take(readers * ALIGN)
     if not joined:
         slots = out.take(writers * channel.capacity * size)
-        return RingLayout(channel, writers, readers, heads, tails, bells, slots, size, fields)
+        return RingLayout(channel, writers, readers, heads, tails, bells, slots, size, slot)
     slots = out.take(writers * channel.capacity * ALIGN)
-    together, nbytes = _fields(channel.spec, 0, -(-writers // readers))
+    together, nbytes = fields(channel.spec, 0, -(-writers // readers))
     batches = out.take(readers * channel.capacity * nbytes)
     return RingLayout(
-        channel, writers, readers, heads, tails, bells, slots, ALIGN, fields, batches, nbytes, together
+        channel, writers, readers, heads, tails, bells, slots, ALIGN, slot, batches, nbytes, together
     )  # fmt: skip
 
 
@@ -235,6 +205,7 @@ def needed(plan: Plan) -> dict[str, int]:
         out[name] = 2 * store.stride
     for name, constant in plan.constants.items():
         out[name] = constant.nbytes
+    out |= {name: each.nbytes for name, each in plan.groups.items()}
     for name, nbytes in plan.own.items():  # a role may be called like a channel
         out[name] = out.get(name, 0) + nbytes
     return out

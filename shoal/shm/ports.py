@@ -12,9 +12,13 @@ from shoal import api
 from shoal.metering.recorder import Recorder
 from shoal.runtime.seeds import table_seed
 from shoal.shm.arena import Arena
+from shoal.shm.board import BoardEnd
+from shoal.shm.group_layout import BoardLayout, GroupLayout, ReduceLayout
 from shoal.shm.layout import ConstantLayout, Plan
+from shoal.shm.reduce import ReduceEnd
 from shoal.shm.ring import Consumer, Producer
 from shoal.shm.session import Session
+from shoal.shm.shared_params import SharedEnd, SharedReader
 from shoal.shm.store import StoreReader, StoreWriter
 
 
@@ -230,7 +234,8 @@ def build(session: Session, plan: Plan, role: api.RoleSpec, index: int, generati
     """The ports of one replica, by keyword; ``seed`` is the run's."""
     out: dict[str, Any] = {}
     for name, port in role.ports.items():
-        out[name] = _end(session, plan, port, plan.ends[role.name, name] + index, generation, seed)
+        number = plan.ends[role.name, name] + index
+        out[name] = _end(session, plan, port, number, generation, seed) if index < port.of(role.replicas) else None
     lockstep = [out[name] for name, port in role.ports.items() if port.lockstep]
     for end in out.values():
         if isinstance(end, Producer) and lockstep:
@@ -247,6 +252,8 @@ def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: 
     channel = port.channel
     if channel.kind == "constant":
         return ConstantReader(session.arena, plan.constants[channel.name])
+    if group := plan.groups.get(channel.name):
+        return _member(session, group, number, port.direction != "read")
     if channel.kind == "params":
         store = plan.stores[channel.name]
         return (
@@ -266,3 +273,12 @@ def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: 
     table = channel.table.build(channel.spec, ring.writers, table_seed(seed, channel.name, generation))
     limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
     return ReplayReader(consumer, table, limiter, port.count, session.metrics)
+
+
+def _member(session: Session, group: GroupLayout, number: int, writes: bool) -> Any:
+    """An end of a channel between equals."""
+    if isinstance(group, BoardLayout):
+        return BoardEnd(session, group, number if writes else None)
+    if isinstance(group, ReduceLayout):
+        return ReduceEnd(session, group, number)
+    return SharedEnd(session, group, number) if writes else SharedReader(session, group)

@@ -64,7 +64,7 @@ class Producer:
         for name, target, shape, dtype in self._targets[head % self._capacity]:
             source = items.get(name)
             if source is None or source.shape != shape or source.dtype != dtype:
-                source = self._coerce(name, source, target)
+                source = coerce(self._layout.channel.name, name, source, target)
             target[...] = source
         self.commit(version)
 
@@ -116,18 +116,6 @@ class Producer:
     def _refuse(self, items: api.Arrays) -> None:
         expected, found = sorted(f.name for f in self._layout.fields), sorted(items)
         raise api.UsageError(f"Channel {self._layout.channel.name!r} takes the arrays {expected}, but got {found}.")
-
-    def _coerce(self, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:
-        """The array as the slot wants it, or an error that says what was expected."""
-        where = f"Channel {self._layout.channel.name!r}, array {name!r}"
-        if source is None:
-            raise api.UsageError(f"{where} is missing.")
-        array = np.asarray(source)
-        if array.shape != target.shape or not np.can_cast(array.dtype, target.dtype, "same_kind"):
-            raise api.UsageError(
-                f"{where}: expected {target.dtype}{list(target.shape)}, got {array.dtype}{list(array.shape)}."
-            )
-        return array
 
 
 class _Slot:
@@ -278,3 +266,16 @@ def fill(arena: Arena, layout: RingLayout) -> float:
     heads = arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0]
     tails = arena.array(layout.tails, (layout.writers, LINE), np.int64)[:, 0]
     return float((heads - tails).sum()) / (layout.writers * layout.channel.capacity)
+
+
+def coerce(channel: str, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:
+    """The array as the slot wants it, or an error that says what was expected."""
+    where = f"Channel {channel!r}, array {name!r}"
+    if source is None:
+        raise api.UsageError(f"{where} is missing.")
+    array = np.asarray(source)
+    if array.shape != target.shape or not np.can_cast(array.dtype, target.dtype, "same_kind"):
+        raise api.UsageError(
+            f"{where}: expected {target.dtype}{list(target.shape)}, got {array.dtype}{list(array.shape)}."
+        )
+    return array

@@ -16,16 +16,17 @@ import torch
 from shoal import api
 from shoal.shm import futex
 from shoal.shm.arena import Arena
-from shoal.shm.layout import LINE, StoreLayout
+from shoal.shm.fields import LINE, FieldLayout
+from shoal.shm.layout import StoreLayout
 from shoal.shm.session import Session
 
 _LOW = 0xFFFFFFFF
 
 
-def _tensors(flat: torch.Tensor, layout: StoreLayout) -> api.Tensors:
+def tensors(flat: torch.Tensor, fields: tuple[FieldLayout, ...]) -> api.Tensors:
     """The parameters as views of one flat byte tensor."""
     out = {}
-    for f in layout.fields:
+    for f in fields:
         dtype = getattr(torch, f.dtype)
         count = 1
         for n in f.shape:
@@ -45,7 +46,7 @@ class StoreWriter:
         arena = session.arena
         self._session, self._words, self._layout, self.channel = session, arena.words, layout, layout.channel.name
         self._at, self._address = layout.control // 8, arena.base + layout.control
-        self._targets = [_tensors(torch.from_numpy(flat), layout) for flat in _buffers(arena, layout)]
+        self._targets = [tensors(torch.from_numpy(flat), layout.fields) for flat in _buffers(arena, layout)]
         self._places = [list(targets.values()) for targets in self._targets]
         self._names = [f.name for f in layout.fields]
         self._checked: list[torch.Tensor] = []  # the tensors that were published last
@@ -91,8 +92,8 @@ class StoreWriter:
     def state_dict(self) -> dict[str, Any]:
         """The latest version, copied: other processes see the buffer itself. Version 0 has no tensors."""
         version = self._words[self._at]
-        tensors = {name: t.clone() for name, t in self._targets[version % 2].items()} if version else {}
-        return {"version": version, "tensors": tensors}
+        latest = {name: t.clone() for name, t in self._targets[version % 2].items()} if version else {}
+        return {"version": version, "tensors": latest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Publish what was saved under the number it had."""
@@ -116,7 +117,7 @@ class StoreReader:
         self._delivered_at = layout.delivered // 8 + reader * LINE
         self._buffers = _buffers(arena, layout)
         self._flat = np.zeros(layout.stride, np.uint8)
-        self._tensors = _tensors(torch.from_numpy(self._flat), layout)
+        self._tensors = tensors(torch.from_numpy(self._flat), layout.fields)
         self._lockstep = lockstep
         self._read: int = self._words[self._delivered_at] if lockstep else 0
         self._times = self._items = lockstep  # how often it was read, and how many items were made with it
@@ -177,4 +178,4 @@ def read(arena: Arena, layout: StoreLayout) -> api.Tensors | None:
     version = words[at]
     if version == 0:
         return None
-    return _tensors(torch.from_numpy(_buffers(arena, layout)[version % 2].copy()), layout)
+    return tensors(torch.from_numpy(_buffers(arena, layout)[version % 2].copy()), layout.fields)

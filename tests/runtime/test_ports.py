@@ -247,7 +247,6 @@ def test_memory_is_counted_before_it_is_taken() -> None:
         (api.Channel("c", "queue", SPEC), 1, 2, "each reader needs"),
         (api.Channel("c", "params", SPEC), 2, 1, "only one"),
         (api.Channel("c", "replay", SPEC), 1, 1, "no table"),
-        (api.Channel("c", "board", SPEC), 1, 1, "does not offer"),
         (api.Channel("c", "queue", SPEC, capacity=0), 1, 1, "at least 1"),
     ],
 )

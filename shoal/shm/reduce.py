@@ -1,0 +1,197 @@
+"""Sums over the replicas of a role, in shared memory.
+
+Every member has a slot for each of two rounds and a line of counters, which nobody else writes. A put fills the slot
+and counts up. Of a small item every member then adds all slots for itself. Of a large one each member adds an equal
+part into a common result, and counts that; the result is read in place. Slots and results of one parity are free again
+two rounds later, since nobody puts a round before it has got the one before: no lock, no copy, at most two waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal import api
+from shoal.program.groups import ROUNDS
+from shoal.runtime.reduction import combine
+from shoal.shm import futex
+from shoal.shm.arena import Arena
+from shoal.shm.fields import LINE
+from shoal.shm.group_layout import ReduceLayout
+from shoal.shm.layout import CHECKPOINT
+from shoal.shm.ring import coerce
+from shoal.shm.session import Session
+
+_LOW = 0xFFFFFFFF
+_PUT, _ADDED, _WAITS = 0, 1, 2  # columns of a member's line
+_Part = tuple[np.ndarray, list[np.ndarray]]  # where to add, and what
+
+
+class ReduceEnd:
+    """A member's end (an ``api.Reducer``).
+
+    agreed: the number of the checkpoint that every member knew of when it put the item of the round that was got last.
+    It is the same for all members after the same round, so that all save themselves there.
+    """
+
+    def __init__(self, session: Session, layout: ReduceLayout, member: int) -> None:
+        arena = session.arena
+        self.channel, self.agreed = layout.channel, 0
+        self._session, self._layout, self._member, self._words = session, layout, member, arena.words
+        self._lines = [layout.lines // 8 + m * LINE for m in range(layout.members)]
+        self._line = self._lines[member]
+        self._bell, self._bell_address = layout.bell // 8, arena.base + layout.bell
+        self._phase = f"wait:{layout.channel.name}"
+        self._puts: int = self._words[self._line + _PUT]
+        self._gets = self._puts
+        self._headers = [[layout.slot(m, r) // 8 for m in range(layout.members)] for r in range(ROUNDS)]
+        self._slots = [_slots(arena, layout, r) for r in range(ROUNDS)]
+        self._results = _results(arena, layout)
+        self._parts = [self._part(r) for r in range(ROUNDS)]
+        self._tensors = [{name: torch.from_numpy(a) for name, a in result.items()} for result in self._results]
+
+    @property
+    def pending(self) -> bool:
+        return self._puts > self._gets
+
+    def ready(self) -> bool:
+        return not self.pending or self._all(_PUT, self._gets + 1)
+
+    def put(self, items: api.Arrays) -> None:
+        """Copy this round's item in."""
+        target = self._reserve()
+        if items.keys() != target.keys():
+            raise api.UsageError(
+                f"Channel {self.channel.name!r} has the fields {sorted(target)}, put got {sorted(items)}."
+            )
+        for name, array in target.items():
+            array[...] = coerce(self.channel.name, name, items[name], array)
+        self._commit()
+
+    def slot(self) -> _Slot:
+        """``with reducer.slot() as arrays:`` fills this round's item in place; an exception inside discards it."""
+        return _Slot(self._reserve, self._commit)
+
+    def get(self) -> api.Tensors:
+        """The result of the round, when every member has put."""
+        if not self.pending:
+            raise api.UsageError(f"Channel {self.channel.name!r}: a get must follow a put.")
+        count = self._gets + 1
+        parity = self._gets % ROUNDS
+        self._await(_PUT, count)
+        for out, parts in self._parts[parity]:
+            combine(out, parts, self.channel.mean)
+        if self._layout.shared_out:
+            self._raise(_ADDED, count)
+            self._await(_ADDED, count)
+        self.agreed = min(self._words[at] for at in self._headers[parity])
+        self._session.fresh = False
+        self._gets = count
+        return self._tensors[parity if self._layout.shared_out else 0].copy()
+
+    # --------------------------------------------------------------------------- what lies where
+    def _part(self, parity: int) -> list[_Part]:
+        """What this member adds: all, or its part of each field."""
+        layout, m = self._layout, self._member
+        found = []
+        for name, whole in self._results[parity if layout.shared_out else 0].items():
+            out, ins = whole.reshape(-1), [slot[name].reshape(-1) for slot in self._slots[parity]]
+            if layout.shared_out:
+                part = slice(len(out) * m // layout.members, len(out) * (m + 1) // layout.members)
+                out, ins = out[part], [array[part] for array in ins]
+            if len(out):
+                found.append((out, ins))
+        return found
+
+    def _reserve(self) -> api.Arrays:
+        if self.pending:
+            raise api.UsageError(f"Channel {self.channel.name!r}: a put must follow the get of the put before.")
+        return self._slots[self._puts % ROUNDS][self._member]
+
+    def _commit(self) -> None:
+        self._session.fresh = False
+        self._words[self._headers[self._puts % ROUNDS][self._member]] = self._words[CHECKPOINT // 8]
+        self._puts += 1
+        self._raise(_PUT, self._puts)
+
+    # ------------------------------------------------------------------------------------ waiting
+    def _all(self, column: int, count: int) -> bool:
+        words = self._words
+        return all(words[line + column] >= count for line in self._lines)
+
+    def _raise(self, column: int, count: int) -> None:
+        """Count up, after all that was written before, and wake whoever waits."""
+        words = self._words
+        futex.fence()
+        words[self._line + column] = count
+        words[self._bell] = ((2 * count + column) * self._layout.members + self._member) & _LOW  # no two are the same
+        futex.fence()
+        if any(words[line + _WAITS] for line in self._lines):
+            futex.wake(self._bell_address)
+
+    def _await(self, column: int, count: int) -> None:
+        """Returns when every member has counted as far."""
+        words = self._words
+        seen = words[self._bell]
+        if not self._all(column, count) and not (futex.soon(words, self._bell, seen) and self._all(column, count)):
+            try:
+                while True:
+                    words[self._line + _WAITS] = 1
+                    futex.fence()
+                    seen = words[self._bell] & _LOW
+                    if self._all(column, count):
+                        break
+                    self._session.wait(self._phase, self._bell_address, seen)
+            finally:
+                words[self._line + _WAITS] = 0
+        futex.fence()
+
+    # ------------------------------------------------------------------------------------- states
+    def state_dict(self) -> dict[str, Any]:
+        """All that this member alone writes, copied: its items of two rounds, and its parts of two results."""
+        slots = [{name: a.copy() for name, a in self._slots[r][self._member].items()} for r in range(ROUNDS)]
+        parts = [[out.copy() for out, _ in self._parts[r]] if self._layout.shared_out else [] for r in range(ROUNDS)]
+        return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": parts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for r in range(ROUNDS):
+            for name, array in self._slots[r][self._member].items():
+                array[...] = state["slots"][r][name]
+            for (out, _), saved in zip(self._parts[r], state["parts"][r], strict=False):
+                out[...] = saved
+        self._puts, self._gets = state["puts"], state["gets"]
+        if self._layout.shared_out:
+            self._raise(_ADDED, self._gets)
+        self._raise(_PUT, self._puts)
+
+
+class _Slot:
+    """Context of one item that is written in place."""
+
+    def __init__(self, reserve: Callable[[], api.Arrays], commit: Callable[[], None]) -> None:
+        self._reserve, self._commit = reserve, commit
+
+    def __enter__(self) -> api.Arrays:
+        return self._reserve()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            self._commit()
+
+
+def _slots(arena: Arena, layout: ReduceLayout, round: int) -> list[api.Arrays]:
+    """The items of all members in the slots of a round."""
+    starts = [layout.slot(m, round) for m in range(layout.members)]
+    return [{f.name: arena.field(start, f) for f in layout.fields} for start in starts]
+
+
+def _results(arena: Arena, layout: ReduceLayout) -> list[api.Arrays]:
+    """The common results of two rounds, or one of this process."""
+    if not layout.shared_out:
+        return [{f.name: np.zeros(f.shape, f.dtype) for f in layout.result}]
+    starts = [layout.results + r * layout.result_stride for r in range(ROUNDS)]
+    return [{f.name: arena.field(start, f) for f in layout.result} for start in starts]
