@@ -60,7 +60,7 @@ def measure(system: str, env: str, pairs: int, window: float) -> dict[str, objec
             run.send_signal(signal.SIGINT)
             run.wait(60)
     ratios = np.array(speeds[True]) / np.array(speeds[False])
-    low, high = bootstrap([ratios], lambda d: np.median(d, 1))
+    low, high = bootstrap([ratios], np.median)
     return {
         "case": f"{system} {env}",
         "steps_per_second_without": round(float(np.median(speeds[False]))),

@@ -1,74 +1,93 @@
 """Statistics over few runs: interquartile mean, stratified bootstrap, probability of improvement.
 
-Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
+Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"; computed by SciPy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
-Scores = Sequence[np.ndarray]  # one array [runs, ...] per stratum (environment)
+Array: TypeAlias = NDArray[np.float64]
+Scores: TypeAlias = Sequence[ArrayLike]  # one array [runs, ...] per stratum (environment)
 
 
-def iqm(values: np.ndarray | Sequence[float], axis: int | None = None) -> np.ndarray:
+def iqm(values: ArrayLike, axis: int | None = None) -> Array:
     """Mean of the middle half: the lowest and the highest quarter (rounded down) are left out.
 
-    Over ``axis`` (None: all values); the same as ``scipy.stats.trim_mean(values, 0.25, axis)``.
+    Over ``axis`` (None: all values). Raises ValueError if there are no values.
     """
     array = np.asarray(values, np.float64)
-    if axis is None:
-        array, axis = array.ravel(), 0
-    n = array.shape[axis]
-    if n == 0:
+    if array.size == 0:
         raise ValueError("the interquartile mean of no values")
-    cut = n // 4
-    middle = np.take(np.sort(array, axis), np.arange(cut, n - cut), axis)
-    return np.asarray(middle.mean(axis))
+    return np.asarray(stats.trim_mean(array, 0.25, axis))
 
 
 def bootstrap(
     scores: Scores,
-    statistic: Callable[[np.ndarray], np.ndarray] | None = None,
+    statistic: Callable[..., Array] = iqm,
     *,
     confidence: float = 0.95,
     samples: int = 2_000,
     seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval (low, high) of ``statistic``: runs are drawn with replacement within each stratum.
+) -> tuple[Array, Array]:
+    """Percentile interval (low, high) of ``statistic`` over all runs, drawn with replacement within each stratum.
 
-    scores: per stratum an array [runs, ...]. statistic: maps [samples, all runs, ...] to [samples, ...] over axis 1;
-    None: the interquartile mean. With one run in every stratum there is nothing to draw: the interval is a point.
+    scores: per stratum an array [runs, ...]; low and high are [...]. statistic: takes an array and ``axis``, as
+    ``numpy.median`` does. With one run in every stratum there is nothing to draw: the interval is a point.
     """
-    rng = np.random.default_rng(seed)
-    drawn = [np.asarray(s)[rng.integers(len(s), size=(samples, len(s)))] for s in scores]
-    values = (statistic or (lambda x: iqm(x, 1)))(np.concatenate(drawn, 1))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(values, [tail, 1 - tail], axis=0)
-    return low, high
+
+    def of_all(*strata: Array, axis: int) -> Array:
+        return statistic(np.concatenate(strata, axis), axis=axis)
+
+    return _interval(scores, of_all, confidence, samples, seed)
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> float:
-    """P(a run of X scores higher than a run of Y), a tie counting half, averaged over strata (Mann-Whitney U)."""
-    shares = []
-    for a, b in zip(x, y, strict=True):
-        above = np.asarray(a)[:, None] - np.asarray(b)[None]
-        shares.append(float((above > 0).mean() + 0.5 * (above == 0).mean()))
-    return float(np.mean(shares))
+    """P(a run of X scores higher than a run of Y), a tie counting half, averaged over strata: Mann-Whitney's U over
+    the number of pairs. x, y: per stratum an array [runs]."""
+    return float(_improvement(*(np.asarray(s, np.float64) for s in (*x, *y)), axis=-1))
 
 
 def improvement_interval(
     x: Scores, y: Scores, *, confidence: float = 0.95, samples: int = 2_000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile interval of ``probability_of_improvement``, runs of each stratum drawn with replacement."""
-    rng = np.random.default_rng(seed)
-    total = np.zeros(samples)
-    for a, b in zip(x, y, strict=True):
-        a = np.asarray(a)[rng.integers(len(a), size=(samples, len(a)))]
-        b = np.asarray(b)[rng.integers(len(b), size=(samples, len(b)))]
-        above = a[:, :, None] - b[:, None, :]
-        total += (above > 0).mean((1, 2)) + 0.5 * (above == 0).mean((1, 2))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(total / len(x), [tail, 1 - tail])
+    low, high = _interval([*x, *y], _improvement, confidence, samples, seed)
     return float(low), float(high)
+
+
+def _improvement(*strata: Array, axis: int) -> Array:
+    """Of the strata of X, and after them as many of Y."""
+    half = len(strata) // 2
+    shares = [
+        stats.mannwhitneyu(x, y, axis=axis, method="asymptotic").statistic / (x.shape[axis] * y.shape[axis])
+        for x, y in zip(strata[:half], strata[half:], strict=True)
+    ]
+    return np.mean(shares, 0)
+
+
+def _interval(
+    scores: Scores, statistic: Callable[..., Array], confidence: float, samples: int, seed: int
+) -> tuple[Array, Array]:
+    strata = [np.asarray(s, np.float64) for s in scores]
+    several = [s for s in strata if len(s) > 1]  # SciPy draws from no others
+    if not several:
+        return (point := statistic(*strata, axis=0)), point
+
+    def of_drawn(*drawn: Array, axis: int) -> Array:
+        """Of arrays [..., samples, runs]; the one run of a stratum is drawn in every sample."""
+        left = iter(drawn)
+        every = (next(left) if len(s) > 1 else np.repeat(s.T[..., None, :], drawn[0].shape[-2], -2) for s in strata)
+        return statistic(*every, axis=axis)
+
+    rng = np.random.default_rng(seed)
+    interval = stats.bootstrap(
+        several, of_drawn, axis=0, vectorized=True, confidence_level=confidence, n_resamples=samples,
+        method="percentile", rng=rng,
+    ).confidence_interval  # fmt: skip
+    return np.asarray(interval.low), np.asarray(interval.high)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import logging.handlers
 import os
 import sys
 import time
 from pathlib import Path
 
-LIMIT = 8 * 2**20  # bytes of a replica's log: beyond it only the last quarter is kept
+LIMIT = 8 * 2**20  # bytes of a log: of a replica's, only the last quarter is kept beyond it; the run's is rotated once
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 root = logging.getLogger("shoal")
 
 
 class RoleLog:
-    """Takes over the standard output and error of this process, so that what C libraries print lands there too."""
+    """Takes over the standard output and error of this process, so that what C libraries print lands there too.
+
+    A rotating handler of ``logging`` sees only what passes through ``logging``, so the file is trimmed here.
+    """
 
     def __init__(self, run_dir: Path, role: str, index: int) -> None:
         self.path = run_dir / "logs" / f"{role}-{index}.log"
@@ -48,12 +52,12 @@ class RoleLog:
 
 
 class RunLog:
-    """While open, messages of Shoal go to ``logs/run.log``, and warnings to standard error too."""
+    """While open, messages of Shoal go to ``logs/run.log`` (older ones: ``run.log.1``), warnings also to stderr."""
 
     def __init__(self, run_dir: Path) -> None:
         path = run_dir / "logs" / "run.log"
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._file = _File(path, encoding="utf-8", delay=True)
+        self._file = _File(path, maxBytes=LIMIT, backupCount=1, encoding="utf-8", delay=True)
         self._file.setFormatter(logging.Formatter(FORMAT))
         self._terminal = _Terminal()
         self._level = root.level
@@ -69,13 +73,13 @@ class RunLog:
             self._file.close()
 
 
-class _File(logging.FileHandler):
+class _File(logging.handlers.RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk costs the log, not the training; the metric files tell of it."""
+        """A full disk costs the log, not the training; the metric files report it."""
 
 
 class _Terminal(logging.Handler):
-    """Warnings; errors are told by the exception that ends the run."""
+    """Shows warnings; the exception that ends the run reports errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind
+
+if TYPE_CHECKING:
+    from tomlkit.items import Item
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -202,22 +202,15 @@ def read_file(path: str | Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ docs
 def field_docs(Config: Any) -> dict[str, str]:
     """The docstring under each field, over all base classes."""
-    out: dict[str, str] = {}
-    for cls in reversed(Config.__mro__):
-        if not dataclasses.is_dataclass(cls):
-            continue
-        try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(cast(type, cls)))).body[0]
-        except (OSError, TypeError):  # no source, as for a class made by hand
-            continue
-        assert isinstance(body, ast.ClassDef)
-        for node, after in zip(body.body, body.body[1:], strict=False):
-            if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
-                continue
-            match after:
-                case ast.Expr(value=ast.Constant(value=str(doc))):
-                    out[node.target.id] = inspect.cleandoc(doc).replace("\n", " ")
-    return out
+    import docstring_parser
+
+    docs = {
+        parameter.arg_name: parameter.description or ""
+        for cls in reversed(Config.__mro__)
+        if dataclasses.is_dataclass(cls)
+        for parameter in docstring_parser.parse_from_object(cls).params
+    }
+    return {name: " ".join(doc.split()) for name, doc in docs.items()}
 
 
 def show(value: Any) -> str:
@@ -232,22 +225,26 @@ def show(value: Any) -> str:
 
 
 def to_toml(resolved: Resolved, system: str) -> str:
-    """A file that gives the same configuration again."""
+    """A file that gives the same configuration again; comments say what each value means and where it came from."""
+    import tomlkit
+
     docs = field_docs(type(resolved.cfg))
-    lines = [f"system = {json.dumps(system)}", f"preset = {json.dumps(resolved.preset)}", ""]
+    document = tomlkit.document()
+    document.update({"system": system, "preset": resolved.preset})
+    document.add(tomlkit.nl())
     for key, value in resolved.shown().items():
-        lines += [f"# {docs[key]}"] if key in docs else []
-        lines.append(f"{key} = {_toml(value)}  # {resolved.origins[key]}")
-    return "\n".join(lines) + "\n"
+        if key in docs:
+            document.add(tomlkit.comment(docs[key]))
+        document.add(key, _toml(value).comment(resolved.origins[key]))
+    return tomlkit.dumps(document)
 
 
-def _toml(value: Any) -> str:
-    if value is None:
-        return '"none"'
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, float):
-        return repr(value) if value == value and abs(value) != float("inf") else str(value)
-    return json.dumps(value)
+def _toml(value: object) -> Item:
+    """TOML has no null: ``none`` is read as None where a field may be that."""
+    import tomlkit
+
+    if isinstance(value, Mapping):
+        table = tomlkit.inline_table()
+        table.update({str(name): _toml(entry) for name, entry in value.items()})
+        return table
+    return tomlkit.item("none" if value is None else list(value) if isinstance(value, tuple) else value)

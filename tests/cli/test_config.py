@@ -63,8 +63,12 @@ def test_automatic_preset_can_be_turned_off(system: Any) -> None:
 
 
 def test_toml_and_yaml_give_the_same_configuration_again(system: Any, tmp_path: Path) -> None:
-    first = resolve(system, overrides={"env": "ALE/Pong-v5", "env_kwargs": {"mode": 1}, "hidden": (3, 4)}, name="fake")
-    (tmp_path / "again.toml").write_text(to_toml(first, "fake"))
+    first = resolve(
+        system,
+        overrides={"env": "ALE/Pong-v5", "env_kwargs": {"mode": 1, "\U0001f41f": 'a "b"'}, "hidden": (3, 4)},
+        name="fake",
+    )
+    (tmp_path / "again.toml").write_text(to_toml(first, "fake"), encoding="utf-8")
     assert resolve(system, file=tmp_path / "again.toml", name="fake").cfg == first.cfg
     (tmp_path / "x.yaml").write_text("learning_rate: 1e-4\nhidden: [8]\nmax_episode_steps: null\n")
     cfg = resolve(system, file=tmp_path / "x.yaml").cfg

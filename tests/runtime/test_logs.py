@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import shoal
 from shoal import api
 from shoal.local.runtime import LocalRuntime
 from shoal.program import Program
+from shoal.records import logs
 from shoal.records.run_dir import RunDirectory
 from shoal.runtime.launch import Launch, Stop
 
@@ -82,6 +85,20 @@ for n in range(5_000):
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     text = (tmp_path / "logs" / "actor-0.log").read_text()
     assert len(text) <= 10_100 and text.endswith("line 4999\n") and "is left out" in text
+
+
+def test_the_runs_log_is_rotated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LIMIT", 10_000)
+    log = logs.RunLog(tmp_path)
+    try:
+        for n in range(1_000):
+            logging.getLogger("shoal").info("line %d", n)
+    finally:
+        log.close()
+    files = {p.name: p.read_text() for p in (tmp_path / "logs").iterdir()}
+    assert files.keys() == {"run.log", "run.log.1"} and all(len(text) <= 10_000 for text in files.values())
+    assert files["run.log"].endswith("line 999\n")
+    assert len(re.findall("line", "".join(files.values()))) > 200, "the older file is kept too"
 
 
 def test_a_system_leaves_a_log_per_role(tmp_path: Path) -> None:
