@@ -1,1 +1,1 @@
-"""Finished runs read again: curves, statistics over seeds, plots, comparisons, profiles."""
+"""Analysis of runs: curves, statistics over seeds, plots, comparisons, profiles."""

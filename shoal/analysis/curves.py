@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ class Curve:
     path: Path
     system: str
     env: str
-    config: dict[str, Any]
+    config: dict[str, object]
     steps: np.ndarray
     seconds: np.ndarray
     returns: np.ndarray
@@ -47,7 +46,7 @@ class Group:
     label: str
     system: str
     env: str
-    config: dict[str, Any]
+    config: dict[str, object]
     curves: list[Curve]
 
     def final(self) -> np.ndarray:
@@ -105,5 +104,5 @@ def differences(of: Sequence[Group]) -> dict[str, list[str]]:
     return {k: values for k, values in table.items() if len(set(values)) > 1}
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from shoal.analysis.curves import Group
 from shoal.api import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 AXES = {"steps": "environment steps", "seconds": "wall time (s)"}
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -26,16 +30,16 @@ def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "s
     figure.savefig(path, dpi=150)
 
 
-def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "seconds")) -> Any:
+def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "seconds")) -> Figure:
     """The matplotlib figure."""
     try:
-        from matplotlib.figure import Figure  # without pyplot: no window, no global state
+        from matplotlib import figure  # without pyplot: no window, no global state
     except ImportError:
         raise UsageError("plots need matplotlib: pip install 'shoal[plot]'") from None
 
     envs = list(dict.fromkeys(group.env for group in groups))
-    figure = Figure(figsize=(5.5 * len(axes), 4.0 * len(envs)), layout="constrained")
-    panels = figure.subplots(len(envs), len(axes), squeeze=False)
+    drawn = figure.Figure(figsize=(5.5 * len(axes), 4.0 * len(envs)), layout="constrained")
+    panels = drawn.subplots(len(envs), len(axes), squeeze=False)
     colours = {group.label: f"C{i}" for i, group in enumerate(groups)}
     for row, env in zip(panels, envs, strict=True):
         for panel, axis in zip(row, axes, strict=True):
@@ -47,10 +51,10 @@ def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "second
             panel.set_title(env)
             panel.grid(alpha=0.3)
             panel.legend(loc="best", fontsize="small")
-    return figure
+    return drawn
 
 
-def _draw_group(panel: Any, group: Group, axis: str, colour: str) -> None:
+def _draw_group(panel: Axes, group: Group, axis: str, colour: str) -> None:
     n = len(group.curves)
     label = f"{group.label} ({n} run{'s' if n > 1 else ''})"
     if n == 1:

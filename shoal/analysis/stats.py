@@ -68,7 +68,7 @@ def _improvement(*strata: Array, axis: int) -> Array:
         stats.mannwhitneyu(x, y, axis=axis, method="asymptotic").statistic / (x.shape[axis] * y.shape[axis])
         for x, y in zip(strata[:half], strata[half:], strict=True)
     ]
-    return np.mean(shares, 0)
+    return np.asarray(np.mean(shares, 0))
 
 
 def _interval(

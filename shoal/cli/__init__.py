@@ -1,1 +1,1 @@
-"""The command ``shoal``: words to calls."""
+"""The command line ``shoal``: from its words to calls."""

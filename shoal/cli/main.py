@@ -7,10 +7,13 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shoal.program import Program
+    from shoal.run import Run
     from shoal.settings.flags import Groups
+    from shoal.systems import System
 
 USAGE = """\
 shoal: distributed deep reinforcement learning in PyTorch
@@ -135,7 +138,7 @@ def train(args: list[str]) -> int:
         log=opts.get("log", ()),
         quiet=quiet,
     )
-    return _tell(run, quiet)
+    return _report(run, quiet)
 
 
 def resume(args: list[str]) -> int:
@@ -150,12 +153,13 @@ def resume(args: list[str]) -> int:
     opts = options(split(args[1:]), kinds, "resume")
     quiet = bool(opts.get("quiet"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in limits}
-    return _tell(go_on(args[0], **wanted, quiet=quiet), quiet)
+    return _report(go_on(args[0], **wanted, quiet=quiet), quiet)
 
 
-def _tell(run: Any, quiet: bool) -> int:
-    """Say how a run ended; the exit code."""
+def _report(run: Run, quiet: bool) -> int:
+    """Print how a run ended; returns the exit code."""
     report = run.report
+    assert report is not None, "the run has ended"
     code = {"interrupted": 130, "terminated": 143}.get(report.reason, 0)
     if not quiet:
         mean = f", return {report.episode_return:.4g}" if report.episodes else ""
@@ -203,7 +207,7 @@ def draw(args: list[str]) -> int:
 
     name, system, groups = _system(args, "draw")
     opts, resolved = resolve_flags(name, system, groups, {"format": str, "output": str})
-    formats: dict[str, Callable[[Any], str]] = {
+    formats: dict[str, Callable[[Program], str]] = {
         "text": draw.text, "mermaid": draw.mermaid, "svg": svg,
     }  # fmt: skip
     output = opts.get("output")
@@ -248,7 +252,7 @@ def config(args: list[str]) -> int:
 
 
 def of_runs(command: str) -> Callable[[list[str]], int]:
-    """A command of ``cli_runs``, imported when it is used."""
+    """A command of ``cli.runs``, imported when it is used."""
 
     def call(args: list[str]) -> int:
         from shoal.cli import runs as cli_runs
@@ -269,8 +273,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 # ------------------------------------------------------------------------------------- arguments
-def _system(args: list[str], command: str) -> tuple[str, Any, Groups]:
-    """(name, module, the flags after it)."""
+def _system(args: list[str], command: str) -> tuple[str, System, Groups]:
+    """(name of the system, its module, the flags after it)."""
     from shoal import systems
     from shoal.api import UsageError
     from shoal.settings.flags import split

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Count, Natural
 
-FLAGS: dict[str, dict[str, Any]] = {
+FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},

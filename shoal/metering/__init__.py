@@ -1,1 +1,1 @@
-"""What a run says of itself while it goes on: recorders, snapshots, time shares, traces, the bottleneck."""
+"""Metrics of a run in progress: recorders, snapshots, time shares, traces, the bottleneck."""

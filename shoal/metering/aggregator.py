@@ -1,4 +1,4 @@
-"""What a whole run tells: every replica's telemetry merged into snapshots for displays and metric files."""
+"""The metrics of a whole run: the telemetry of all replicas, merged into snapshots for displays and metric files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Snapshot:
     """The state of a run at one moment, as shown and logged.
 
     row: 1, 2, ...; steps: environment steps over all actors; updates: learner updates; *_rate: per second since
-    the last snapshot; episode_return: mean of the last 100 episodes (nan before the first); records: mean of what
-    roles recorded since the last snapshot, and p50, p95 and max of what they tallied; shares: role -> phase ->
+    the last snapshot; episode_return: mean of the last 100 episodes (nan before the first); records: means of the
+    metrics recorded since the last snapshot, and p50, p95 and max of the tallied ones; shares: role -> phase ->
     share of its wall time (``wait:NAME`` phases are time blocked on channel NAME); fill: channel -> share of
     capacity in use; memory: bytes, 0 where not measured; phase_seconds: role -> phase -> seconds since the launch;
     spans: (role, index) -> new (phase, start, seconds), in a run that is profiled; infos: mean of the last 100 of each
@@ -51,13 +51,13 @@ class Snapshot:
 
 
 class Observer(Protocol):
-    """Told of a run as it goes on: progress display, metric files."""
+    """Receives the snapshots of a run in progress: a progress display, metric files."""
 
     def update(self, snapshot: Snapshot) -> None: ...
 
 
 class Aggregator:
-    """Merges every replica's telemetry; counters ``env_steps`` and ``updates`` drive the run's end."""
+    """Merges the telemetry of all replicas. The run ends by its counters ``env_steps`` and ``updates``."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -108,7 +108,7 @@ class Aggregator:
 
     @property
     def seconds(self) -> float:
-        """Of training: a resumed run goes on from where it was saved."""
+        """Seconds of training; in a resumed run, those before its checkpoint included."""
         return time.monotonic() - self._start
 
     @property
@@ -126,7 +126,7 @@ class Aggregator:
         return len(self._window) == WINDOW
 
     def snapshot(self, fill: dict[str, float] | None = None, memory: int = 0) -> Snapshot:
-        """The figures since the last snapshot; resets the per-interval ones."""
+        """The figures since the last snapshot. Those of an interval start again at zero."""
         now = time.monotonic()
         interval = max(now - self._last, 1e-9)
         steps, updates = self._last_counts
@@ -163,7 +163,7 @@ class Aggregator:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run goes on from (plain JSON data), the figures since the last snapshot too."""
+        """What a resumed run continues from, as plain JSON data; the figures since the last snapshot are included."""
         return {
             "counts": dict(self.counts),
             "episodes": self.episodes,
@@ -193,7 +193,7 @@ class Aggregator:
 
 
 def quantile(tally: Mapping[int, int], q: float) -> float:
-    """The smallest value that at least a share ``q`` of what was tallied does not exceed."""
+    """The ``q``-quantile of tallied integers: the smallest value that a share ``q`` of them does not exceed."""
     left = q * sum(tally.values())
     for value in sorted(tally):
         left -= tally[value]

@@ -1,11 +1,11 @@
-"""Which part of a run sets its pace: from the shares of time that every role books."""
+"""The bottleneck of a run, from the shares of time that each role spends in its phases."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-Shares = Mapping[str, Mapping[str, float]]  # role -> phase -> share of its wall time
+TimeShares = Mapping[str, Mapping[str, float]]  # role -> phase -> share of its wall time
 
 KINDS = {
     "env": "actor", "unroll": "actor", "params": "actor",
@@ -30,8 +30,8 @@ class Bottleneck(NamedTuple):
         return f"{self.kind}-bound ({self.role}: {self.share:.0%} of its time in {', '.join(self.phases)})"
 
 
-def bottleneck(shares: Shares) -> Bottleneck | None:
-    """What sets the pace; None while that cannot be said.
+def bottleneck(shares: TimeShares) -> Bottleneck | None:
+    """The role and the kind of work that limit the speed of the run; None while that is not known.
 
     A role's waits are time in which others held it up, so the role with the least of them sets the pace, by the
     kind of work that takes most of its time. The time before a role's first step does not count.

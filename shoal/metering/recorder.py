@@ -1,7 +1,7 @@
-"""What one replica tells about itself: recorded in its process, shipped as ``Telemetry``.
+"""The metrics of one replica: recorded in its process and sent to the supervisor as ``Telemetry``.
 
-Time is booked like on a chess clock: a replica is in exactly one phase at any moment, so the phases of a role add up
-to its wall time. A phase inside another stops the outer one.
+A replica is in exactly one phase at any moment, so the phases of a role add up to its wall time. A phase that begins
+inside another one interrupts it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import TracebackType
 
 from shoal.api import NO_NUMBERS
 
-OTHER = "other"  # what no role and no port has named
+OTHER = "other"  # time that no role and no port has named
 START = "start"  # from the launch of the process to the first step
 
 
@@ -35,7 +35,7 @@ class Telemetry:
 class Recorder:
     """The ``Metrics`` of one replica: cheap to call, drained every half second by its runtime.
 
-    show: told every phase that begins (``pulse.Pulse.show``).
+    show: called with the name of every phase that begins (``local.heartbeat``).
     """
 
     def __init__(self, phase: str = START) -> None:
@@ -67,7 +67,7 @@ class Recorder:
             self._pending.infos.setdefault(name, []).append(value)
 
     def enter(self, phase: str) -> str:
-        """The time from now on is ``phase``; returns the phase before."""
+        """Book the time from now on to ``phase``; returns the phase before."""
         now = time.perf_counter()
         before = self._phase
         self._seconds[before] += now - self._since
@@ -80,10 +80,10 @@ class Recorder:
 
     def phase(self, name: str) -> _Phase:
         """``with metrics.phase(name):`` books the time inside."""
-        found = self._contexts.get(name)
-        if found is None:
-            found = self._contexts[name] = _Phase(self, name)
-        return found
+        context = self._contexts.get(name)
+        if context is None:
+            context = self._contexts[name] = _Phase(self, name)
+        return context
 
     def drain(self) -> Telemetry:
         now = time.perf_counter()
@@ -116,7 +116,7 @@ class SpanRecorder(Recorder):
 
 
 def recorder(spans: int = 0) -> Recorder:
-    """One that keeps at most ``spans`` spans."""
+    """A recorder of metrics, and of at most ``spans`` spans."""
     return SpanRecorder(spans) if spans else Recorder()
 
 

@@ -1,4 +1,4 @@
-"""What every role does when: spans recorded in all replicas, written as a Chrome trace (Perfetto reads it)."""
+"""Profiles of a run: the spans of all replicas, written as a Chrome trace, which Perfetto shows."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Stateful, Writer
-from shoal.roles.recorded_envs import ReplayedBatch
+from shoal.roles.recorded_envs import RecordedEnvs
 
 
 def unroll_spec(
@@ -53,7 +53,7 @@ def unroll_spec(
 
 
 class Actor:
-    """One step = one unroll and one put.
+    """Collects experience. One step of the role is one unroll and one put.
 
     With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor
     stores the value its own network gives it (``final_value``) where an episode was truncated.
@@ -63,7 +63,7 @@ class Actor:
         self, ctx: Context, env: EnvBatch, agent: Agent, out: Writer, params: ParamsReader, spec: Spec
     ) -> None:
         self.ctx, self.agent, self.out, self.params = ctx, agent, out, params
-        self.env: EnvBatch = ReplayedBatch(env) if ctx.exact else env
+        self.env: EnvBatch = RecordedEnvs(env) if ctx.exact else env
         self.steps = spec["reward"].shape[0]
         self.stream = "version" not in spec
         self.newest_only = self.stream and env.spec.stack > 1
@@ -92,7 +92,7 @@ class Actor:
                     act = self.agent.act(self.obs, self.first, self.state)
                     metrics.enter("unroll")
                     unroll["value"][self.steps] = act.extras["value"]
-            else:  # of a trajectory, the learner tells the lag when it uses it
+            else:  # the learner reports the lag of a trajectory when it learns from it
                 metrics.tally("policy_lag", (self.params.newest() - self.version,))
         metrics.count("env_steps", valid)
         metrics.count("actions", self.steps * self.env.num_envs)
@@ -101,16 +101,16 @@ class Actor:
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The agent's and, where the runtime is exact, the environments'; elsewhere new episodes begin."""
+        """State of the agent and, where the runtime is exact, of the environments; elsewhere new episodes begin."""
         out: dict[str, Any] = {"agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else {}}
-        if isinstance(self.env, ReplayedBatch):
+        if isinstance(self.env, RecordedEnvs):
             out |= {"env": self.env.state_dict(), "version": self.version, "first": self.first, "state": self.state}
         return out
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if isinstance(self.agent, Stateful):
             self.agent.load_state_dict(state["agent"])
-        if isinstance(self.env, ReplayedBatch):
+        if isinstance(self.env, RecordedEnvs):
             self.env.load_state_dict(state["env"])
             self.obs, self.version = self.env.obs, state["version"]
             self.first, self.state = state["first"], state["state"]

@@ -1,4 +1,4 @@
-"""The evaluator: plays whole episodes with the newest parameters, beside the training and without touching it."""
+"""The evaluator: plays whole episodes with the newest parameters, while training goes on undisturbed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Returns(list[float]):
 
 
 class Episodes:
-    """``episodes`` whole episodes, one vector step at a time. Every environment plays a number of episodes fixed
-    beforehand: taking the first that end would favour short ones.
+    """Plays ``episodes`` whole episodes, one vector step at a time. Each environment plays a number of episodes fixed
+    beforehand, because taking the first episodes that end would favour short ones.
 
-    episodes: per environment, each episode that counts; all of them once ``done``.
+    episodes: for each environment, its episodes that count; complete once ``done``.
     """
 
     def __init__(self, env: EnvBatch, agent: Agent, episodes: int, seed: int, greedy: bool = True) -> None:
@@ -58,18 +58,18 @@ class Episodes:
         self._obs, self._state = step.obs, act.state
 
     def play(self) -> Returns:
-        """Step until done; the raw returns."""
+        """Step until done and return the raw returns."""
         while not self.done:
             self.step()
         return self.flat()
 
     def flat(self) -> Returns:
-        """The returns of all environments in one list."""
+        """The raw returns of all environments in one list."""
         return Returns([e for episodes in self.episodes for e in episodes])
 
 
 class Results(Protocol):
-    """Where evaluations go. ``add`` keeps the parameters if none scored higher."""
+    """Receives evaluations. ``add`` keeps the parameters unless earlier ones scored higher."""
 
     def add(
         self, steps: int, version: int, returns: list[float], params: Tensors, info: Mapping[str, float]
@@ -77,10 +77,11 @@ class Results(Protocol):
 
 
 class Evaluator:
-    """One step = one vector step of an evaluation, or, with ``whole``, all of it (the serial runtime, where it then
-    falls on one moment of the training). ``due`` says when: every ``every`` environment steps of the run.
+    """Evaluates the newest parameters every ``every`` environment steps of the run; ``due`` says when.
 
-    Each evaluation plays other episodes: its seed follows from this replica's seed and the step it fell on.
+    One step of the role is one vector step of an evaluation or, with ``whole``, a whole evaluation: in the serial
+    runtime it then belongs to a single moment of the training. Each evaluation plays new episodes, because its seed is
+    derived from this replica's seed and the environment step at which it began.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Evaluator:
         self._now: Episodes | None = None
 
     def due(self) -> bool:
-        """Is there something to do?"""
+        """Whether an evaluation has begun or should begin now."""
         return self._now is not None or self.ctx.steps() >= self._next
 
     def step(self) -> None:
@@ -125,7 +126,7 @@ class Evaluator:
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """When the next evaluation is due, and the agent's; one that has begun starts again."""
+        """When the next evaluation is due, and the agent's state; an evaluation in progress starts again."""
         return {"next": self._next, "agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,7 +144,7 @@ class Evaluator:
         self._now = Episodes(self.env, self.agent, self.episodes, seed, self.greedy)
 
     def _after(self, steps: int) -> int:
-        """The first multiple of ``every`` above ``steps``."""
+        """The smallest multiple of ``every`` that is larger than ``steps``."""
         return (steps // self.every + 1) * self.every
 
 

@@ -8,7 +8,7 @@ from shoal.api import Context, Diverged, Learner, ParamsWriter, Reader
 
 
 class LearnerRole:
-    """One step = one get, one ``Learner.update`` and one publish."""
+    """Learns. One step of the role is one get, one ``Learner.update`` and one publish."""
 
     def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params

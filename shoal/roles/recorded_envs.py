@@ -1,4 +1,4 @@
-"""Environments whose state is the way to it: the seed and every action since."""
+"""Environments that record how they were reached: the seed and every action since."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvStep
 
 
-class ReplayedBatch:
-    """An ``EnvBatch`` with a state. Few environments can be saved, but all deterministic ones can be played again:
-    ``load_state_dict`` resets, repeats every action and compares the last observations.
+class RecordedEnvs:
+    """An ``EnvBatch`` that can be saved. Few environments give their state, but every deterministic one arrives at it
+    again: ``load_state_dict`` resets it, repeats every action and compares the last observations.
 
-    The state grows by one action per step, and loading it takes as long as the environments took to get there.
+    The state grows by one action per step, and loading it takes as long as the recorded steps took.
     """
 
     def __init__(self, inner: EnvBatch) -> None:
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
-        self.obs: Arrays = {}  # the last ones
+        self.obs: Arrays = {}  # the newest observations
         self._seed = 0
         self._actions: list[np.ndarray] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 from shoal.api import UsageError
 from shoal.policy.policy import Policy, evaluation_envs
 from shoal.program import Program
-from shoal.records.evaluations import Evaluations
+from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.report import Report
 from shoal.roles.evaluator import evaluation_seed, make_evaluator
 
@@ -45,7 +45,7 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
             make_evaluator,
             partial(evaluation_envs, cfg, how.episodes),
             partial(system.agent, cfg),
-            Evaluations(run_dir, CHANNEL),
+            EvaluationFiles(run_dir, CHANNEL),
             options,
         ),
         on_failure="ignore",
@@ -56,7 +56,7 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
 
 def final_evaluation(system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, seed: int) -> None:
     """Evaluate what the run ended with, so that the best parameters are never older ones that are worse."""
-    results = Evaluations(run_dir, CHANNEL)
+    results = EvaluationFiles(run_dir, CHANNEL)
     params = report.params.get(CHANNEL)
     if params is None or results.last() == report.steps:
         return

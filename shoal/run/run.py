@@ -13,9 +13,9 @@ from typing import Any
 from shoal.api import RoleFailed, UsageError
 from shoal.metering.trace import Trace
 from shoal.policy import Policy
-from shoal.records import evaluations, loggers
+from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
-from shoal.records.evaluations import BEST
+from shoal.records.evaluation_files import BEST
 from shoal.records.run_dir import RunDirectory, default_path, load_params, read_json
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.runtime.devices import check_devices
@@ -250,7 +250,7 @@ class _Launch:
             backs += [loggers.Logger(name, self.path, settings["config"]) for name in settings.get("log", [])]
             if checkpoint is not None:
                 directory.go_on(checkpoint)
-                evaluations.forget_after(self.path, checkpoint.steps)
+                evaluation_files.forget_after(self.path, checkpoint.steps)
             drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
             directory.describe(settings, drawings)
             every, size = settings["checkpoint"]["every"], settings["checkpoint"]["replay_gb"] * 1e9

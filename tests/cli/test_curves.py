@@ -91,8 +91,8 @@ def test_pictures_show_every_group_against_both_axes(runs: list[Path]) -> None:
     panels = draw_figure(groups(runs)).axes
     assert [p.get_xlabel() for p in panels] == ["environment steps", "wall time (s)"]
     for panel in panels:
-        told = [t.get_text() for t in panel.get_legend().get_texts()]
-        assert told == ["dqn learning_rate=0.001 (4 runs)", "dqn learning_rate=0.01 (2 runs)"]
+        labels = [t.get_text() for t in panel.get_legend().get_texts()]
+        assert labels == ["dqn learning_rate=0.001 (4 runs)", "dqn learning_rate=0.01 (2 runs)"]
         assert len(panel.lines) == 4 + 1 + 2 + 1 and len(panel.collections) == 2
     thick = panels[0].lines[4]
     assert np.allclose(thick.get_ydata(), 2.5 * np.asarray(thick.get_xdata()))

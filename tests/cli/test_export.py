@@ -69,13 +69,13 @@ for case in sys.argv[1:]:
     assert all(np.allclose(got[n], example["output:" + n], rtol=tol, atol=tol) for n in outs), "example.npz"
     recurrent = [i for i in about["inputs"] if i["name"].startswith("state/")]
     states = {i["name"]: np.zeros([1, *i["shape"][1:]], i["dtype"]) for i in recurrent}
-    told = {n: [] for n in outs}
+    outputs = {n: [] for n in outs}
     for t in range(len(seen["first"])):
         out = model({n: seen[n][t] for n in names if n in seen} | states)
         states = {n: out["next/" + n[6:]] for n in states}
         for n in outs:
-            told[n].append(out[n])
-    np.savez(case + "/told.npz", **{n.replace("/", "-"): np.stack(v) for n, v in told.items()})
+            outputs[n].append(out[n])
+    np.savez(case + "/outputs.npz", **{n.replace("/", "-"): np.stack(v) for n, v in outputs.items()})
 """
 
 
@@ -105,7 +105,7 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     nets = policy.system.network(dataclasses.replace(policy.cfg, precision="fp32"))
     nets.load_state_dict(policy.params)
     seen: dict[str, list[np.ndarray]] = {}
-    told: dict[str, list[np.ndarray]] = {}
+    outputs: dict[str, list[np.ndarray]] = {}
     obs, first, state = env.reset(0), np.ones(1, bool), agent.initial_state(1)
     for _ in range(STEPS):
         for name, array in {**obs, "first": first}.items():
@@ -123,12 +123,12 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         state = act.state
         parts |= {f"next-{k}": v for k, v in state.items()}
         for name, tensor in parts.items():
-            told.setdefault(name, []).append(tensor.numpy().copy())
-        told.setdefault("action", []).append(np.asarray(policy.codec.decode(act.action))[None])
+            outputs.setdefault(name, []).append(tensor.numpy().copy())
+        outputs.setdefault("action", []).append(np.asarray(policy.codec.decode(act.action))[None])
         step = env.step(act.action)
         obs, first = step.obs, ~step.valid
     env.close()
-    return {k: np.stack(v) for k, v in seen.items()}, {k: np.stack(v) for k, v in told.items()}
+    return {k: np.stack(v) for k, v in seen.items()}, {k: np.stack(v) for k, v in outputs.items()}
 
 
 @pytest.mark.timeout(300 if sys.executable == FOREIGN_PYTHON else 900)  # a thousand steps of every network, twice
@@ -152,19 +152,19 @@ def test_parity_over_a_thousand_observations_without_shoal(to: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     for i, case in enumerate(CASES):
         if case in expected:
-            found = dict(np.load(tmp_path / str(i) / "told.npz"))
+            found = dict(np.load(tmp_path / str(i) / "outputs.npz"))
             compare(case, found, expected[case], tolerance(policy_of(case)))
 
 
-def compare(case: str, told: dict[str, np.ndarray], expected: dict[str, np.ndarray], tol: float) -> None:
+def compare(case: str, outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], tol: float) -> None:
     """``tol``: of each number, relative to the larger of itself and 1."""
-    assert told.keys() == expected.keys(), case
+    assert outputs.keys() == expected.keys(), case
     for name, want in expected.items():
-        assert told[name].shape == want.shape, (case, name)
-        if name == "action" and told[name].dtype == np.int64:
-            assert (told[name] == want).all(), case
+        assert outputs[name].shape == want.shape, (case, name)
+        if name == "action" and outputs[name].dtype == np.int64:
+            assert (outputs[name] == want).all(), case
         else:
-            assert (np.abs(told[name] - want) <= tol * np.maximum(1, np.abs(want))).all(), (case, name)
+            assert (np.abs(outputs[name] - want) <= tol * np.maximum(1, np.abs(want))).all(), (case, name)
 
 
 def test_safetensors_and_the_description_are_enough_to_build_it_again(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ def described(policy: Policy, out: Path) -> dict[str, Any]:
 
 def test_the_description_says_how_observations_are_turned(tmp_path: Path) -> None:
     facts = described(policy_of("apex-dqn, offset actions"), tmp_path / "o")
-    told = {i["name"]: i for i in facts["inputs"]}
-    assert told["obs/speed"]["from"] == "minus 10, as [1]" and told["obs/speed"]["path"] == ["speed"]
-    assert told["obs/image"]["from"] == "[H, W, C] turned to [C, H, W]"
-    assert told["obs/image"]["shape"] == ["batch", 3, 40, 48] and told["obs/image"]["dtype"] == "uint8"
+    inputs = {i["name"]: i for i in facts["inputs"]}
+    assert inputs["obs/speed"]["from"] == "minus 10, as [1]" and inputs["obs/speed"]["path"] == ["speed"]
+    assert inputs["obs/image"]["from"] == "[H, W, C] turned to [C, H, W]"
+    assert inputs["obs/image"]["shape"] == ["batch", 3, 40, 48] and inputs["obs/image"]["dtype"] == "uint8"
     facts = described(policy_of("impala, lstm"), tmp_path / "p")
     assert facts["recurrent"] and facts["normaliser"] == "inside the model"
     assert [i["name"] for i in facts["inputs"]][-3:] == ["first", "state/h", "state/c"]

@@ -18,7 +18,7 @@ import torch
 
 import shoal
 from shoal.api import UsageError
-from shoal.records.evaluations import Evaluations
+from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.run_dir import load_params
 from shoal.run.evaluation import Evaluation
 
@@ -71,7 +71,7 @@ def test_evaluating_does_not_change_the_training(tmp_path: Path) -> None:
 
 
 def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
-    results = Evaluations(tmp_path)
+    results = EvaluationFiles(tmp_path)
     for steps, score in ((10, 1.0), (20, 3.0), (30, 2.0), (40, 3.0), (50, 2.9)):
         results.add(steps, steps, [score, score], {"w": torch.full((2,), score)})
         if steps == 30:

@@ -1,4 +1,4 @@
-"""What a run's evaluations leave behind: ``evaluations.csv``, and the best parameters in ``best/``."""
+"""The evaluation files of a run: ``evaluations.csv``, and the best parameters in ``best/``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "evaluations.csv"
 BEST = "best"
 
 
-class Evaluations:
+class EvaluationFiles:
     """Writes to the run directory ``path``; one writer at a time. ``channel`` names the parameters.
 
     ``best/`` holds ``params-STEPS.safetensors`` and ``params.json``, which names that file, its steps, its version
@@ -99,7 +99,7 @@ class Evaluations:
 
 
 def forget_after(run_dir: Path, steps: int) -> None:
-    """Remove the evaluations beyond the checkpoint that a run goes on from: it comes there again."""
+    """Remove the evaluations after the checkpoint that a run is resumed from, because it evaluates there again."""
     path = run_dir / FILE
     if path.is_file():
         with open(path, newline="", encoding="utf-8") as file:
