@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
@@ -16,6 +16,7 @@ from . import ale, registry, wrappers
 from .batch import VectorBatch
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec, batch_of_one
+from .types import Env, Nested, Space, Vector
 
 # MiniGrid's image holds codes, not intensities: object, colour and state (a door's, or the agent's direction)
 MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
@@ -44,11 +45,11 @@ class Codec:
         raw.close()
         self._observation, self._action = _codecs(found, self.observation_space, self.action_space)
 
-    def encode(self, obs: Any) -> Arrays:
+    def encode(self, obs: Nested) -> Arrays:
         """One observation as the environment gives it -> arrays ``[1, ...]``; UsageError unless it is of its shape."""
         return self._observation(batch_of_one(self.observation_space, obs))
 
-    def decode(self, action: np.ndarray) -> Any:
+    def decode(self, action: np.ndarray) -> np.ndarray | int:
         """An action ``[1, ...]`` of an agent -> one that the environment takes."""
         out = np.asarray(self._action(action))[0]
         return int(out) if isinstance(self.action_space, gs.Discrete) else out
@@ -67,7 +68,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         id=env,
         observations=observation.observations,
         action=action.action,
-        stack=options.frame_stack if is_ale and len(raw.single_observation_space.shape) == 3 else 1,
+        stack=options.frame_stack if is_ale and len(raw.single_observation_space.shape or ()) == 3 else 1,
         pad="zero" if is_ale else "repeat",
         autoreset="next_step" if mode is AutoresetMode.NEXT_STEP else "same_step",
         frames_per_step=options.frame_skip if is_ale else 1,
@@ -89,7 +90,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     return batch
 
 
-def _raw(found: registry.Found, num: int, options: EnvOptions) -> Any:
+def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     """The vector environment itself."""
     if found.backend == "ale":
         return ale.make_vector(found.game, num, options)
@@ -99,13 +100,13 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Any:
     return _sync(found.id, found.single, num, options.check)
 
 
-def _codecs(found: registry.Found, observation: Any, action: Any) -> tuple[ObservationCodec, ActionCodec]:
+def _codecs(found: registry.Found, observation: Space, action: Space) -> tuple[ObservationCodec, ActionCodec]:
     symbolic = MINIGRID_CODES if found.id.startswith(registry.PACKAGES["minigrid"]) else None
     return ObservationCodec(observation, found.id, symbolic), ActionCodec(action, found.id)
 
 
-def _sync(id: str, single: Any, num: int, check: bool) -> Any:
-    def named(index: int) -> Any:
+def _sync(id: str, single: Callable[[], Env], num: int, check: bool) -> Vector:
+    def named(index: int) -> Env:
         return wrappers.Named(single(), id, index, check)
 
     return SyncVectorEnv(

@@ -9,7 +9,7 @@ Its reward clipping stays off too, so that raw returns are known.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from shoal.api import Arrays, EnvStep, UsageError
 
 from .batch import VectorBatch
 from .options import EnvOptions
+from .types import Vector
+
+if TYPE_CHECKING:
+    from ale_py.vector_env import AtariVectorEnv
 
 OPTION_OF = {  # ALE's names for what EnvOptions says
     "repeat_action_probability": "sticky_actions",
@@ -36,7 +40,7 @@ SCREEN = (210, 160)  # pixels
 FIRE = 1  # index of FIRE in every action set that has it as its second action
 
 
-def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) -> Any:
+def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) -> AtariVectorEnv:
     """The raw vector environment; one thread, as actors are processes. ``colour``: one frame of the whole screen."""
     from ale_py.vector_env import AtariVectorEnv
 
@@ -69,9 +73,9 @@ def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) 
         raise UsageError(f"the Atari environment {game!r} cannot be made with these options: {error}") from error
 
 
-def needs_fire(env: Any) -> bool:
+def needs_fire(env: Vector) -> bool:
     """Whether the game's second action is FIRE, so that it may wait for it after a lost life."""
-    actions = env.ale.get_action_set()
+    actions = cast("AtariVectorEnv", env).ale.get_action_set()
     return len(actions) > FIRE and getattr(actions[FIRE], "name", "") == "FIRE"
 
 
@@ -89,7 +93,7 @@ class LifeLoss:
         self._age = np.full(self.num_envs, stack)  # rows since a life began in mid-game
 
     @property
-    def env(self) -> Any:
+    def env(self) -> Vector:
         return self.inner.env
 
     def reset(self, seed: int) -> Arrays:

@@ -15,6 +15,7 @@ from shoal.api import NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, E
 
 from .infos import episode_numbers
 from .spaces import ActionCodec, ObservationCodec
+from .types import Info, Nested, Vector
 
 # Episode(*triple) without a Python frame: with 1,024 small environments some fifty episodes end in each step
 _episode: Callable[[tuple[float, int, Mapping[str, float]]], Episode] = partial(tuple.__new__, Episode)
@@ -41,7 +42,7 @@ class VectorBatch:
 
     def __init__(
         self,
-        env: Any,
+        env: Vector,
         spec: EnvSpec,
         observation: ObservationCodec,
         action: ActionCodec,
@@ -51,7 +52,7 @@ class VectorBatch:
         tells: bool = True,
     ):
         self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
-        self.info: dict[str, Any] = {}
+        self.info: Info = {}
         self._observation, self._action, self._mode = observation, action, mode
         self._seeds, self._check, self._seed, self._tells = seeds, check, 0, tells
         self._wanted = [
@@ -65,8 +66,10 @@ class VectorBatch:
     def reset(self, seed: int) -> Arrays:
         self._seed = seed
         seeds = sub_seeds(seed, self.num_envs)
-        given: Any = {"int": seeds[0], "list": seeds, "array": np.array(seeds, np.int32)}[self._seeds]
-        raw = self._reset(seed=given)
+        forms: dict[str, int | list[int] | np.ndarray] = {
+            "int": seeds[0], "list": seeds, "array": np.array(seeds, np.int32),
+        }  # fmt: skip
+        raw = self._reset(seed=forms[self._seeds])
         self._ended[:] = False
         self._return[:] = 0
         self._length[:] = 0
@@ -83,7 +86,7 @@ class VectorBatch:
             raise
         except Exception as error:
             raise EnvironmentFailed(
-                f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._told(action)}): {error}"
+                f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
         info = self.info  # of this step, whatever resets tell
         obs = self._observation(raw)
@@ -122,7 +125,7 @@ class VectorBatch:
             episodes = []
         return EnvStep(obs, reward, terminated, truncated, valid, final, episodes)
 
-    def _reset(self, **given: Any) -> Any:
+    def _reset(self, **given: Any) -> Nested:
         try:
             raw, self.info = self.env.reset(**given)
         except EnvironmentFailed:
@@ -162,7 +165,7 @@ class VectorBatch:
             self._validate(final, self._return, action)
         return obs, final
 
-    def _told(self, action: np.ndarray | None, row: int | None = None) -> str:
+    def _where(self, action: np.ndarray | None, row: int | None = None) -> str:
         if action is None:
             return f"seed {self._seed}"
         if row is not None:
@@ -182,14 +185,14 @@ class VectorBatch:
             if array.shape != shape or array.dtype != dtype:
                 raise EnvironmentFailed(
                     f"environment {self.spec.id!r} returned {name!r} of shape {list(array.shape)} and dtype "
-                    f"{array.dtype} instead of {list(shape)} and {dtype} ({self._told(action)})"
+                    f"{array.dtype} instead of {list(shape)} and {dtype} ({self._where(action)})"
                 )
             if floats and not math.isfinite(np.vdot(array, array)):  # the fastest look at every number
                 self._not_finite(name, array, action)
         if reward.shape != (self.num_envs,):
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned rewards of shape {list(reward.shape)} instead of "
-                f"{[self.num_envs]} ({self._told(action)})"
+                f"{[self.num_envs]} ({self._where(action)})"
             )
         if not math.isfinite(np.vdot(reward, reward)):
             self._not_finite("reward", reward, action)
@@ -198,7 +201,7 @@ class VectorBatch:
         bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
         if bad.any():  # else only the sum of squares overflowed
             row = int(bad.argmax())
-            where = self._told(action, row) if action is not None else f"index {row}, at reset, {self._seed_of(row)}"
+            where = self._where(action, row) if action is not None else f"index {row}, at reset, {self._seed_of(row)}"
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})"
             )
@@ -208,7 +211,7 @@ def _rows(mask: np.ndarray, like: np.ndarray) -> np.ndarray:
     return mask.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def _batch_of_one(obs: Any) -> Any:
+def _batch_of_one(obs: Nested) -> Nested:
     if isinstance(obs, dict):
         return {key: _batch_of_one(value) for key, value in obs.items()}
     if isinstance(obs, tuple):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from shoal.api import Arrays, EnvBatch, EnvStep, UsageError
 
-from . import ale, registry
+from . import ale, registry, wrappers
 from ._make import make
 from .batch import VectorBatch, sub_seeds
 from .options import EnvOptions
@@ -40,11 +39,11 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
     raw = _innermost(batch).env
 
     def picture() -> np.ndarray:
-        frame = raw.render()
-        frame = frame[0] if isinstance(frame, (tuple, list)) else frame
-        if frame is None or np.ndim(frame) != 3:
+        frames = raw.render()
+        frame = np.asarray(frames[0] if isinstance(frames, (tuple, list)) else frames)
+        if frame.ndim != 3:
             raise UsageError(f"environment '{env}' cannot be filmed: render() gives no picture")
-        return np.asarray(frame, np.uint8)
+        return frame.astype(np.uint8)
 
     return batch, picture, float(raw.metadata.get("render_fps") or 30)
 
@@ -54,7 +53,7 @@ class _Screen:
 
     def __init__(self, inner: EnvBatch, game: str, options: EnvOptions):
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
-        self._twin: Any = ale.make_vector(game, 1, options, colour=True)
+        self._twin = ale.make_vector(game, 1, options, colour=True)
         self._frame = np.zeros((*ale.SCREEN, 3), np.uint8)
 
     def reset(self, seed: int) -> Arrays:
@@ -74,7 +73,8 @@ class _Screen:
         self._twin.close()
 
 
-def _innermost(batch: Any) -> VectorBatch:
+def _innermost(batch: EnvBatch) -> VectorBatch:
     while not isinstance(batch, VectorBatch):
+        assert isinstance(batch, (ale.LifeLoss, wrappers.TrainingReward, wrappers.LastActionReward))
         batch = batch.inner
     return batch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces as gs
@@ -21,6 +21,7 @@ from shoal.api import UsageError
 from .batch import sub_seeds
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec
+from .types import Env, Info, Nested, Vector
 
 
 def installed() -> bool:
@@ -36,7 +37,7 @@ def names() -> frozenset[str]:
     return frozenset(envpool.list_all_envs())
 
 
-def same_spaces(env: str, single: Callable[[], Any], options: EnvOptions) -> bool:
+def same_spaces(env: str, single: Callable[[], Env], options: EnvOptions) -> bool:
     """Whether EnvPool's ``env`` has the observations and actions of Gymnasium's, or Gymnasium's cannot be made for
     want of a package."""
     try:
@@ -59,6 +60,11 @@ def same_spaces(env: str, single: Callable[[], Any], options: EnvOptions) -> boo
         ours.close()
 
 
+def make(env: str, num: int, options: EnvOptions) -> Vector:
+    """``num`` environments, as a Gymnasium vector environment."""
+    return cast(Vector, EnvPoolEnv(env, num, options))
+
+
 class EnvPoolEnv:
     """EnvPool on one thread, as a Gymnasium vector environment; built at ``reset``."""
 
@@ -66,7 +72,7 @@ class EnvPoolEnv:
         import envpool
 
         self.num_envs, self._id = num, env
-        self._kwargs: dict[str, Any] = {"num_threads": 1, **options.env_kwargs}
+        self._kwargs: dict[str, object] = {"num_threads": 1, **options.env_kwargs}
         if options.max_episode_steps is not None:
             self._kwargs["max_episode_steps"] = options.max_episode_steps
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -83,7 +89,7 @@ class EnvPoolEnv:
         except (TypeError, ValueError, AssertionError) as error:
             raise UsageError(f"EnvPool cannot make {env!r} with these options: {error}") from error
 
-    def reset(self, seed: int) -> Any:
+    def reset(self, seed: int) -> tuple[Nested, Info]:
         import envpool
 
         self.close()
@@ -92,10 +98,11 @@ class EnvPoolEnv:
             self._pool = envpool.make_gymnasium(
                 self._id, num_envs=self.num_envs, seed=sub_seeds(seed, self.num_envs), **self._kwargs
             )
-            return self._pool.reset()  # which is also when it makes its spaces
+            return cast(tuple[Nested, Info], self._pool.reset())  # which is also when it makes its spaces
 
-    def step(self, action: np.ndarray) -> Any:
-        return self._pool.step(action)
+    def step(self, action: np.ndarray) -> tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info]:
+        step: tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info] = self._pool.step(action)
+        return step
 
     def close(self) -> None:
         if self._pool is not None:

@@ -12,20 +12,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from shoal.api import UsageError
 from shoal.settings.kinds import is_atari
 
 from . import pool, toy, wrappers
 from .options import Backend, EnvOptions
+from .types import Env, Vector
 
 # packages whose import registers environments, by how the ids look
 PACKAGES = {"ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-")}
 EXTRAS = {"ale_py": "atari", "minigrid": "minigrid", "envpool": "envpool"}
-OWN: dict[str, Callable[..., Any]] = {
+OWN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
     "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
 }
@@ -57,8 +60,8 @@ class Found:
     id: str
     backend: Backend
     why: str
-    single: Callable[[], Any] | None = None
-    vector: Callable[[int], Any] | None = None
+    single: Callable[[], Env] | None = None
+    vector: Callable[[int], Vector] | None = None
     game: str = ""  # Atari: the ROM
     kwargs: dict[str, Any] = field(default_factory=dict)
 
@@ -89,12 +92,12 @@ def find(env: str, options: EnvOptions) -> Found:
         env = name
     registered = _registered(env, options)
     if registered is None:
-        return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.EnvPoolEnv(env, num, options))
+        return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.make(env, num, options))
     own_atari = registered.entry_point == "ale_py.env:AtariEnv"
     return _choose(env, registered, options, own_atari and is_atari(env))
 
 
-def _choose(env: str, registered: Any, options: EnvOptions, atari: bool) -> Found:
+def _choose(env: str, registered: EnvSpec, options: EnvOptions, atari: bool) -> Found:
     wanted = options.backend
     if atari:
         if wanted not in ("auto", "ale"):
@@ -128,7 +131,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
     reason = "EnvPool has the same id, in C++"
-    return Found(env, "envpool", reason, vector=lambda num: pool.EnvPoolEnv(env, num, options))
+    return Found(env, "envpool", reason, vector=lambda num: pool.make(env, num, options))
 
 
 def _require(env: str, options: EnvOptions, has: Backend) -> None:
@@ -136,11 +139,11 @@ def _require(env: str, options: EnvOptions, has: Backend) -> None:
         raise UsageError(f"backend {options.backend!r} does not serve {env!r}; use {has!r} or 'auto'")
 
 
-def _has_vector(registered: Any) -> bool:
+def _has_vector(registered: EnvSpec) -> bool:
     return registered.vector_entry_point is not None and not registered.additional_wrappers
 
 
-def _make_vec(env: str, num: int, options: EnvOptions) -> Any:
+def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
     kwargs: dict[str, Any] = dict(options.env_kwargs)
     if options.max_episode_steps is not None:
         kwargs["max_episode_steps"] = options.max_episode_steps
@@ -148,7 +151,7 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Any:
         return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
 
 
-def _make_one(env: str, options: EnvOptions) -> Any:
+def _make_one(env: str, options: EnvOptions) -> Env:
     kwargs: dict[str, Any] = dict(options.env_kwargs)
     with constructing(env):
         made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
@@ -170,7 +173,7 @@ class constructing:
             raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
 
 
-def _registered(env: str, options: EnvOptions) -> Any | None:
+def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     """Gymnasium's entry, after importing what registers it; None if there is none but EnvPool has one."""
     missing = ""
     for package, marks in PACKAGES.items():
@@ -212,7 +215,7 @@ def _did_you_mean(name: str, names: list[str]) -> str:
     return f"; did you mean {known[max(ties)]!r}?"
 
 
-def _load(module: str, env: str) -> Any:
+def _load(module: str, env: str) -> ModuleType:
     if module.endswith(".py") or os.sep in module:
         path = Path(module).resolve()
         if not path.is_file():
@@ -235,7 +238,7 @@ def _load(module: str, env: str) -> Any:
         raise UsageError(f"environment {env!r}: {error}") from error
 
 
-def _factory(env: str, factory: Any, options: EnvOptions) -> Found:
+def _factory(env: str, factory: object, options: EnvOptions) -> Found:
     if not callable(factory):
         raise UsageError(f"environment {env!r} is not callable")
     kwargs = options.env_kwargs
@@ -244,16 +247,17 @@ def _factory(env: str, factory: Any, options: EnvOptions) -> Found:
         if options.max_episode_steps is not None:
             raise UsageError(f"environment {env!r} makes a vector environment: give the limit to it in kwargs")
 
-        def vector(num: int) -> Any:
+        def vector(num: int) -> Vector:
             with constructing(env):
-                return factory(num_envs=num, **kwargs)
+                made: Vector = factory(num_envs=num, **kwargs)
+                return made
 
         return Found(env, "gymnasium-vector", "your factory takes num_envs", vector=vector)
     _require(env, options, "gymnasium")
 
-    def single() -> Any:
+    def single() -> Env:
         with constructing(env):
-            made = factory(**kwargs)
+            made: Env = factory(**kwargs)
             if not isinstance(made, gym.Env):
                 raise UsageError(f"environment {env!r} made {type(made).__name__}, not a gymnasium.Env")
             if options.max_episode_steps is not None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
+from numpy.typing import ArrayLike
 
 from shoal.api import Action, Arrays, Observation, UsageError
 
-Convert = Callable[[Any], np.ndarray]
-Leaf = tuple[str, tuple[Any, ...], Observation, Convert]  # flat name, path in the nested batch, what it is
+from .types import Nested, Space
+
+Path = tuple[str | int, ...]
+Convert = Callable[[Nested], np.ndarray]
+Leaf = tuple[str, Path, Observation, Convert]  # flat name, path in the nested batch, what it is
 CHANNELS = (1, 3, 4)
 
 
@@ -21,7 +24,7 @@ class ObservationCodec:
     ``one_hot``, everything else float32 of its own shape. ``symbolic`` names leaves whose small integers are
     codes rather than intensities, with the number of codes along the last axis."""
 
-    def __init__(self, space: gs.Space[Any], env: str, symbolic: dict[str, tuple[int, ...]] | None = None):
+    def __init__(self, space: Space, env: str, symbolic: dict[str, tuple[int, ...]] | None = None):
         self._leaves = list(_leaves(space, "obs", (), env, symbolic or {}))
         if not self._leaves:
             raise UsageError(f"environment {env!r} has an observation space without any array: {space}")
@@ -29,7 +32,7 @@ class ObservationCodec:
         self.floats = [name for name, o in self.observations.items() if o.dtype == "float32"]
         self._plain = len(self._leaves) == 1 and not self._leaves[0][1]
 
-    def __call__(self, batch: Any) -> Arrays:
+    def __call__(self, batch: Nested) -> Arrays:
         if self._plain:
             name, _, _, convert = self._leaves[0]
             return {name: convert(batch)}
@@ -42,11 +45,9 @@ class ObservationCodec:
         return out
 
 
-def _leaves(
-    space: gs.Space[Any], name: str, path: tuple[Any, ...], env: str, symbolic: dict[str, tuple[int, ...]]
-) -> list[Leaf]:
+def _leaves(space: Space, name: str, path: Path, env: str, symbolic: dict[str, tuple[int, ...]]) -> list[Leaf]:
     if isinstance(space, gs.Dict):
-        parts: list[tuple[Any, gs.Space[Any]]] = list(space.spaces.items())
+        parts: list[tuple[str | int, Space]] = list(space.spaces.items())
     elif isinstance(space, gs.Tuple):
         parts = list(enumerate(space.spaces))
     else:
@@ -54,9 +55,7 @@ def _leaves(
     return [leaf for key, sub in parts for leaf in _leaves(sub, f"{name}/{key}", (*path, key), env, symbolic)]
 
 
-def _leaf(
-    space: gs.Space[Any], name: str, env: str, symbolic: dict[str, tuple[int, ...]]
-) -> tuple[Observation, Convert]:
+def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]]) -> tuple[Observation, Convert]:
     if isinstance(space, gs.Box):
         shape = tuple(int(n) for n in space.shape)
         if name in symbolic:
@@ -86,7 +85,7 @@ def _leaf(
     )
 
 
-def _codes(x: Any) -> np.ndarray:
+def _codes(x: ArrayLike) -> np.ndarray:
     array = np.asarray(x, np.int64)
     return array.reshape(len(array), -1)
 
@@ -106,7 +105,7 @@ def _image(shape: tuple[int, ...]) -> tuple[Observation, Convert]:
     return Observation(shape, "uint8", "image"), np.asarray
 
 
-def batch_of_one(space: gs.Space[Any], obs: Any, name: str = "obs") -> Any:
+def batch_of_one(space: Space, obs: Nested, name: str = "obs") -> Nested:
     """One observation of ``space`` as a batch; UsageError if a part is missing or has another shape."""
     if isinstance(space, gs.Dict):
         if not isinstance(obs, dict) or not space.spaces.keys() <= obs.keys():
@@ -126,14 +125,14 @@ def batch_of_one(space: gs.Space[Any], obs: Any, name: str = "obs") -> Any:
 class ActionCodec:
     """Turns Shoal's actions into what the environment takes."""
 
-    def __init__(self, space: gs.Space[Any], env: str):
+    def __init__(self, space: Space, env: str):
         self.action, self._convert = _action(space, env)
 
-    def __call__(self, action: np.ndarray) -> Any:
+    def __call__(self, action: np.ndarray) -> np.ndarray:
         return action if self._convert is None else self._convert(action)
 
 
-def _action(space: gs.Space[Any], env: str) -> tuple[Action, Convert | None]:
+def _action(space: Space, env: str) -> tuple[Action, Convert | None]:
     if isinstance(space, gs.Discrete):
         start, kind = int(space.start), space.dtype
         action = Action("discrete", (int(space.n),))

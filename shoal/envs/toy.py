@@ -18,21 +18,23 @@ name                         task                                              o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from .types import Info, Space
+
 Mask = np.ndarray
+Observed = np.ndarray | dict[str, np.ndarray]
 
 
-class Toy(VectorEnv[Any, Any, np.ndarray]):
+class Toy(VectorEnv[Observed, np.ndarray, np.ndarray]):
     """A subclass says how rows begin, what an action does to all rows, and what is seen."""
 
-    observation: gs.Space[Any]
-    action: gs.Space[Any]
+    observation: Space
+    action: Space
 
     def __init__(self, num_envs: int, max_episode_steps: int | None = None):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -52,17 +54,17 @@ class Toy(VectorEnv[Any, Any, np.ndarray]):
         """Rewards and terminations of all rows; ``self.steps`` already counts this step."""
         raise NotImplementedError
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         raise NotImplementedError
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observed, Info]:
         super().reset(seed=seed)
         self.steps[:] = 0
         self._ended[:] = False
         self._begin(np.ones(self.num_envs, np.bool_))
         return self._observe(), {}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Observed, np.ndarray, np.ndarray, np.ndarray, Info]:
         again = self._ended
         self.steps += 1
         reward, terminated = self._act(np.asarray(actions))
@@ -95,7 +97,7 @@ class BanditIdentity(Toy):
         self.shown = self.np_random.integers(0, 4, self.num_envs)
         return reward, self.steps >= 8
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         return np.eye(4, dtype=np.float32)[self.shown]
 
 
@@ -104,6 +106,7 @@ class Multi(Toy):
 
     SIZES = np.array([3, 4])
     observation, action = gs.MultiDiscrete(SIZES), gs.MultiDiscrete(SIZES)
+    shown: np.ndarray
 
     def _begin(self, rows: Mask) -> None:
         if not hasattr(self, "shown"):
@@ -115,8 +118,8 @@ class Multi(Toy):
         self.shown = self.np_random.integers(0, self.SIZES, (self.num_envs, 2))
         return reward, self.steps >= 8
 
-    def _observe(self) -> Any:
-        return self.shown.copy()
+    def _observe(self) -> Observed:
+        return np.array(self.shown)
 
 
 class Corridor(Toy):
@@ -137,7 +140,7 @@ class Corridor(Toy):
         reached = self.cell == 5
         return reached, reached
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         return np.eye(6, dtype=np.float32)[self.cell]
 
 
@@ -159,7 +162,7 @@ class Memory(Toy):
         asked = self.steps > self.DELAY
         return np.where(asked, np.where(action == self.cue, 1, -1), 0), asked
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         obs = np.zeros((self.num_envs, 3), np.float32)
         first = (self.steps == 0).nonzero()[0]
         obs[first, self.cue[first]] = 1
@@ -184,7 +187,7 @@ class Point(Toy):
         self.way = self.way - action / 2
         return -np.sqrt(np.square(self.way).sum(1)), np.zeros(self.num_envs, np.bool_)
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         return self.way.astype(np.float32)
 
 
@@ -210,7 +213,7 @@ class Catch(Toy):
         landed = self.steps >= 9
         return np.where(landed, np.where(self.ball == self.paddle, 1, -1), 0), landed
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         cells = np.zeros((self.num_envs, 10, 5), np.uint8)
         every = np.arange(self.num_envs)
         cells[every, 9, self.paddle] = 255
@@ -235,14 +238,14 @@ class Both(Toy):
         self.shown = self.np_random.integers(0, 4, self.num_envs)
         return reward, self.steps >= 8
 
-    def _observe(self) -> Any:
+    def _observe(self) -> Observed:
         camera = np.zeros((self.num_envs, 1, 20, 2, 10), np.uint8)
         camera[np.arange(self.num_envs), :, :, self.shown // 2] = 255
         vector = np.eye(2, dtype=np.float32)[self.shown % 2]
         return {"camera": camera.reshape(-1, 1, 20, 20), "vector": vector}
 
 
-TOYS: dict[str, Callable[..., Any]] = {
+TOYS: dict[str, Callable[..., Toy]] = {
     "bandit-identity": BanditIdentity,
     "multi": Multi,
     "corridor": Corridor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -13,12 +13,13 @@ from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Obs
 
 from .infos import numbers
 from .options import RewardClip
+from .types import Env, Info, Nested, Space
 
 
 class DropText(gym.ObservationWrapper[Any, Any, Any]):
     """Leaves out the text of a Dict observation (MiniGrid's ``mission``), which no network here reads."""
 
-    def __init__(self, env: gym.Env[Any, Any]):
+    def __init__(self, env: Env):
         super().__init__(env)
         space = env.observation_space
         if isinstance(space, gs.Dict):
@@ -28,7 +29,7 @@ class DropText(gym.ObservationWrapper[Any, Any, Any]):
         else:
             self._keys = []
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: Nested) -> Nested:
         return {key: observation[key] for key in self._keys} if self._keys else observation
 
 
@@ -39,13 +40,14 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
     check: also for an observation that is not of its space (a float64 for a float32 is well).
     """
 
-    def __init__(self, env: gym.Env[Any, Any], id: str, index: int, check: bool = True):
+    def __init__(self, env: Env, id: str, index: int, check: bool = True):
         super().__init__(env)
-        self._id, self._index, self._last_seed, self._check = id, index, None, check
+        self._id, self._index, self._check = id, index, check
+        self._last_seed: int | None = None
         self._space = env.observation_space
         self._usual = env.observation_space.shape, env.observation_space.dtype
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Nested, Info]:
         if seed is not None:
             self._last_seed = seed
         try:
@@ -61,7 +63,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
             )
         return obs, {}
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Nested) -> tuple[Nested, SupportsFloat, bool, bool, Info]:
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
@@ -78,7 +80,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, numbers(info) if terminated or truncated else {}
 
 
-def misfit(space: gs.Space[Any], obs: Any, name: str = "obs") -> str:
+def misfit(space: Space, obs: Nested, name: str = "obs") -> str:
     """What is wrong with the shape or dtype of an observation, or "" if it can be one of ``space``."""
     if isinstance(space, gs.Dict):
         missing = [key for key in space.spaces if key not in obs]
@@ -102,15 +104,16 @@ class CartPoleNoVelocity(CartPoleVectorEnv):
 
     def __init__(self, num_envs: int, **kwargs: Any):
         super().__init__(num_envs, **kwargs)
-        full: Any = self.single_observation_space
+        full = self.single_observation_space
+        assert isinstance(full, gs.Box)
         self.single_observation_space = gs.Box(full.low[::2], full.high[::2], dtype=np.float32)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
 
-    def step(self, action: Any) -> Any:
-        obs, *rest = super().step(action)
-        return obs[:, ::2], *rest
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs[:, ::2], reward, terminated, truncated, info
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         obs, info = super().reset(seed=seed, options=options)
         return obs[:, ::2], info
 

@@ -1,0 +1,15 @@
+"""Names for Gymnasium's types. What an environment observes, takes and adds to its infos is its own affair."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+Space: TypeAlias = spaces.Space[Any]
+Env: TypeAlias = gym.Env[Any, Any]
+Vector: TypeAlias = VectorEnv[Any, Any, Any]
+Nested: TypeAlias = Any  # arrays, or dicts and tuples of them, as a space prescribes
+Info: TypeAlias = dict[str, Any]
