@@ -46,11 +46,15 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
   shoal --version
+  shoal train SYSTEM --help     the flags of a system, each with its meaning and the value it would have
 
 SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
 Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 ended by Ctrl-C and by SIGTERM
 (a checkpoint is written first; a second signal ends the run at once, without one).
 """
+
+HELP = ("-h", "--help")
+OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fields of a system's config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # closed by whoever called
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    if not args or args[0] in ("-h", "--help", "help") or "--help" in args or "-h" in args:
+    wants_help = not args or args[0] == "help" or any(word in HELP for word in args)
+    if wants_help and (len(args) < 3 or args[0] not in OF_SYSTEMS):
         print(USAGE, end="")
         return 0
     if args[0] == "--version":
@@ -69,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[0] not in COMMANDS:
         near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
         return _fail(f"unknown command '{args[0]}'; did you mean '{near}'? (`shoal --help` lists all)", 2)
-    if args[0] == "train" and "serial" not in args:  # not for resume: what it needs is in the run's directory
+    if (
+        args[0] == "train" and not wants_help and "serial" not in args
+    ):  # not for resume: what it needs is in the run's directory
         from shoal.local import processes
 
         processes.prepare()  # imports torch in the background while this process imports it too
@@ -78,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
     try:
-        return COMMANDS[args[0]](args[1:])
+        return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
         return _fail(str(error), 2)
     except ShoalError as error:
@@ -93,6 +100,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(sentence: str, code: int) -> int:
     print(f"shoal: {sentence}", file=sys.stderr)
     return code
+
+
+def _help(command: str, args: list[str]) -> int:
+    """The flags of a system, each with its meaning and the value that it would have."""
+    import contextlib
+    import dataclasses
+    from copy import copy
+    from functools import partial
+    from typing import Annotated
+
+    import tyro
+
+    from shoal.settings.config import field_docs, resolve_flags, show
+    from shoal.settings.flags import ranged, short_name
+
+    name, system, groups = _system([word for word in args if word not in HELP], command)
+    known = {"preset", "config", *(field.name for field in dataclasses.fields(system.Config))}
+    of_system = [g for g in groups if g[0].removeprefix("--").partition(".")[0].replace("-", "_") in known]
+    _, resolved = resolve_flags(name, system, of_system, {})
+    docs, hints = field_docs(system.Config), ranged(system.Config)
+    shown = []
+    for key, value in resolved.shown().items():
+        hint, value = (str, show(value)) if isinstance(value, dict) else (hints[key], value)  # tyro shows no dictionary
+        help_of = Annotated[hint, tyro.conf.arg(help=docs.get(key, ""))]
+        shown.append((key, help_of, dataclasses.field(default_factory=partial(copy, value))))
+    print(f"The flags of the command itself are shown by `shoal --help`; preset: {resolved.preset} ({resolved.why}).\n")
+    with contextlib.suppress(SystemExit):
+        flags = dataclasses.make_dataclass("Flags", shown)
+        tyro.cli(flags, prog=f"shoal {command} {short_name(name)}", description="", args=["--help"])
+    return 0
 
 
 # -------------------------------------------------------------------------------------- commands

@@ -109,6 +109,17 @@ def test_import_and_help_do_not_load_torch() -> None:
     assert done.returncode == 0 and "shoal train SYSTEM" in done.stdout
 
 
+def test_help_of_a_system_shows_its_fields_with_the_values_they_would_have(shoal: Shoal, fake: str) -> None:
+    code, out, _ = shoal("train", fake, "--env", "ALE/Pong-v5", "--actors", "3", "--seed", "1", "--help")
+    text = " ".join(out.replace("│", " ").split())
+    assert code == 0 and f"usage: shoal train {Path(fake).stem}" in text and "preset: atari" in text
+    assert "--learning-rate FLOAT Step size of the optimiser. (default: 0.00025)" in text
+    assert "--envs INT Environments per actor. (default: 32)" in text and "(default: 3)" in text
+    code, _, err = shoal("train", fake, "--actors", "many", "--help")
+    assert code == 2 and err == "shoal: --actors expects an integer of at least 0, found 'many'\n"
+    assert shoal("train", "--help")[1].startswith("shoal: distributed")
+
+
 def test_systems_and_version(shoal: Shoal) -> None:
     code, out, _ = shoal("systems")
     assert code == 0 and [line.split()[0] for line in out.splitlines()][:2] == ["dqn", "apex-dqn"]

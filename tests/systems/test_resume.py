@@ -253,7 +253,7 @@ def test_only_a_run_with_a_checkpoint_is_said_to_go_on(
     if not checkpointed:
         shutil.rmtree(run.path / checkpoint.FOLDER)
     capsys.readouterr()
-    assert cli._tell(run, quiet=False) == 130
+    assert cli._report(run, quiet=False) == 130
     output = capsys.readouterr().out
     assert (f"to go on: shoal resume {run.path}" in output) == checkpointed
     assert ("no checkpoint was completed to go on from" in output) != checkpointed
