@@ -120,11 +120,18 @@ def _help(command: str, args: list[str]) -> int:
     of_system = [g for g in groups if g[0].removeprefix("--").partition(".")[0].replace("-", "_") in known]
     _, resolved = resolve_flags(name, system, of_system, {})
     docs, hints = field_docs(system.Config), ranged(system.Config)
-    shown = []
-    for key, value in resolved.shown().items():
-        hint, value = (str, show(value)) if isinstance(value, dict) else (hints[key], value)  # tyro shows no dictionary
-        help_of = Annotated[hint, tyro.conf.arg(help=docs.get(key, ""))]
-        shown.append((key, help_of, dataclasses.field(default_factory=partial(copy, value))))
+    values = {  # a dictionary as text, for tyro shows none
+        key: (str, show(value)) if isinstance(value, dict) else (hints[key], value)
+        for key, value in resolved.shown().items()
+    }
+    shown = [
+        (
+            key,
+            Annotated[hint, tyro.conf.arg(help=docs.get(key, ""))],
+            dataclasses.field(default_factory=partial(copy, v)),
+        )
+        for key, (hint, v) in values.items()
+    ]
     print(f"The flags of the command itself are shown by `shoal --help`; preset: {resolved.preset} ({resolved.why}).\n")
     with contextlib.suppress(SystemExit):
         flags = dataclasses.make_dataclass("Flags", shown)

@@ -76,8 +76,8 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         why=found.why,
     )
     seeds = "array" if is_ale else "list" if found.single is not None else "int"
-    tells = found.backend not in ("ale", "envpool")  # theirs are the emulator's own counters
-    batch: EnvBatch = (inner := VectorBatch(raw, described, observation, action, mode, seeds, options.check, tells))
+    infos = found.backend not in ("ale", "envpool")  # theirs are the emulator's own counters
+    batch: EnvBatch = (inner := VectorBatch(raw, described, observation, action, mode, seeds, options.check, infos))
     if is_ale and options.life_loss:
         fire = options.fire_reset and ale.needs_fire(raw)
         batch = ale.LifeLoss(inner, options.frame_stack, ale.FIRE if fire else 0)

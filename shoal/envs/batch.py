@@ -37,7 +37,7 @@ class VectorBatch:
 
     The observation returned by a row that is not ``valid`` is the first of an episode.
 
-    tells: the numbers of ``info`` at an episode's end are in its ``Episode``.
+    episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class VectorBatch:
         mode: AutoresetMode,
         seeds: str = "int",
         check: bool = True,
-        tells: bool = True,
+        episode_info: bool = True,
     ):
         self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
         self.info: Info = {}
         self._observation, self._action, self._mode = observation, action, mode
-        self._seeds, self._check, self._seed, self._tells = seeds, check, 0, tells
+        self._seeds, self._check, self._seed = seeds, check, 0
+        self._episode_info = episode_info
         self._wanted = [
             (name, (self.num_envs, *leaf.shape), np.dtype(leaf.dtype), leaf.dtype == "float32")
             for name, leaf in observation.observations.items()
@@ -114,10 +115,10 @@ class VectorBatch:
         self._length += 1
         rows = ended.nonzero()[0]
         if rows.size:
-            told: Iterable[Mapping[str, float]] = repeat(NO_NUMBERS)
-            if info and self._tells:
-                told = episode_numbers(info, rows)
-            ends = zip(self._return[rows].tolist(), self._length[rows].tolist(), told, strict=False)
+            infos: Iterable[Mapping[str, float]] = repeat(NO_NUMBERS)
+            if info and self._episode_info:
+                infos = episode_numbers(info, rows)
+            ends = zip(self._return[rows].tolist(), self._length[rows].tolist(), infos, strict=False)
             episodes = list(map(_episode, ends))
             self._return[rows] = 0
             self._length[rows] = start

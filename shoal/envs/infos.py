@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 
 
-def numbers(info: Any) -> dict[str, float]:
+def numbers(info: object) -> dict[str, float]:
     """The finite numbers and truth values of one environment's ``info``; what is nested, or an array, is left out."""
     if not isinstance(info, Mapping):
         return {}
-    told = {}
+    out = {}
     for key, value in info.items():
         if isinstance(value, (float, np.floating, np.integer, np.bool_)) or (
             isinstance(value, int) and abs(value) < 2**63
         ):
-            told[str(key)] = float(value)
-    return {key: value for key, value in told.items() if math.isfinite(value)}
+            out[str(key)] = float(value)
+    return {key: value for key, value in out.items() if math.isfinite(value)}
 
 
 def episode_numbers(info: Mapping[str, Any], rows: np.ndarray) -> list[dict[str, float]]:
     """Of a vector environment's ``info`` after the step that ended the episodes of ``rows`` (integers ``[N]``): a dict
     each. An array ``key`` counts where its mask ``_key`` is True, or everywhere without one; an environment that has
-    reset already tells of its last step in ``final_info``."""
+    reset already has those of its last step in ``final_info``."""
     last = info.get("final_info", info)
     if isinstance(last, np.ndarray):  # an object array of dicts, as Gymnasium had it before 1.0
         return [numbers(last[row]) for row in rows.tolist()]
@@ -36,8 +36,8 @@ def episode_numbers(info: Mapping[str, Any], rows: np.ndarray) -> list[dict[str,
         if values.ndim != 1 or values.dtype.kind not in "biuf":
             continue
         mask = last.get(f"_{key}")
-        for told, row in zip(out, rows.tolist(), strict=True):
+        for episode, row in zip(out, rows.tolist(), strict=True):
             value = float(values[row])
             if math.isfinite(value) and (mask is None or mask[row]):
-                told[key] = value
+                episode[key] = value
     return out

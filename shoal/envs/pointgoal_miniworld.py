@@ -83,7 +83,7 @@ class Renderer:
         gl.glCallList(drawn)
         height, width = self._size
         gl.glReadPixels(0, 0, width, height, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, self._pixels.ctypes.data)
-        return self._pixels[::-1].transpose(2, 0, 1).copy()  # OpenGL's first row is the lowest
+        return np.array(self._pixels[::-1].transpose(2, 0, 1))  # OpenGL's first row is the lowest
 
     def close(self) -> None:
         """Give back what OpenGL holds."""

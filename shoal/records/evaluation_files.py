@@ -37,11 +37,11 @@ class EvaluationFiles:
         info: Mapping[str, float] = NO_NUMBERS,
     ) -> None:
         """Append one evaluation; its parameters become the best unless earlier ones scored higher (of equals the
-        later ones are kept). ``info``: means of what the environment told, a column each."""
+        later ones are kept). ``info``: means of the numbers in the infos of the environments, a column each."""
         mean, std = float(np.mean(returns)), float(np.std(returns))
         scores = dict(mean=mean, std=std, min=min(returns), max=max(returns))
-        told = {name if name not in COLUMNS else f"info/{name}": value for name, value in info.items()}
-        shown = {name: f"{value:.8g}" for name, value in (scores | told).items()}
+        numbers = {name if name not in COLUMNS else f"info/{name}": value for name, value in info.items()}
+        shown = {name: f"{value:.8g}" for name, value in (scores | numbers).items()}
         self._append({"steps": str(steps), "episodes": str(len(returns))} | shown)
         best = self.best()
         if best is None or mean >= best:
