@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,23 @@ from typing import Any
 from shoal.api import UsageError
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.trace import Trace
-from shoal.run.run import OPTIONS, RUNTIMES, Run, default_path, read_json
+from shoal.records.run_dir import default_path, read_json
+from shoal.run import Run, RunOptions
+from shoal.run.options import FLAGS
+from shoal.run.runtimes import RUNTIMES
 from shoal.settings.config import Resolved, resolve, resolve_flags
 from shoal.settings.flags import choice, options, split
 
 SECONDS = 15.0  # the start included
-OWN = {"seconds": OPTIONS["seconds"], "runtime": str, "run-dir": str, "seed": OPTIONS["seed"], "quiet": bool}
+OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")}
 
 
-def profile(name: str, system: Any, resolved: Resolved, **options: Any) -> tuple[Run, Trace]:
-    """Run a resolved configuration with ``run.start``'s ``options``, and write ``trace.json`` into its directory."""
+def profile(name: str, system: Any, resolved: Resolved, how: RunOptions) -> tuple[Run, Trace]:
+    """Run a resolved configuration, and write ``trace.json`` into its directory."""
+    from shoal.run import start
+
     trace = Trace()
-    from shoal.run.run import start
-
-    run = start(name, system, resolved, trace=trace, **options)
+    run = start(name, system, resolved, how, trace=trace)
     trace.write(run.path / "trace.json")
     return run, trace
 
@@ -44,13 +48,12 @@ def command(args: list[str]) -> int:
     else:
         name, system = args[0], systems.load(args[0])
         opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)
-    runtime, seed = opts.get("runtime", "local"), opts.get("seed", 0)
-    choice("--runtime", runtime, RUNTIMES)
-    path = opts.get("run-dir") or default_path(f"profile-{Path(name).stem}", resolved.cfg.env, seed)
-    run, trace = profile(
-        name, system, resolved, runtime=runtime, run_dir=path, seed=seed, quiet=bool(opts.get("quiet")),
-        seconds=opts.get("seconds", SECONDS),
-    )  # fmt: skip
+    choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
+    how = RunOptions.from_flags(opts, seconds=SECONDS)
+    if how.run_dir is None:
+        path = default_path(f"profile-{Path(name).stem}", resolved.cfg.env, how.seed)
+        how = dataclasses.replace(how, run_dir=path)
+    run, trace = profile(name, system, resolved, how)
     show(trace)
     print(f"trace: {run.path / 'trace.json'} (open it at https://ui.perfetto.dev)")
     return 0

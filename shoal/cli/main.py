@@ -141,62 +141,31 @@ def _help(command: str, args: list[str]) -> int:
 
 # -------------------------------------------------------------------------------------- commands
 def train(args: list[str]) -> int:
-    from shoal.run.evaluation import Evaluation
-    from shoal.run.run import OPTIONS, RUNTIMES, start
+    from shoal.run import RunOptions, start
+    from shoal.run.options import FLAGS
+    from shoal.run.runtimes import RUNTIMES
     from shoal.settings.config import resolve_flags
     from shoal.settings.flags import choice
-    from shoal.settings.ranges import Count, Natural
 
     name, system, groups = _system(args, "train")
-    opts, resolved = resolve_flags(
-        name,
-        system,
-        groups,
-        {
-            **{k.replace("_", "-"): hint for k, hint in OPTIONS.items() if k != "steps"},  # of the configuration
-            "runtime": str,
-            "run-dir": str,
-            "log": list,
-            "quiet": bool,
-            "eval-every": Natural,
-            "eval-episodes": Count,
-            "eval-sampled": bool,
-        },
-    )
-    choice("--runtime", opts.get("runtime", "local"), RUNTIMES)
-    quiet = bool(opts.get("quiet"))
-    evaluation = Evaluation(opts.get("eval-every", 0), opts.get("eval-episodes", 10), bool(opts.get("eval-sampled")))
-    run = start(
-        name,
-        system,
-        resolved,
-        runtime=opts.get("runtime", "local"),
-        run_dir=opts.get("run-dir"),
-        seed=opts.get("seed", 0),
-        seconds=opts.get("seconds"),
-        until_return=opts.get("until-return"),
-        hang_timeout=opts.get("hang-timeout", 60.0),
-        evaluation=evaluation,
-        checkpoint_every=opts.get("checkpoint-every", 300.0),
-        checkpoint_replay_gb=opts.get("checkpoint-replay-gb", 8.0),
-        log=opts.get("log", ()),
-        quiet=quiet,
-    )
-    return _report(run, quiet)
+    opts, resolved = resolve_flags(name, system, groups, FLAGS)
+    choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
+    options = RunOptions.from_flags(opts)
+    return _report(start(name, system, resolved, options), options.quiet)
 
 
 def resume(args: list[str]) -> int:
     from shoal.api import UsageError
-    from shoal.run.run import OPTIONS, resume as go_on
+    from shoal.run import resume as go_on
+    from shoal.run.options import LIMITS
     from shoal.settings.flags import options, split
 
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
-    limits = ("steps", "seconds", "until_return")
-    kinds = {**{name.replace("_", "-"): OPTIONS[name] for name in limits}, "quiet": bool}
+    kinds = {**{name.replace("_", "-"): hint for name, hint in LIMITS.items()}, "quiet": bool}
     opts = options(split(args[1:]), kinds, "resume")
     quiet = bool(opts.get("quiet"))
-    wanted = {name: opts.get(name.replace("_", "-")) for name in limits}
+    wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
     return _report(go_on(args[0], **wanted, quiet=quiet), quiet)
 
 

@@ -50,7 +50,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     """Parsed by the command's own resolver; the programs are wired and validated, and nothing is run."""
     wired = []
 
-    def validate_only(name: str, system: Any, resolved: Any, **_: Any) -> Any:
+    def validate_only(name: str, system: Any, resolved: Any, *_: Any, **__: Any) -> Any:
         program = system.program(resolved.cfg)
         program.validate()
         wired.append(program)

@@ -85,9 +85,9 @@ def test_a_role_in_the_background_takes_no_more_than_its_share(tmp_path: Path) -
 
 @pytest.mark.parametrize("runtime", ["local", "serial"])
 def test_a_role_is_stepped_when_it_is_due(runtime: str, tmp_path: Path) -> None:
-    from shoal.run.run import make_runtime
+    from shoal.run.runtimes import make_runtime
 
-    launcher: Any = make_runtime(runtime)
+    launcher: Any = make_runtime(runtime, hang_timeout=60.0)
     told = tmp_path / "told"
     program = with_extra(due_at=500, told=told)
     if runtime == "serial":

@@ -1,0 +1,113 @@
+"""How a configuration is run: what ``shoal.train``, the command line and config.json say of it, in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from shoal.run.evaluation import Evaluation
+from shoal.run.runtimes import check_runtime
+from shoal.runtime.launch import Stop
+from shoal.settings.flags import expect, ranged
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a run is told beside its system's configuration. UsageError for a value that is not in its range."""
+
+    runtime: str = "local"
+    """`local`: processes that share memory; `serial`: one process, deterministic."""
+    run_dir: str | Path | None = None
+    """A new directory for what the run writes; none: `runs/SYSTEM-ENV-TIME-SEED`."""
+    seed: Natural = 0
+    """Seed of the run: the seeds of networks, environments and samplers follow from it."""
+    seconds: Positive | None = None
+    """Seconds of training after which the run ends; none: no such limit."""
+    until_return: float | None = None
+    """Mean raw return of 100 episodes at which the run ends; none: no such limit."""
+    hang_timeout: NonNegative = 60.0
+    """Seconds without progress after which a process is replaced or the run ends; 0: never. Not in `serial`."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """How the run evaluates its newest parameters as it goes on."""
+    checkpoint_every: NonNegative = 300.0
+    """Seconds between two checkpoints; 0: only at the end."""
+    checkpoint_replay_gb: NonNegative = 8.0
+    """Size in 10**9 bytes beyond which a replay is left out of checkpoints."""
+    log: tuple[str, ...] = ()
+    """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow`."""
+    quiet: bool = True
+    """Show nothing of the run's progress."""
+
+    def __post_init__(self) -> None:
+        for name, hint in TYPES.items():
+            object.__setattr__(self, name, expect(hint, getattr(self, name), f"'{name}'"))
+        check_runtime(self.runtime)
+
+    def stop(self, steps: int) -> Stop:
+        """What ends a run whose configuration has so many ``steps``."""
+        return Stop(steps=steps, seconds=self.seconds, episode_return=self.until_return)
+
+    # -------------------------------------------------------------------------------- config.json
+    def to_json(self, steps: int) -> dict[str, Any]:
+        """What config.json says of them, for ``from_json``."""
+        return {
+            "seed": self.seed,
+            "runtime": self.runtime,
+            "stop": dataclasses.asdict(self.stop(steps)),
+            "hang_timeout": self.hang_timeout,
+            "evaluation": dataclasses.asdict(self.evaluation),
+            "checkpoint": {"every": self.checkpoint_every, "replay_gb": self.checkpoint_replay_gb},
+            "log": list(self.log),
+        }
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any], **anew: Any) -> RunOptions:
+        """Those of an earlier run by its config.json (``JSON_KEYS`` at least), but for those given ``anew``."""
+        kept = {
+            "seed": facts["seed"],
+            "runtime": facts["runtime"],
+            "seconds": facts["stop"]["seconds"],
+            "until_return": facts["stop"]["episode_return"],
+            "hang_timeout": facts["hang_timeout"],
+            "evaluation": Evaluation(**facts["evaluation"]),
+            "checkpoint_every": facts["checkpoint"]["every"],
+            "checkpoint_replay_gb": facts["checkpoint"]["replay_gb"],
+            "log": facts.get("log", ()),
+        }
+        return cls(**{**kept, **anew})
+
+    # ------------------------------------------------------------------------------- command line
+    @classmethod
+    def from_flags(cls, flags: Mapping[str, Any], **defaults: Any) -> RunOptions:
+        """Those that a command was given, parsed by the types in ``FLAGS``; ``defaults`` are the command's own."""
+        given = {name.replace("-", "_"): value for name, value in flags.items() if name in FLAGS}
+        evaluation = {name[5:]: given.pop(name) for name in [*given] if name.startswith("eval_")}
+        if evaluation:
+            given["evaluation"] = Evaluation(**evaluation)
+        return cls(**{"quiet": False, **defaults, **given})
+
+
+def _given(hint: Any) -> Any:
+    """The type of a value that is not None."""
+    rest = [arm for arm in get_args(hint) if arm is not type(None)]
+    return rest[0] if type(None) in get_args(hint) and len(rest) == 1 else hint
+
+
+TYPES: dict[str, Any] = ranged(RunOptions)
+JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
+FLAGS: dict[str, Any] = {  # flag -> its type for ``settings.flags.options``
+    **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
+    "run-dir": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
+}  # fmt: skip
+LIMITS: dict[str, Any] = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
+
+
+def check_limits(**limits: Any) -> None:
+    """UsageError for one of ``LIMITS`` that is not in its range; None is no limit."""
+    for name, value in limits.items():
+        if value is not None:
+            expect(LIMITS[name], value, f"'{name}'")

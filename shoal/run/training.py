@@ -1,0 +1,228 @@
+"""The front door: ``train`` starts a run, ``resume`` goes on with one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.api import RoleFailed, UsageError
+from shoal.metering.trace import Trace
+from shoal.records import evaluation_files, loggers
+from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
+from shoal.records.run_dir import RunDirectory, default_path, read_json
+from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
+from shoal.run.options import JSON_KEYS, RunOptions, check_limits
+from shoal.run.run import Run
+from shoal.run.runtimes import make_runtime
+from shoal.runtime.devices import check_devices
+from shoal.runtime.launch import Launch, Report, Stop
+from shoal.settings.config import Resolved, build, coerce_all, resolve
+
+SPANS = 100_000  # of each replica in a profile
+
+
+def train(
+    system: str,
+    *,
+    preset: str = "auto",
+    config: str | Path | None = None,
+    runtime: str = RunOptions.runtime,
+    run_dir: str | Path | None = RunOptions.run_dir,
+    seed: int = RunOptions.seed,
+    seconds: float | None = RunOptions.seconds,
+    until_return: float | None = RunOptions.until_return,
+    hang_timeout: float = RunOptions.hang_timeout,
+    evaluation: Evaluation | None = None,
+    checkpoint_every: float = RunOptions.checkpoint_every,
+    checkpoint_replay_gb: float = RunOptions.checkpoint_replay_gb,
+    log: Sequence[str] = RunOptions.log,
+    quiet: bool = RunOptions.quiet,
+    **overrides: Any,
+) -> Run:
+    """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
+    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config.
+
+    preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
+    config: a TOML or YAML file of fields; ``overrides`` win over it.
+    runtime: ``local`` (processes that share memory) or ``serial`` (one process, deterministic).
+    run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
+    seed: of networks, environments and samplers.
+    hang_timeout: seconds without progress after which a process is replaced or the run ends; 0: never.
+    evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
+    checkpoint_every: seconds between two checkpoints; 0: only at the end.
+    checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
+    log: back ends that metrics go to besides the files: tensorboard, wandb, mlflow.
+    quiet: show nothing of the run's progress.
+
+    Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails.
+    """
+    from shoal import systems
+
+    options = RunOptions(
+        runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
+        hang_timeout=hang_timeout, evaluation=evaluation or Evaluation(), checkpoint_every=checkpoint_every,
+        checkpoint_replay_gb=checkpoint_replay_gb, log=tuple(log), quiet=quiet,
+    )  # fmt: skip
+    module = systems.load(system)
+    resolved = resolve(module, preset, config, overrides, source="argument", name=system)
+    return start(system, module, resolved, options)
+
+
+def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None) -> Run:
+    """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
+    spans, which are recorded for it."""
+    cfg = resolved.cfg
+    path = Path(options.run_dir) if options.run_dir is not None else default_path(name, cfg.env, options.seed)
+    facts = {
+        "system": str(Path(name).resolve()) if name.endswith(".py") else name,
+        "config": {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()},
+        "origins": resolved.origins,
+        "preset": resolved.preset,
+        "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,
+    }
+    training = _Training(path, system, resolved, options, facts, trace)
+    return training.go(RunDirectory(path))
+
+
+def resume(
+    path: str | Path,
+    *,
+    steps: int | None = None,
+    seconds: float | None = None,
+    until_return: float | None = None,
+    quiet: bool = RunOptions.quiet,
+) -> Run:
+    """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
+    configuration. The limits are those of the run unless given anew; they count from its beginning."""
+    check_limits(steps=steps, seconds=seconds, until_return=until_return)
+    anew = {name: limit for name, limit in (("seconds", seconds), ("until_return", until_return)) if limit is not None}
+    path = Path(path)
+    directory = RunDirectory.reopen(path)
+    try:
+        facts = read_json(path / "config.json", "run", ("system", "config", *JSON_KEYS))
+        options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
+        system, resolved = _again(path, facts, steps)
+        checkpoint = newest(path / FOLDER)
+        _check_unfinished(path, checkpoint, options.stop(resolved.cfg.steps))
+        training = _Training(path, system, resolved, options, facts)
+        checkpoint.check_fits(training.program)
+    except BaseException:
+        directory.close()
+        raise
+    return training.go(directory, checkpoint)
+
+
+def _again(path: Path, facts: dict[str, Any], steps: int | None) -> tuple[Any, Resolved]:
+    """The system and configuration of a run that was started before; a new limit of ``steps`` goes into the ``facts``
+    of its config.json too."""
+    from shoal import systems
+
+    system, where = systems.load(facts["system"]), str(path / "config.json")
+    values = coerce_all(system.Config, facts["config"], where)
+    for missing in sorted(values.keys() - facts["config"].keys()):
+        told = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
+        print(f"shoal: {told}", file=sys.stderr)
+    if steps is not None:
+        values["steps"], facts["origins"]["steps"] = steps, "resume"
+        facts["config"]["steps"] = steps
+    if facts.get("actors"):
+        values["actors"] = facts["actors"]  # also where this machine has another number of cores
+    return system, Resolved(build(system.Config, values), facts["origins"], facts["preset"], "resumed")
+
+
+def _check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop) -> None:
+    """UsageError if the run has reached one of its limits."""
+    reached = {"steps": checkpoint.steps, "seconds": checkpoint.manifest["seconds"]}
+    for name, now in reached.items():
+        limit = getattr(stop, name)
+        if limit is not None and now >= limit:
+            raise UsageError(
+                f"the run in '{path}' is finished: it has reached its {limit:,} {name}; "
+                f"give it more with --{name}, for example --{name} {2 * limit:g}"
+            )
+
+
+class _Training:
+    """A run that is ready to start or to go on in the directory ``path``: its program, checked, and its config.json,
+    which holds ``facts``, the ``options`` and what the environment turned out to be."""
+
+    def __init__(
+        self,
+        path: Path,
+        system: Any,
+        resolved: Resolved,
+        options: RunOptions,
+        facts: dict[str, Any],
+        trace: Trace | None = None,
+    ) -> None:
+        self.path, self.system, self.resolved, self.options, self.trace = path, system, resolved, options, trace
+        self.runtime = make_runtime(options.runtime, options.hang_timeout)
+        loggers.check(options.log)
+        self.program = system.program(resolved.cfg)
+        if options.evaluation.every:
+            whole = options.runtime == "serial"
+            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
+        self.program.validate()
+        check_devices(self.program)
+        self.spec = resolved.cfg.env_spec()
+        self.stop = options.stop(resolved.cfg.steps)
+        environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
+        self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment}
+
+    def go(self, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Run:
+        """Run, from the beginning or from a checkpoint, and write what comes of it."""
+        backs: list[loggers.Logger] = []
+        progress = None
+        try:
+            backs += [loggers.Logger(name, self.path, self.facts["config"]) for name in self.options.log]
+            self._describe(directory, checkpoint)
+            if not self.options.quiet:
+                from shoal.run.progress import Progress
+
+                progress = Progress(
+                    self.program.name, self.spec, self.stop, self.resolved, self.path, program=self.program
+                )  # fmt: skip
+            every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
+            launch = Launch(
+                seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
+                observers=[directory, *backs, *([self.trace] if self.trace is not None else [])],
+                saving=Saving(self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch),
+                resume=checkpoint, spans=SPANS if self.trace is not None else 0,
+            )  # fmt: skip
+            report = self.runtime.launch(self.program, launch)
+            for back in backs:
+                back.close()
+            self._finish(directory, report)
+        except RoleFailed as error:
+            if completed(self.path / FOLDER):
+                error.args = (
+                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(str(self.path))})",
+                )
+            raise
+        finally:
+            for back in backs:
+                back.close()
+            directory.close()
+            if progress is not None:
+                progress.close()
+        return Run(self.path, self.facts["system"], self.facts["config"], report)
+
+    def _describe(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
+        """Write what is run, behind what the checkpoint has kept."""
+        from shoal.program import draw
+
+        if checkpoint is not None:
+            directory.go_on(checkpoint)
+            evaluation_files.forget_after(self.path, checkpoint.steps)
+        drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
+        directory.describe(self.facts, drawings)
+
+    def _finish(self, directory: RunDirectory, report: Report) -> None:
+        """Write what came of the run."""
+        directory.finish(report)
+        how = self.options.evaluation
+        if how.every and report.reason not in ("interrupted", "terminated"):
+            final_evaluation(self.system, self.resolved.cfg, how, self.path, report, self.options.seed)

@@ -1,0 +1,98 @@
+"""The options of a run are said once: ``shoal.train``, the command line and config.json agree with ``RunOptions``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.api import UsageError
+from shoal.cli.main import USAGE
+from shoal.run import RunOptions, train
+from shoal.run.evaluation import Evaluation
+from shoal.run.options import FLAGS, JSON_KEYS
+from shoal.runtime.launch import Stop
+from shoal.settings.config import field_docs
+from shoal.settings.flags import options, split
+
+EVERYTHING = RunOptions(
+    runtime="serial", run_dir="somewhere", seed=3, seconds=2.5, until_return=-1.0, hang_timeout=0.0,
+    evaluation=Evaluation(100, 3, True), checkpoint_every=7.0, checkpoint_replay_gb=0.5, log=("wandb", "mlflow"),
+    quiet=False,
+)  # fmt: skip
+
+
+def fields() -> dict[str, Any]:
+    default = RunOptions()
+    return {f.name: getattr(default, f.name) for f in dataclasses.fields(RunOptions)}
+
+
+def test_train_takes_every_option_with_its_default() -> None:
+    parameters = inspect.signature(train).parameters
+    taken = {name: parameters[name].default for name in fields()}
+    assert taken == {**fields(), "evaluation": None} and fields()["evaluation"].every == 0
+    assert list(parameters) == ["system", "preset", "config", *fields(), "overrides"]
+    assert field_docs(RunOptions).keys() == fields().keys()
+
+
+def test_the_command_line_has_a_flag_for_every_option_and_tells_its_default() -> None:
+    expected = {name.replace("_", "-") for name in fields()} - {"evaluation"}
+    assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled"}
+    of_train, _, _ = USAGE.partition("shoal resume")
+    told = dict(re.findall(r"--([a-z-]+) [A-Z] [^-]*?default (\d+)", of_train))
+    assert {name: float(n) for name, n in told.items()} == {
+        "hang-timeout": RunOptions.hang_timeout, "checkpoint-every": RunOptions.checkpoint_every,
+        "checkpoint-replay-gb": RunOptions.checkpoint_replay_gb, "seed": RunOptions.seed,
+        "eval-episodes": Evaluation.episodes,
+    }  # fmt: skip
+    assert f"{RunOptions.runtime} (default: processes)" in USAGE
+
+
+def test_flags_become_options() -> None:
+    words = (
+        "--runtime serial --run-dir somewhere --seed 3 --seconds 2.5 --until-return=-1 --hang-timeout 0 "
+        "--eval-every 100 --eval-episodes 3 --eval-sampled --checkpoint-every 7 --checkpoint-replay-gb 0.5 "
+        "--log wandb mlflow"
+    )
+    assert RunOptions.from_flags(options(split(words.split()), FLAGS, "train")) == EVERYTHING
+    assert RunOptions.from_flags({}) == RunOptions(quiet=False)
+    assert RunOptions.from_flags({"quiet": True}) == RunOptions()
+    assert RunOptions.from_flags({"preset": "none"}, seconds=15.0) == RunOptions(quiet=False, seconds=15.0)
+    assert RunOptions.from_flags({"seconds": 2.0}, seconds=15.0).seconds == 2.0
+
+
+def test_config_json_keeps_what_a_resumed_run_needs() -> None:
+    facts = json.loads(json.dumps(EVERYTHING.to_json(1_000)))
+    assert set(JSON_KEYS) <= facts.keys()
+    assert facts["stop"] == dataclasses.asdict(Stop(1_000, 2.5, None, -1.0))
+    assert RunOptions.from_json(facts, run_dir="somewhere", quiet=False) == EVERYTHING
+    assert RunOptions.from_json(facts, seconds=9.0).seconds == 9.0
+    del facts["log"]  # a run of a version that had no back ends
+    assert RunOptions.from_json(facts).log == ()
+
+
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        ("seed", -1, "'seed' expects an integer of at least 0, found -1"),
+        ("seconds", 0, "'seconds' expects a number above 0 or none, found 0"),
+        ("hang_timeout", -1, "'hang_timeout' expects a number of at least 0, found -1"),
+        ("checkpoint_every", "often", "'checkpoint_every' expects a number of at least 0, found 'often'"),
+        ("until_return", float("nan"), "'until_return' expects a number or none, found nan"),
+        ("runtime", "locl", "unknown runtime 'locl'; did you mean 'local'?"),
+    ],
+)
+def test_what_is_out_of_range_is_said_in_one_sentence(name: str, value: Any, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        RunOptions(**{name: value})
+    assert str(error.value) == says
+
+
+def test_values_take_their_own_type() -> None:
+    how = RunOptions(seconds=3, log=["wandb"], run_dir=Path("r"))  # type: ignore[arg-type]
+    assert isinstance(how.seconds, float) and how.log == ("wandb",) and how.run_dir == Path("r")
