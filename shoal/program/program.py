@@ -11,11 +11,16 @@ from shoal.program import groups
 
 @dataclass
 class Program:
-    """A system's topology. ``channel`` and ``role`` add to it; nothing runs until a runtime launches it."""
+    """A system's topology. ``channel`` and ``role`` add to it; nothing runs until a runtime launches it.
+
+    policy: the params channel that its agents load, for whoever evaluates, saves or exports the policy; None: the only
+    one there is.
+    """
 
     name: str
     channels: dict[str, Channel] = field(default_factory=dict)
     roles: list[RoleSpec] = field(default_factory=list)
+    policy: str | None = None
 
     def channel(self, channel: Channel) -> Channel:
         """Add a channel; returns it, so that its ``writer()`` and ``reader()`` ends can be given to roles."""
@@ -43,13 +48,27 @@ class Program:
         self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device, background, memory))
 
     def include(self, other: Program, prefix: str) -> None:
-        """Add every channel and role of ``other``, each name prefixed by ``prefix/``."""
+        """Add every channel and role of ``other``, each name prefixed by ``prefix/``; and its ``policy``, unless this
+        program names one already."""
         renamed = {c.name: replace(c, name=f"{prefix}/{c.name}") for c in other.channels.values()}
         for channel in renamed.values():
             self.channel(channel)
         for role in other.roles:
             ports = {k: replace(p, channel=renamed[p.channel.name]) for k, p in role.ports.items()}
             self.roles.append(replace(role, name=f"{prefix}/{role.name}", ports=ports))
+        if self.policy is None and other.policy is not None:
+            self.policy = f"{prefix}/{other.policy}"
+
+    def policy_channel(self) -> Channel:
+        """The params channel that the policy is in. WiringError if there is none, or no telling which."""
+        params = [name for name, channel in self.channels.items() if channel.kind in ("params", "shared")]
+        if self.policy is not None and self.policy not in params:
+            found = f"there is only {_listed(params)}" if params else "there is none"
+            raise WiringError(f"{self.name}: the policy is said to be in the params channel '{self.policy}'; {found}")
+        if self.policy is None and len(params) != 1:
+            found = f"it has {_listed(params)}" if params else "it has none"
+            raise WiringError(f"{self.name}: expected one params channel, or Program.policy to name one; {found}")
+        return self.channels[self.policy or params[0]]
 
     def ends(self, channel: Channel, direction: str) -> list[tuple[RoleSpec, Port]]:
         """The (role, port) pairs at one end of a channel; members are at both, and are what ``both`` finds."""
@@ -77,6 +96,8 @@ class Program:
                     )
         for channel in self.channels.values():
             self._validate_channel(channel)
+        if self.policy is not None:
+            self.policy_channel()
 
     def _validate_channel(self, channel: Channel) -> None:
         where = f"{self.name}: channel '{channel.name}'"
@@ -146,3 +167,7 @@ class Program:
             if role.memory:  # a role may be called like a channel
                 out[role.name] = out.get(role.name, 0) + role.memory * role.replicas
         return out
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

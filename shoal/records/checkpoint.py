@@ -214,11 +214,12 @@ def clean(folder: Path) -> None:
         discard(path)
 
 
-def newest_params(folder: Path, channel: str) -> tuple[int, Tensors] | None:
-    """(updates, parameters) of the newest checkpoint in which they are whole; None if there is none."""
-    name = part("params", channel)
+def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | None:
+    """(updates, parameters) of the newest checkpoint in which those of a channel (None: of the only one) are whole;
+    None if there is none."""
     for path in _complete(folder):
         try:
+            name = part("params", channel) if channel is not None else _only_params(path)
             checkpoint = _verified(path, only=name)
         except _Damaged as error:
             log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
@@ -226,6 +227,18 @@ def newest_params(folder: Path, channel: str) -> tuple[int, Tensors] | None:
         if checkpoint.has(name):
             return int(checkpoint.manifest["updates"]), checkpoint.read(name)["tensors"]
     return None
+
+
+def _only_params(path: Path) -> str:
+    """The name of the part that holds parameters, if there is one."""
+    try:
+        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        names = sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+    if len(names) > 1:
+        raise ShoalError(f"'{path}' holds several parameters ({', '.join(names)}): expected to be told which")
+    return names[0] if names else part("params", "")
 
 
 class _Damaged(Exception):

@@ -19,13 +19,13 @@ BEST = "best"
 
 
 class EvaluationFiles:
-    """Writes to the run directory ``path``; one writer at a time. ``channel`` names the parameters.
+    """Writes to the run directory ``path``; one writer at a time. ``channel`` is the one of the policy's parameters.
 
     ``best/`` holds ``params-STEPS.safetensors`` and ``params.json``, which names that file, its steps, its version
     and its score (mean return), and is replaced last: a reader finds one whole set of parameters, or the one before.
     """
 
-    def __init__(self, path: Path, channel: str = "params") -> None:
+    def __init__(self, path: Path, channel: str) -> None:
         self.path, self.channel = path, channel
 
     def add(

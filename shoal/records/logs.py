@@ -23,7 +23,7 @@ class RoleLog:
     """
 
     def __init__(self, run_dir: Path, role: str, index: int) -> None:
-        self.path = run_dir / "logs" / f"{role}-{index}.log"
+        self.path = run_dir / "logs" / f"{role.replace('/', '.')}-{index}.log"
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         sys.stdout.flush()

@@ -153,8 +153,9 @@ def save_params(path: Path, report: Report) -> None:
     os.replace(temporary, path / "params.json")
 
 
-def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
-    """(updates, tensors) of a params channel, as a run saved them: at its end, or in its newest checkpoint."""
+def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
+    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end, or in its newest
+    checkpoint. ShoalError if there are none of it."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -164,6 +165,10 @@ def load_params(path: Path, channel: str = "params") -> tuple[int, Tensors]:
             return saved
     facts = read_json(path / "params.json", "parameters (the run did not finish, and has no checkpoint)")
     channels = facts.get("channels", {})
+    if channel is None and len(channels) == 1:
+        (channel,) = channels
+    if channel is None:
+        raise ShoalError(f"'{path}' holds parameters of the channels {sorted(channels)}: expected to be told which")
     if channel not in channels:
         raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
     file = path / Path(channels[channel]["file"]).name

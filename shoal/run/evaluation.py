@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.api import UsageError
+from shoal.api import UsageError, WiringError
 from shoal.policy.policy import Policy, evaluation_envs
 from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.report import Report
 from shoal.roles.evaluator import evaluation_seed, make_evaluator
-
-CHANNEL = "params"
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,10 @@ class Evaluation:
 
 def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:
     """A role that reads the program's parameters and plays; ``whole``: each evaluation in one step (serial)."""
-    channel = program.channels.get(CHANNEL)
-    if channel is None or channel.kind not in ("params", "shared"):
-        raise UsageError(f"{program.name} cannot be evaluated while it trains: it has no '{CHANNEL}' channel")
+    try:
+        channel = program.policy_channel()
+    except WiringError as error:
+        raise UsageError(f"no evaluation while it trains: {error}") from None
     options = dict(every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole)
     program.role(
         "evaluator",
@@ -45,7 +44,7 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
             make_evaluator,
             partial(evaluation_envs, cfg, how.episodes),
             partial(system.agent, cfg),
-            EvaluationFiles(run_dir, CHANNEL),
+            EvaluationFiles(run_dir, channel.name),
             options,
         ),
         on_failure="ignore",
@@ -54,10 +53,12 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
     )
 
 
-def final_evaluation(system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, seed: int) -> None:
-    """Evaluate what the run ended with, so that the best parameters are never older ones that are worse."""
-    results = EvaluationFiles(run_dir, CHANNEL)
-    params = report.params.get(CHANNEL)
+def final_evaluation(
+    system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int
+) -> None:
+    """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse."""
+    results = EvaluationFiles(run_dir, channel)
+    params = report.params.get(channel)
     if params is None or results.last() == report.steps:
         return
     policy = Policy(system, cfg, params, report.updates, seed)

@@ -18,12 +18,13 @@ from shoal.settings.flags import unknown
 @dataclass
 class Run:
     """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
-    ``system``: the name it was started by."""
+    ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one)."""
 
     path: Path
     system: str
     config: dict[str, Any]
     report: Report | None = None
+    channel: str | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -38,7 +39,7 @@ class Run:
             if told["episode_return"] is None:
                 told["episode_return"] = float("nan")
             report = Report(**told)
-        return cls(path, facts["system"], facts["config"], report)
+        return cls(path, facts["system"], facts["config"], report, facts.get("policy"))
 
     def policy(self, seed: int = 0, which: str = "last") -> Policy:
         """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations."""
@@ -52,5 +53,5 @@ class Run:
 
         system = systems.load(self.system)
         cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
-        version, params = load_params(path)
+        version, params = load_params(path, self.channel)
         return Policy(system, cfg, params, version, seed)

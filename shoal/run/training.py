@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.api import RoleFailed, UsageError
+from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.metering.trace import Trace
+from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
 from shoal.records.run_dir import RunDirectory, default_path, read_json
@@ -169,8 +170,9 @@ class _Training:
         check_devices(self.program)
         self.spec = resolved.cfg.env_spec()
         self.stop = options.stop(resolved.cfg.steps)
+        self.policy = _policy(self.program)
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
-        self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment}
+        self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
     def go(self, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
@@ -208,7 +210,7 @@ class _Training:
             directory.close()
             if progress is not None:
                 progress.close()
-        return Run(self.path, self.facts["system"], self.facts["config"], report)
+        return Run(self.path, self.facts["system"], self.facts["config"], report, self.policy)
 
     def _describe(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
         """Write what is run, behind what the checkpoint has kept."""
@@ -224,5 +226,13 @@ class _Training:
         """Write what came of the run."""
         directory.finish(report)
         how = self.options.evaluation
-        if how.every and report.reason not in ("interrupted", "terminated"):
-            final_evaluation(self.system, self.resolved.cfg, how, self.path, report, self.options.seed)
+        if how.every and self.policy is not None and report.reason not in ("interrupted", "terminated"):
+            final_evaluation(self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed)
+
+
+def _policy(program: Program) -> str | None:
+    """The channel of its policy, where it has one that can be told."""
+    try:
+        return program.policy_channel().name
+    except WiringError:
+        return None

@@ -71,7 +71,7 @@ def test_evaluating_does_not_change_the_training(tmp_path: Path) -> None:
 
 
 def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
-    results = EvaluationFiles(tmp_path)
+    results = EvaluationFiles(tmp_path, "params")
     for steps, score in ((10, 1.0), (20, 3.0), (30, 2.0), (40, 3.0), (50, 2.9)):
         results.add(steps, steps, [score, score], {"w": torch.full((2,), score)})
         if steps == 30:
