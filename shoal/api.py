@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -161,14 +162,18 @@ class Update(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a reader returns; valid until its next ``get``. Only from a replay: ``keys`` (int64), ``probs`` (float32,
-    probability of having drawn each item) and its ``size`` in items."""
+    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32,
+    probability of having drawn each item) only from a replay; ``size`` is the replay's size in items.
+
+    versions: of each joined item of a queue, the version of the parameters it was made with, as its writer told (0: it
+    told none); empty where there is no telling: from a replay, or once items are mixed or taken apart.
+    """
 
     items: Tensors
     keys: torch.Tensor | None = None
     probs: torch.Tensor | None = None
     size: int = 0
-    versions: tuple[int, ...] = ()  # parameter version each joined item was made with
+    versions: tuple[int, ...] = ()
 
 
 class Algorithm(Protocol):
@@ -213,13 +218,27 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+class Slot(Protocol):
+    """``with`` it one item is written in place; an exception inside discards the item. ``version`` counts as it is at
+    the end: what the item is made with may be fetched inside, once there is room."""
+
+    version: int
+
+    def __enter__(self) -> Arrays: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
 class Writer(Protocol):
+    """``version``: of the parameters that an item was made with, for its reader (``Batch.versions``)."""
+
     def ready(self) -> bool: ...
     def put(self, items: Arrays, version: int = 0) -> None:
         """Copy one item into the channel; blocks while it is full."""
 
-    def slot(self, version: int = 0) -> AbstractContextManager[Arrays]:
-        """Write one item in place (zero-copy); an exception inside discards it. Blocks while full."""
+    def slot(self, version: int = 0) -> Slot:
+        """Write one item in place (zero-copy); blocks while the channel is full."""
 
 
 class Reader(Protocol):

@@ -14,12 +14,12 @@ from shoal.api import Batch, Spec, Tensors, UsageError, spec_nbytes
 def split(batch: Batch, parts: int) -> list[Batch]:
     """A batch of trajectories as ``parts`` batches of fewer columns (views)."""
     columns = {k: v.chunk(parts, column_axis(k)) for k, v in batch.items.items()}
-    return [batch._replace(items={k: v[i] for k, v in columns.items()}) for i in range(parts)]
+    return [batch._replace(items={k: v[i] for k, v in columns.items()}, versions=()) for i in range(parts)]
 
 
 def column_axis(name: str) -> int:
     """Which axis of a trajectory's item counts the environments: what is there once per unroll has no time axis."""
-    return 0 if name.partition("/")[0] in ("state", "version") else 1
+    return 0 if name.startswith("state/") else 1
 
 
 class TrajectoryReplay:
@@ -27,8 +27,8 @@ class TrajectoryReplay:
     Each gradient step learns from the fresh ones and from ``ratio`` times as many drawn uniformly, with replacement,
     from all that are kept (the fresh ones among them).
 
-    Tensors are stored as they come, [T, columns, ...] and recurrent states and versions [columns, ...]; but of
-    observations that are stacks of ``stack`` frames, each frame once.
+    Tensors are stored as they come, [T, columns, ...] and recurrent states [columns, ...]; but of observations that are
+    stacks of ``stack`` frames, each frame once.
     """
 
     def __init__(self, capacity: int, ratio: float, seed: int, stack: int = 1) -> None:
@@ -55,7 +55,7 @@ class TrajectoryReplay:
         mixed = {k: v.index_select(column_axis(k), columns.to(v.device)) for k, v in self.kept.items()}
         if self.stack > 1:
             mixed["obs"] = stacks_of(mixed["obs"], mixed["first"])
-        return batch._replace(items=mixed)
+        return batch._replace(items=mixed, versions=())
 
     def state_dict(self) -> dict[str, Any]:
         return {"kept": self.kept, "size": self.size, "next": self.next, "random": self.random.get_state()}

@@ -33,7 +33,7 @@ TRAINING = (
 )
 LEARNING = (
     Entry("policy_lag_p50", "updates", "learner; actor (dqn, apex-dqn)", "median of how much older than the learner's "
-          "newest parameters those were that acted: per trajectory when it is learned from; with a replay, per unroll "
+          "newest parameters those were that acted: per message when it is learned from; with a replay, per unroll "
           "when its last step is taken"),
     Entry("policy_lag_p95", "updates", "as above", "its 95th percentile"),
     Entry("policy_lag_max", "updates", "as above", "its maximum"),

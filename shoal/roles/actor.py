@@ -48,7 +48,6 @@ def unroll_spec(
             spec[f"state/{name}"] = Field((envs, *shape), axis=0)
         if env.autoreset == "same_step":
             spec["final_value"] = Field((steps, envs))
-        spec["version"] = Field((envs,), "int64", axis=0)
     return spec
 
 
@@ -65,7 +64,7 @@ class Actor:
         self.ctx, self.agent, self.out, self.params = ctx, agent, out, params
         self.env: EnvBatch = RecordedEnvs(env) if ctx.exact else env
         self.steps = spec["reward"].shape[0]
-        self.stream = "version" not in spec
+        self.stream = spec["first"].shape[0] == self.steps  # a trajectory has one more
         self.newest_only = self.stream and env.spec.stack > 1
         self.leaves = list(env.spec.observations)
         self.same_step = env.spec.autoreset == "same_step"
@@ -78,10 +77,11 @@ class Actor:
     def step(self) -> None:
         metrics = self.ctx.metrics
         metrics.enter("unroll")
-        with self.out.slot() as unroll:
+        slot = self.out.slot()
+        with slot as unroll:
             self._update_params()
+            slot.version = self.version
             if not self.stream:
-                unroll["version"][:] = self.version
                 for name, value in self.state.items():
                     unroll[f"state/{name}"][...] = value.numpy()
             valid = sum(self._step_envs(unroll, t) for t in range(self.steps))
@@ -172,4 +172,4 @@ class Actor:
             unroll["final_value"][t] = np.where(truncated, value, 0.0)
 
 
-_FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "version", "final_value"}
+_FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "final_value"}

@@ -21,8 +21,8 @@ class LearnerRole:
         metrics = self.ctx.metrics
         metrics.enter("batch")
         batch = self.batches.get()
-        if "version" in batch.items:
-            metrics.tally("policy_lag", (self.version - batch.items["version"]).tolist())
+        if lags := [self.version - version for version in batch.versions if version]:
+            metrics.tally("policy_lag", lags)
         if batch.size:
             metrics.record("replay_size", batch.size)
         metrics.enter("learn")

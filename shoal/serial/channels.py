@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -53,18 +52,38 @@ class SerialWriter:
             for name, array in slot.items():
                 array[...] = items[name]
 
-    @contextmanager
-    def slot(self, version: int = 0) -> Iterator[Arrays]:
+    def slot(self, version: int = 0) -> SerialSlot:
+        return SerialSlot(self, version)
+
+    def reserve(self) -> Arrays:
+        """The arrays of a new item."""
         if not self.ready():
             raise Deadlock(f"put into the full channel '{self.target.channel.name}': a role may put once per step")
-        spec = self.target.channel.spec
-        arrays = {name: np.empty(f.shape, f.dtype) for name, f in spec.items()}
-        yield arrays
+        return {name: np.empty(f.shape, f.dtype) for name, f in self.target.channel.spec.items()}
+
+    def commit(self, arrays: Arrays, version: int) -> None:
+        """Send an item that was written."""
         if isinstance(self.target, SerialReplay):
             with self.metrics.phase("insert"):
                 self.target.table.add(arrays, self.index, 0)
         else:
             self.target.queues[self.index].append((version, arrays))
+
+
+class SerialSlot:
+    """Context of one item that is written in place."""
+
+    def __init__(self, writer: SerialWriter, version: int) -> None:
+        self._writer, self.version = writer, version
+        self._arrays: Arrays = {}
+
+    def __enter__(self) -> Arrays:
+        self._arrays = self._writer.reserve()
+        return self._arrays
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            self._writer.commit(self._arrays, self.version)
 
 
 class QueueReader:

@@ -156,6 +156,12 @@ def test_an_item_tells_the_version_it_was_made_with(connect: Any) -> None:
     with writer.slot(version=6) as slot:
         slot["number"][:], slot["data"][...] = 1, 1
     assert reader.get().versions == (5, 6)
+    later = writer.slot(version=7)
+    with later as arrays:
+        arrays["number"][:], arrays["data"][...] = 2, 2
+        later.version = 8  # of parameters that were fetched once there was room
+    writer.put(item(3))
+    assert reader.get().versions == (8, 0)
 
 
 def test_put_copies(connect: Any) -> None:

@@ -23,7 +23,7 @@ def batch(first: int, columns: int) -> Batch:
         "obs": number.repeat(T + 1, 1)[..., None].expand(-1, -1, 2).to(torch.uint8),
         "reward": number.repeat(T, 1).float() + torch.arange(T)[:, None] / 10,
         "state/h": number[:, None].expand(-1, 5).float(),
-        "version": number.clone(),
+        "state/number": number.clone(),
     }
     return Batch(items)
 
@@ -32,7 +32,7 @@ def test_fresh_columns_come_first_and_every_item_keeps_its_column() -> None:
     replay = TrajectoryReplay(capacity=8, ratio=2.0, seed=0)
     replay.mix(batch(10, 4))
     mixed = replay.mix(batch(20, 3)).items
-    columns = mixed["version"].tolist()
+    columns = mixed["state/number"].tolist()
     assert columns[:3] == [20, 21, 22] and len(columns) == 3 + 6
     assert set(columns) <= {10, 11, 12, 13, 20, 21, 22}
     assert mixed["obs"][T, :, 1].tolist() == columns
@@ -44,20 +44,20 @@ def test_what_came_first_leaves_first() -> None:
     replay = TrajectoryReplay(capacity=5, ratio=400.0, seed=1)
     for first in range(0, 12, 3):  # 12 columns through 5 places
         mixed = replay.mix(batch(first, 3))
-    assert set(mixed.items["version"].tolist()) == {7, 8, 9, 10, 11}
+    assert set(mixed.items["state/number"].tolist()) == {7, 8, 9, 10, 11}
 
 
 def test_draws_are_uniform() -> None:
     replay = TrajectoryReplay(capacity=20, ratio=2_000.0, seed=2)
     replay.mix(batch(0, 10))
-    drawn = replay.mix(batch(10, 10)).items["version"][10:].numpy()
+    drawn = replay.mix(batch(10, 10)).items["state/number"][10:].numpy()
     counts = np.bincount(drawn, minlength=20)
     expected = len(drawn) / 20
     assert ((counts - expected) ** 2 / expected).sum() < 43.8  # chi-square, 19 degrees of freedom, p = 0.001
 
 
 def test_a_part_ratio_is_rounded() -> None:
-    assert TrajectoryReplay(8, 0.5, 0).mix(batch(0, 4)).items["version"].shape == (6,)
+    assert TrajectoryReplay(8, 0.5, 0).mix(batch(0, 4)).items["state/number"].shape == (6,)
 
 
 def test_a_resumed_memory_draws_the_same() -> None:
