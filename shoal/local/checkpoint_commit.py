@@ -40,8 +40,8 @@ class _Pending:
     saved: set[str] = field(default_factory=set)
     files: dict[str, Written] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
-    groups: dict[str, Any] = field(default_factory=dict)  # part -> state of a channel that belongs to no replica
+    state: api.State = field(default_factory=dict)
+    groups: api.State = field(default_factory=dict)  # part -> state of a channel that belongs to no replica
     error: str = ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from shoal.api import Stateful
+from shoal.api import Role, State, Stateful
 from shoal.local.telemetry import Outbox
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import Checkpoint, Saving
@@ -47,7 +47,7 @@ class Saver:
     def __init__(
         self,
         saving: Saving,
-        role: Any,
+        role: Role,
         name: str,
         ends: dict[str, Any],
         session: Session,
@@ -83,7 +83,7 @@ class Saver:
 
     def _pack(self) -> dict[str, Packed]:
         """Every part that is this replica's to save."""
-        state: dict[str, Any] = {"role": self._role.state_dict()} if isinstance(self._role, Stateful) else {}
+        state: State = {"role": self._role.state_dict()} if isinstance(self._role, Stateful) else {}
         if self._reducers:
             state["reduce"] = [end.state_dict() for end in self._reducers]
         out = {self._name: state_files.pack(state)}
@@ -136,11 +136,12 @@ class Saver:
         self._copy, self._pipe = 0, -1
 
 
-def restore(source: Checkpoint, role: Any, name: str, ends: dict[str, Any]) -> None:
+def restore(source: Checkpoint, role: Role, name: str, ends: dict[str, Any]) -> None:
     """Put a replica, and the tables and parameters it holds, where they were saved."""
     state = source.read(name)
     with source.fitting(name):
         if "role" in state:
+            assert isinstance(role, Stateful)
             role.load_state_dict(state["role"])
         else:
             log.warning("%s has no state_dict: it starts anew", name)

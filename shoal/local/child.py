@@ -243,7 +243,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, 
 
     if sys.platform == "linux":  # elsewhere a forked copy may not compute
         context.team = team
-    role: Any = None
+    role: api.Role | None = None
     try:
         ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
@@ -277,7 +277,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, 
 def _saver(
     job: Job,
     spec: api.RoleSpec,
-    role: Any,
+    role: api.Role,
     ends: dict[str, Any],
     session: Session,
     reporter: _Reporter,

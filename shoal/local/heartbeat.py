@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Literal
 
 import psutil
@@ -77,10 +78,10 @@ class Watch:
             return
         for replica in replicas:
             if replica.process is not None:
-                self._look(replica, elapsed)
+                self._look(replica, replica.process, elapsed)
         self._look_for_deadlock(replicas, elapsed)
 
-    def _look(self, replica: Replica, elapsed: float) -> None:
+    def _look(self, replica: Replica, process: BaseProcess, elapsed: float) -> None:
         seen = self._seen.get(replica.label)
         if seen is None or seen.generation != replica.generation:
             seen = self._seen[replica.label] = _Seen(replica.generation, due=self._limit)
@@ -94,23 +95,23 @@ class Watch:
         seen.silent += elapsed
         if seen.silent < seen.due:
             return
-        stopped = _stopped(replica.process.pid)
+        stopped = _stopped(process.pid)
         if seen.stage == "well":
             log.warning("%s", self._describe(replica, seen, stopped))
             seen.stage, seen.due = "named", self._limit * (1 if steps else STARTING)
         elif seen.stage == "named" and not stopped:
             replica.cause = self._describe(replica, seen, False)
-            _send(replica, RAISE)
+            _send(process, RAISE)
             seen.stage, seen.due = "asked", seen.silent + NOTICE
         elif seen.stage == "asked":
             os.ftruncate(self._arena.stacks, 0)
             os.lseek(self._arena.stacks, 0, os.SEEK_SET)  # where the replica's copy of the descriptor writes, too
-            _send(replica, DUMP)
+            _send(process, DUMP)
             seen.stage, seen.due = "dumped", seen.silent + 1.0
         elif seen.stage == "dumped":
             stack = os.pread(self._arena.stacks, 1 << 16, 0).decode(errors="replace")
             replica.cause += f" and was killed:\n{stack}"
-            processes.kill(replica.process)
+            processes.kill(process)
             seen.stage = "killed"
 
     def _look_for_deadlock(self, replicas: list[Replica], elapsed: float) -> None:
@@ -141,13 +142,14 @@ class Watch:
         return steps
 
 
-def _stopped(pid: int) -> bool:
+def _stopped(pid: int | None) -> bool:
     try:
         return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
     except psutil.NoSuchProcess:
         return False
 
 
-def _send(replica: Replica, number: int) -> None:
+def _send(process: BaseProcess, number: int) -> None:
+    assert process.pid is not None, "it was started"
     with contextlib.suppress(OSError):
-        os.kill(replica.process.pid, number)
+        os.kill(process.pid, number)

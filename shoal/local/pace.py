@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from collections.abc import Callable
 
+from shoal.api import Role
 from shoal.shm.session import Session
 
 LOOK = 0.1  # seconds between two looks at a role that is not due
@@ -25,8 +26,9 @@ class Pace:
     ``SAVED`` it rests until it has paid. So whatever it does costs the others at most that share, on average.
     """
 
-    def __init__(self, session: Session, role: Any, background: bool) -> None:
-        self._session, self._due = session, getattr(role, "due", None)
+    def __init__(self, session: Session, role: Role, background: bool) -> None:
+        self._session = session
+        self._due: Callable[[], bool] | None = getattr(role, "due", None)
         self._always = self._due is None and not background
         self._rate = SHARE * _processors() if background else 0.0
         self._saved, self._resting = SAVED, False

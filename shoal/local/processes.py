@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from multiprocessing.process import BaseProcess
 
 PRELOAD = ["shoal.local.preload"]
 _THREADING = {
@@ -75,7 +75,7 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def start(target: Any, args: tuple[Any, ...], name: str) -> Any:
+def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> BaseProcess:
     """A started process."""
     process = context().Process(target=target, args=args, name=name)
     with without_main():
@@ -83,7 +83,7 @@ def start(target: Any, args: tuple[Any, ...], name: str) -> Any:
     return process
 
 
-def kill(process: Any) -> None:
+def kill(process: BaseProcess) -> None:
     """SIGKILL a replica and the helper processes of its group."""
     if process.pid is None:
         return

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import connection
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from shoal import api
 from shoal.local import processes
-from shoal.local.telemetry import Inbox
+from shoal.local.telemetry import Inbox, Message
 
 
 class Replica:
     """One replica of a role over all its lives (generations)."""
 
-    def __init__(self, role: api.RoleSpec, index: int, launch: Callable[[Replica, Any], Any]) -> None:
+    def __init__(self, role: api.RoleSpec, index: int, launch: Callable[[Replica, Connection], BaseProcess]) -> None:
         self.role, self.index, self.generation = role, index, 0
-        self.process: Any = None
+        self.process: BaseProcess | None = None
         self.inbox: Inbox | None = None
         self.restart_at: float | None = None
         self.given_up = False  # it failed too often, and the run goes on without it
@@ -25,7 +26,7 @@ class Replica:
         self.failures: deque[float] = deque()
         self.still_born = 0  # lives in a row that ended before their first step
         self._launch = launch
-        self._pipe: connection.Connection | None = None
+        self._pipe: Connection | None = None
 
     @property
     def label(self) -> str:
@@ -40,7 +41,7 @@ class Replica:
             theirs.close()
         self._pipe, self.inbox = ours, Inbox(ours.fileno())
 
-    def receive(self) -> list[Any]:
+    def receive(self) -> list[Message]:
         """Messages that arrived; closes the pipe at its end."""
         if self.inbox is None:
             return []
@@ -52,6 +53,7 @@ class Replica:
     def reap(self) -> int | None:
         """Collect the dead process and its helpers; returns its exit code."""
         process = self.process
+        assert process is not None, "there is a process to collect"
         process.join()
         exitcode: int | None = process.exitcode
         processes.kill(process)  # only its process group is left to kill

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from multiprocessing import connection
-from typing import Any
+from multiprocessing.process import BaseProcess
 
 import cloudpickle
 
@@ -88,7 +88,7 @@ class Supervisor:
                 self._checkpoints.last()
 
     # ------------------------------------------------------------------------------ supervision
-    def _start(self, replica: Replica, pipe: Any) -> Any:
+    def _start(self, replica: Replica, pipe: connection.Connection) -> BaseProcess:
         launch = self._launch
         job = child.Job(
             replica.index,
@@ -144,7 +144,7 @@ class Supervisor:
         return max(0.0, min(times))
 
     def _wait(self, timeout: float) -> None:
-        sources: list[Any] = [self._wake_read]
+        sources: list[int] = [self._wake_read]
         for replica in self._replicas:
             if replica.process is not None:
                 sources.append(replica.process.sentinel)
@@ -231,7 +231,8 @@ class Supervisor:
         if late and self._interrupts.count < 2:
             log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._grace)
         for replica in late:
-            processes.kill(replica.process)
+            if replica.process is not None:
+                processes.kill(replica.process)
         for replica in late:
             replica.reap()
 

@@ -12,6 +12,7 @@ import struct
 import time
 from typing import Any
 
+Message = tuple[str, Any]  # its kind, and what it says
 _LENGTH = struct.Struct("<I")
 
 
@@ -28,7 +29,7 @@ class Outbox:
             self._push()
         return not self._left
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Message) -> None:
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._left += _LENGTH.pack(len(data)) + data
         self._push()
@@ -56,7 +57,7 @@ class Inbox:
         self.fd, self._data, self.open = fd, b"", True
         os.set_blocking(fd, False)
 
-    def receive(self) -> list[Any]:
+    def receive(self) -> list[Message]:
         """Every whole message that has arrived; ``open`` is False after the end of the stream."""
         try:
             while chunk := os.read(self.fd, 1 << 16):
@@ -64,7 +65,8 @@ class Inbox:
             self.open = False
         except BlockingIOError:
             pass
-        out, at = [], 0
+        out: list[Message] = []
+        at = 0
         while len(self._data) - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._data, at)
             if len(self._data) - at - _LENGTH.size < size:

@@ -6,9 +6,11 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None  # as signal.signal returns it
 REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -22,14 +24,14 @@ class Interrupts:
     def __init__(self, wake: int | None = None) -> None:
         self.count, self.reason = 0, ""
         self._wake = wake
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in REASONS}
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import torch
 
-from shoal.api import Arrays, Batch, Channel, Deadlock, Port, Tensors, UsageError
+from shoal.api import Arrays, Batch, Channel, Deadlock, Port, State, Tensors, UsageError
 from shoal.metering.recorder import Recorder
 from shoal.replay.limiter import RateLimiter
 
@@ -25,10 +24,10 @@ class SerialQueue:
     def fill(self) -> float:
         return sum(map(len, self.queues)) / (len(self.queues) * self.channel.capacity)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"queues": [list(q) for q in self.queues], "turn": self.turn}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         for queue, items in zip(self.queues, state["queues"], strict=True):
             queue.clear()
             queue.extend(items)
@@ -131,10 +130,10 @@ class SerialReplay:
     def can_insert(self) -> bool:
         return self.limiter.can_insert(self.table.inserted, self.table.sampled)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"table": self.table.state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.table.restore(state["table"])
 
 
@@ -192,12 +191,12 @@ class SerialParams:
         """The latest parameters."""
         return self.kept[-1][1]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """The latest version, and those kept before it."""
         *older, (version, tensors) = self.kept
         return {"version": version, "tensors": tensors, "older": older}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.version = state["version"]
         self.kept.clear()
         self.kept.extend([*state["older"], (self.version, state["tensors"])])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from shoal.api import ShoalError, Stateful
+from shoal.api import ShoalError, State, Stateful
 from shoal.metering.aggregator import Aggregator
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
@@ -31,8 +30,8 @@ def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
         log.warning("no checkpoint at %s steps: %s (training goes on)", f"{aggregator.steps:,}", error)
 
 
-def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> dict[str, Any]:
-    out: dict[str, Any] = {
+def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> State:
+    out: State = {
         RUN: {
             "aggregator": aggregator.state_dict(),
             "totals": {name: dict(recorder.totals) for name, recorder in instance.recorders.items()},
@@ -40,7 +39,7 @@ def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> dict[s
         }
     }
     for replica in instance.replicas:
-        state: dict[str, Any] = {
+        state: State = {
             "seen": {key: (reader.seen, reader.reads) for key, reader in _readers(replica).items()}
         }
         if isinstance(replica.role, Stateful):

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from shoal.api import State
+
 
 def seed(number: int) -> None:
     """Seed all of them."""
@@ -16,13 +18,13 @@ def seed(number: int) -> None:
     random.seed(number)
 
 
-def state() -> dict[str, Any]:
+def state() -> State:
     """The states that ``restore`` takes."""
     numpy: Any = np.random.get_state(legacy=False)
     return {"torch": torch.get_rng_state(), "numpy": numpy, "python": random.getstate()}
 
 
-def restore(state: dict[str, Any]) -> None:
+def restore(state: State) -> None:
     """Put them where ``state`` was taken."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])
