@@ -56,7 +56,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         wired.append(program)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.run.run.start", validate_only)
+    monkeypatch.setattr("shoal.run.start", validate_only)
     words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))  # where the modules of one's own are
