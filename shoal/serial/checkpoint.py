@@ -39,9 +39,7 @@ def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> State:
         }
     }
     for replica in instance.replicas:
-        state: State = {
-            "seen": {key: (reader.seen, reader.reads) for key, reader in _readers(replica).items()}
-        }
+        state: State = {"seen": {key: (reader.seen, reader.reads) for key, reader in _readers(replica).items()}}
         if isinstance(replica.role, Stateful):
             state["role"] = replica.role.state_dict()
         out[part("role", replica.name, replica.index)] = state
