@@ -149,9 +149,9 @@ class ActorCritic(nn.Module):
 
     def _encode(self, encoder: Encoder, obs: Tensors) -> Tensor:
         if self.precision == "fp32":
-            return encoder(obs)
+            return cast(Tensor, encoder(obs))
         with autocast(self.precision, self.device):
-            return encoder(obs)
+            return cast(Tensor, encoder(obs))
 
     def _heads(self, obs: Tensors, y: Tensor) -> tuple[Tensor, Tensor]:
         if self.critic is None:

@@ -182,7 +182,7 @@ class PPOLearner:
         for _ in range(self.cfg.epochs):
             order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
             before = len(metrics)
-            chunks = order.split(math.ceil(len(rows) / self.cfg.minibatches))
+            chunks = torch.split(order, math.ceil(len(rows) / self.cfg.minibatches))
             for chunk in chunks:
                 _weigh(self.workers.items, advantage, valid, (slice(None), chunk) if recurrent else chunk)
             for chunk in chunks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -71,9 +71,9 @@ class QNetwork(nn.Module):
         if self.perceptron is not None and not torch.is_grad_enabled():
             return self.perceptron.forward(self.encoder.vector(obs))[-1]
         if self.precision == "fp32":
-            return self.head(self.encoder(obs))
+            return cast(Tensor, self.head(self.encoder(obs)))
         with autocast(self.precision, self.device):
-            return self.head(self.encoder(obs))
+            return cast(Tensor, self.head(self.encoder(obs)))
 
     def outputs(self, items: Tensors) -> Outputs:
         """The values [B, A] of a batch's observations, to learn from."""
@@ -87,9 +87,12 @@ class QNetwork(nn.Module):
 
 
 class QLearning(Algorithm):
-    """The loss. ``beta`` maps the update's number to the exponent of the importance weights (None: no weights)."""
+    """The loss. ``beta`` is the exponent of the importance weights, constant or by the update's number (None: no
+    weights)."""
 
-    def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: Callable[[int], float] | None = None) -> None:
+    def __init__(
+        self, cfg: QLearningConfig, nets: QNetwork, beta: float | Callable[[int], float] | None = None
+    ) -> None:
         super().__init__(nets)
         self.cfg, self.beta = cfg, beta
         self.target = inferring(copy.deepcopy(nets))
@@ -103,7 +106,8 @@ class QLearning(Algorithm):
         weight = share if self.cfg.reduction == "mean" else torch.ones_like(reward)
         if self.beta is not None:
             assert batch.probs is not None, "importance weights need a prioritised replay"
-            weight = weight * importance_weights(batch.probs, batch.size or 1, self.beta(self.updates))
+            beta = self.beta(self.updates) if callable(self.beta) else self.beta
+            weight = weight * importance_weights(batch.probs, batch.size or 1, beta)
         return batch._replace(items={**batch.items, "weight": weight, "share": share})
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:

@@ -43,7 +43,7 @@ def readable(x: Tensor) -> bool:
     """Whether the bytes are at hand, and nobody traces, exports or compiles."""
     if not fast.ENABLED:
         return False
-    recorded = torch.jit.is_tracing() or torch.compiler.is_compiling()
+    recorded = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
     return x.device.type == "cpu" and type(x) is Tensor and not recorded and sys.byteorder == "little"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,10 +54,10 @@ class PixelConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.uint8:
-            return self._conv_forward(channels_last(x).to(self.weight.dtype), self.weight, self.bias)
+            return cast(Tensor, self._conv_forward(channels_last(x).to(self.weight.dtype), self.weight, self.bias))
         dtype, weight = compute_dtype(x.device), self.weight * (1 / 255)
         if not self._blocks(x):
-            return self._conv_forward(channels_last(x).to(dtype), weight, self.bias)
+            return cast(Tensor, self._conv_forward(channels_last(x).to(dtype), weight, self.bias))
         side = self.stride[0]
         return F.conv2d(unshuffled(x, side).to(dtype), F.pixel_unshuffle(weight, side), self.bias)
 

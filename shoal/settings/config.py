@@ -181,7 +181,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".toml":
         try:
-            return tomllib.loads(text)
+            return dict(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path} is not valid TOML: {error}") from None
     if path.suffix in (".yaml", ".yml"):

@@ -21,12 +21,11 @@ Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The valid name that is closest to a wrong one: by initials (``lr``), by parts, then by spelling."""
     name = name.replace("-", "_")
-    for fits in (
-        lambda n: "".join(part[:1] for part in n.split("_")) == name,
-        lambda n: len(name) > 2 and (name in n.split("_") or n.startswith(name)),
-    ):
-        if found := [n for n in names if fits(n.replace("-", "_"))]:
-            return found[0]
+    plain = {n: n.replace("-", "_") for n in names}
+    initials = [n for n, p in plain.items() if "".join(part[:1] for part in p.split("_")) == name]
+    parts = [n for n, p in plain.items() if len(name) > 2 and (name in p.split("_") or p.startswith(name))]
+    if initials or parts:
+        return (initials or parts)[0]
     found = get_close_matches(name, names, n=1, cutoff=0.0)
     return found[0] if found else None
 

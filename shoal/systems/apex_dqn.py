@@ -68,10 +68,9 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
     actor's ``ctx``, one for evaluation."""
     epsilons: float | np.ndarray = cfg.eval_epsilon
     if ctx is not None:
-        rungs, first = ctx.replicas * cfg.envs, ctx.index * cfg.envs
-        epsilons = np.array(
-            [epsilon_ladder(first + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)]
-        )
+        rungs, base, alpha = ctx.replicas * cfg.envs, cfg.epsilon_base, cfg.epsilon_alpha
+        mine = range(ctx.index * cfg.envs, (ctx.index + 1) * cfg.envs)
+        epsilons = np.array([epsilon_ladder(rung, rungs, base, alpha) for rung in mine])
     return QAgent(network(cfg), lambda steps: epsilons, seed, with_values=True)
 
 
@@ -80,8 +79,7 @@ def program(cfg: Config) -> Program:
     require_actions("apex-dqn", cfg.env_spec(), "discrete")
 
     def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
-        beta = cfg.importance_exponent  # not annealed
-        return descent(cfg, ctx, QLearning(cfg, nets, (lambda update: beta) if cfg.prioritised else None))
+        return descent(cfg, ctx, QLearning(cfg, nets, cfg.importance_exponent if cfg.prioritised else None))
 
     sent = stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")})
     table = cfg.table(initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)
