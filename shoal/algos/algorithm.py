@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors, Update
+from shoal.fast.known import gradient_of
 from shoal.fast.live import LiveTensors
 from shoal.nets.outputs import Outputs
 
@@ -61,5 +61,4 @@ def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensor | N
         return loss.item(), None, update
     outputs: Outputs = algorithm.nets.outputs(batch.items)
     loss, update = algorithm.loss(outputs.values, batch)
-    (gradient,) = torch.autograd.grad(loss, outputs.leaf)
-    return loss.item(), outputs.backward(gradient), update
+    return loss.item(), outputs.backward(gradient_of(loss, outputs.leaf)), update

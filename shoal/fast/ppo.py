@@ -4,35 +4,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from shoal.fast.known import known_loss
 from shoal.jit import jit_late
 
 
 def ppo_loss(outputs: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """As ``ops.discrete_ppo_loss``, whose arguments are checked; all by position."""
-    return cast(tuple[Tensor, Tensor], _PPOLoss.apply(outputs, *rest))  # type: ignore[no-untyped-call]
-
-
-class _PPOLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, outputs: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        gradient, metrics = outputs.new_empty(outputs.shape), torch.zeros(6, dtype=torch.float64)
-        given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs, *rest)]
-        kernel: Any = _by_rows
-        loss = kernel(*given, gradient.numpy(), metrics.numpy())
-        ctx.gradient, ctx.others = gradient, len(rest)  # type: ignore[attr-defined]
-        metrics = metrics.float()
-        ctx.mark_non_differentiable(metrics)
-        return outputs.new_tensor(loss), metrics
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.gradient * grads[0], *(None,) * ctx.others  # type: ignore[attr-defined]
+    gradient, metrics = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(6, dtype=torch.float64)
+    given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
+    kernel: Any = _by_rows
+    value = kernel(*given, gradient.numpy(), metrics.numpy())
+    return known_loss(outputs, value, gradient), metrics.float()
 
 
 @jit_late

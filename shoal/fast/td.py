@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from shoal.fast.known import known_loss
 from shoal.jit import jit_late
 
 
@@ -16,25 +16,11 @@ def td_loss(
     bound: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As ``ops.td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
-    rest = (actions, rewards, discounts, next_q, selector_q, weight, bound)
-    return cast(tuple[Tensor, Tensor], _TDLoss.apply(q, *rest))  # type: ignore[no-untyped-call]
-
-
-class _TDLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        *tensors, bound = rest
-        gradient, error = torch.zeros_like(q), torch.empty_like(tensors[1])
-        arrays = [t.numpy() for t in (q, *tensors)]
-        kernel: Any = _by_rows
-        loss = kernel(*arrays, bound, gradient.numpy(), error.numpy())
-        ctx.gradient = gradient  # type: ignore[attr-defined]
-        ctx.mark_non_differentiable(error)
-        return q.new_tensor(loss), error
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.gradient * grads[0], *(None,) * 7  # type: ignore[attr-defined]
+    gradient, error = torch.zeros(q.shape, dtype=q.dtype), torch.empty_like(rewards)
+    tensors = (q.detach(), actions, rewards, discounts, next_q, selector_q, weight)
+    kernel: Any = _by_rows
+    value = kernel(*(t.numpy() for t in tensors), bound, gradient.numpy(), error.numpy())
+    return known_loss(q, value, gradient), error
 
 
 @jit_late
