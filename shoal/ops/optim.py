@@ -168,7 +168,7 @@ class Adam(Optimiser):
         """The same by torch's operations, one parameter after the other."""
         (beta1, beta2), eps = group["betas"], group["eps"]
         for p, gradient, mean, square, step in zip(params, grads, known.means, known.squares, known.steps, strict=True):
-            g, t = gradient / divisor, float(step)
+            g, t = gradient.div_(divisor), float(step)
             mean.lerp_(g, 1.0 - beta1)
             square.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
             root = (square / (1.0 - beta2**t)).sqrt_().add_(eps)

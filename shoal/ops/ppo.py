@@ -56,7 +56,7 @@ def discrete_ppo_loss(
     Args: outputs: float ``[N, A + 1]``, logits and, in the last column, the value; action: int64 ``[N]``; the others as
     ``ppo_loss`` has them, float ``[N]``.
     Returns: as ``ppo_loss``; the loss is differentiable by ``outputs`` alone.
-    Raises: IndexError or RuntimeError for an action that is none.
+    Raises: IndexError for an action that is none.
     """
     _check.same_shape(
         "discrete_ppo_loss", action=action, old_log_prob=old_log_prob, old_value=old_value, advantage=advantage,
@@ -66,6 +66,8 @@ def discrete_ppo_loss(
     if fast.ENABLED and outputs.device.type == "cpu":
         rest = (action, old_log_prob, old_value, advantage, target, weight, clip, value_cost, entropy_cost, clip_value)
         return compiled.ppo_loss(outputs, *rest)
+    if not bool(((action >= 0) & (action < outputs.shape[1] - 1)).all()):
+        raise IndexError("discrete_ppo_loss: expected actions from 0 to A - 1, found another")
     logs = outputs[:, :-1].log_softmax(-1)
     entropy = -(logs.exp() * logs.clamp(min=-1e30)).sum(-1)  # 0 log 0 = 0, also for logits of -inf
     return ppo_loss(

@@ -12,6 +12,8 @@ from torch import nn
 from shoal.api import Observation
 from shoal.nets import Encoder
 
+pytestmark = pytest.mark.usefixtures("fast_enabled")
+
 
 def network(activation: str, inputs: int, heads: int, hidden: tuple[int, ...] = (12, 7)) -> nn.ModuleList:
     encoder = Encoder({"obs": Observation((inputs,), "float32", "vector")}, hidden=hidden, activation=activation)

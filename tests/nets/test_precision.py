@@ -37,6 +37,7 @@ def test_bf16_is_close_and_features_and_gradients_are_float32():
     assert all(p.grad.dtype == torch.float32 for p in IMAGES.parameters())
 
 
+@pytest.mark.usefixtures("fast_enabled")
 @pytest.mark.parametrize("torso", ["nature", "impala-shallow", "impala-deep"])
 def test_rounded_weights_are_what_autocast_would_compute_with(torso):
     encoder = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, torso).requires_grad_(False)

@@ -177,6 +177,7 @@ def test_unshuffled_is_torchs_with_the_channels_last(shape: tuple[int, ...], sid
         assert ours.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.usefixtures("fast_enabled")
 @pytest.mark.parametrize("side", [84, 72, 83])  # the last is not made of blocks
 @pytest.mark.parametrize("make", [NatureCNN, lambda *a: ImpalaResNet(*a, depth="shallow")])
 def test_a_convolution_of_blocks_is_the_convolution(make, side):

@@ -120,8 +120,9 @@ def test_adam_refuses_what_makes_no_sense(wrong: dict[str, Any]) -> None:
         Adam([torch.zeros(1)], **wrong)
 
 
-def test_optimisers_do_not_import_the_compiler() -> None:
+def test_optimisers_do_not_import_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes 1.4 s and 75 MB; torch's own import it to make an optimiser."""
+    monkeypatch.delenv("SHOAL_PLAIN", raising=False)
     told = """if True:
         import copy, sys, torch
         from shoal.ops import Adam, RMSProp

@@ -185,7 +185,7 @@ class Rounding(torch.nn.Module):
         return self.head(features)
 
 
-@pytest.mark.usefixtures("divided")
+@pytest.mark.usefixtures("divided", "fast_enabled")
 def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
     """Also after the weights have been replaced, as from a checkpoint."""
     torch.manual_seed(0)

@@ -84,6 +84,7 @@ def test_a_copied_network_computes_with_its_own_parameters() -> None:
     torch.testing.assert_close(nets(obs).detach(), before)  # by modules and autograd
 
 
+@pytest.mark.usefixtures("fast_enabled")
 @pytest.mark.parametrize("dueling", [False, True])
 def test_a_target_network_in_bfloat16_holds_rounded_weights_of_the_same_values(dueling: bool) -> None:
     """Those that autocast would round at every call, from the beginning and after each copy; a state of it restores."""
