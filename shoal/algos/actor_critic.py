@@ -176,7 +176,7 @@ class ActorCriticAgent:
         self.rng = torch.Generator().manual_seed(seed)
 
     def initial_state(self, envs: int) -> Tensors:
-        return self.nets.initial_state(envs)
+        return cast(Tensors, self.nets.initial_state(envs))
 
     def load(self, params: Tensors, version: int) -> None:
         self._live.load(params)

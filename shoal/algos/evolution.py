@@ -197,7 +197,7 @@ class Population:
         """Actions [size, ...]."""
         outputs, dist = self.outputs(obs), self.policy.dist
         if dist.kind == "discrete":
-            return outputs.argmax(-1)
+            return np.asarray(outputs.argmax(-1))
         if dist.kind == "multi_discrete":
             cuts = np.cumsum(dist.sizes)[:-1]
             return np.stack([part.argmax(-1) for part in np.split(outputs, cuts, -1)], -1)
@@ -258,7 +258,8 @@ class PerceptronPopulation(Population):
             x = np.maximum(x, 0, out=x) if self._relu else np.tanh(x, out=x)
         weight, bias = self._layers[-1]
         x = weight @ x
-        return (x if bias is None else x + bias)[:, :, 0]
+        out: np.ndarray = (x if bias is None else x + bias)[:, :, 0]
+        return out
 
     def _normalise(self, name: str, value: np.ndarray) -> np.ndarray:
         if name not in self._norms:
