@@ -58,7 +58,7 @@ from shoal.ops import (
 )
 from shoal.program import Program as Program
 from shoal.replay import TableSpec as TableSpec
-from shoal.roles.actor import Actor as Actor, unroll_spec as unroll_spec
+from shoal.roles.actor import ActorRole as ActorRole, unroll_spec as unroll_spec
 from shoal.roles.learner import LearnerRole as LearnerRole
 from shoal.settings.ranges import (
     Count as Count,

@@ -51,7 +51,7 @@ def unroll_spec(
     return spec
 
 
-class Actor:
+class ActorRole:
     """Collects experience. One step of the role is one unroll and one put.
 
     With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor

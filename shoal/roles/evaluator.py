@@ -76,7 +76,7 @@ class Results(Protocol):
     ) -> None: ...
 
 
-class Evaluator:
+class EvaluatorRole:
     """Evaluates the newest parameters every ``every`` environment steps of the run; ``due`` says when.
 
     One step of the role is one vector step of an evaluation or, with ``whole``, a whole evaluation: in the serial
@@ -160,6 +160,6 @@ def make_evaluator(
     options: dict[str, Any],
     ctx: Context,
     params: ParamsReader,
-) -> Evaluator:
+) -> EvaluatorRole:
     """``make_env`` and ``make_agent`` take the replica's seed; ``options`` are the evaluator's keywords."""
-    return Evaluator(ctx, make_env(ctx.seed), make_agent(ctx.seed), results, params, **options)
+    return EvaluatorRole(ctx, make_env(ctx.seed), make_agent(ctx.seed), results, params, **options)

@@ -27,7 +27,7 @@ from shoal.api import (
 
 
 class Population(Protocol):
-    """Perturbed policies side by side: ``algos.evolution.Population``."""
+    """Perturbed policies side by side: ``algos.evolution_population.Population``."""
 
     def load(self, params: Tensors) -> None: ...
     def draw(self, table: np.ndarray, indices: np.ndarray) -> None: ...

@@ -13,15 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.algos.evolution import (
-    TASK,
-    EvolutionAgent,
-    EvolutionConfig,
-    EvolutionLearner,
-    EvolutionPolicy,
-    population,
-    statistics,
-)
+from shoal.algos.evolution import EvolutionConfig, EvolutionLearner, statistics
+from shoal.algos.evolution_policy import TASK, EvolutionAgent, EvolutionPolicy
+from shoal.algos.evolution_population import population
 from shoal.api import Arrays, Channel, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
 from shoal.envs import make
 from shoal.program import Program

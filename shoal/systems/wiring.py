@@ -11,7 +11,7 @@ from torch import nn
 from shoal.api import Agent, Channel, Context, Field, Learner, ParamsReader, ParamsWriter, Ratio, ReplaySpec, Spec
 from shoal.envs import make
 from shoal.program import Program
-from shoal.roles.actor import Actor, unroll_spec
+from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems.config import SystemConfig
 
@@ -50,14 +50,14 @@ def stream(cfg: SystemConfig, extras: Extras | None = None) -> Spec:
     return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras or {}, stream=True)
 
 
-def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., Actor]:
+def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:
     """What makes an actor of a program: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. It reads ``params`` and
     writes items of ``spec`` to its one other port."""
 
-    def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> Actor:
+    def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> ActorRole:
         (writer,) = ports.values()
         envs = make(cfg.env, cfg.envs, ctx.seed, cfg)
-        return Actor(ctx, envs, agent(cfg, ctx.seed, ctx), writer, params, spec)
+        return ActorRole(ctx, envs, agent(cfg, ctx.seed, ctx), writer, params, spec)
 
     return make_actor
 

@@ -18,7 +18,7 @@ from shoal.envs import EnvOptions, make, spec
 from shoal.envs.wrappers import misfit
 from shoal.local.runtime import LocalRuntime
 from shoal.program import Program
-from shoal.roles.actor import Actor, unroll_spec
+from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.runtime.launch import Launch, Stop
 
 FILE = str(Path(__file__).with_name("broken_env.py"))
@@ -58,8 +58,8 @@ def program(folder: Path) -> Program:
     options = EnvOptions(env_kwargs={"folder": str(folder)})
     unroll = unroll_spec(spec(ENV, options), STEPS, ENVS, {})
 
-    def actor(ctx: api.Context, out: Any, params: Any) -> Actor:
-        return Actor(ctx, make(ENV, ENVS, ctx.seed, options), Always2(), out, params, unroll)
+    def actor(ctx: api.Context, out: Any, params: Any) -> ActorRole:
+        return ActorRole(ctx, make(ENV, ENVS, ctx.seed, options), Always2(), out, params, unroll)
 
     p = Program("broken")
     unrolls = p.channel(api.Channel("unrolls", "queue", unroll))

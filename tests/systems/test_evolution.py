@@ -12,7 +12,8 @@ import pytest
 import torch
 from helpers import config, run, spy
 
-from shoal.algos.evolution import EvolutionAgent, EvolutionPolicy, ModulePopulation, PerceptronPopulation, population
+from shoal.algos.evolution_policy import EvolutionAgent, EvolutionPolicy
+from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation, population
 from shoal.api import Batch, Context, UsageError, WiringError, spec_nbytes
 from shoal.envs import EnvOptions, make, spec
 from shoal.local.runtime import LocalRuntime

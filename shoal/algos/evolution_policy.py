@@ -1,0 +1,121 @@
+"""The policy of evolution strategies, and the agent that acts with it unperturbed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.actor_critic import ActorCriticAgent
+from shoal.api import Arrays, EnvSpec, Tensors, UsageError
+from shoal.nets import ActionDistribution, Encoder, RunningNorm, orthogonal
+from shoal.nets.init import POLICY_GAIN
+from shoal.nets.torsos import Activation
+from shoal.nets.virtual_batch_norm import VirtualBatchNorm, normalise_virtually, refer
+
+CLIP, FLOOR = 5.0, 0.01  # of normalised observations, and of the variance they are divided by (the authors' code)
+TASK = "task/"  # names of what is published beside the policy: the task's seed and its cap on episodes
+
+
+class EvolutionPolicy(nn.Module):
+    """A deterministic policy: encoder, then one linear layer. With no hidden layers it is ARS's linear policy, which
+    starts at 0 and has no bias.
+
+    normalise_obs: vectors by running statistics. virtual_batch_norm: images by the statistics of ``reference``
+    observations, which are a buffer and so travel, and are saved, with the policy.
+    bins: each dimension of a continuous action is one of so many values, evenly spaced; 0: the output itself.
+    """
+
+    log_std: Tensor
+
+    def __init__(
+        self, env: EnvSpec, *, torso: str = "auto", hidden: Sequence[int] = (64, 64), activation: Activation = "tanh",
+        normalise_obs: bool = True, virtual_batch_norm: bool = True, reference: int = 128, bins: int = 0,
+        action_noise: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.encoder = Encoder(env.observations, torso, hidden, activation)
+        if self.encoder.own is None:
+            orthogonal(self.encoder)
+        if virtual_batch_norm and len(self.encoder.images):
+            normalise_virtually(self.encoder)
+        self.dist, self.bins = ActionDistribution(env.action), bins
+        dimensions = len(env.action.low)
+        outputs = dimensions * max(bins, 1) if dimensions else self.dist.params_size
+        linear = not len(hidden) and self.encoder.own is None and not len(self.encoder.images)
+        self.head = orthogonal(nn.Linear(self.encoder.features, outputs, bias=not linear), POLICY_GAIN)
+        if linear:
+            nn.init.zeros_(self.head.weight)
+        vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
+        shapes = {k: env.observations[k].shape for k in vectors}
+        self.norms = nn.ModuleDict({k: RunningNorm(shape, CLIP, 0.0, FLOOR) for k, shape in shapes.items()})
+        self.referring = any(isinstance(layer, VirtualBatchNorm) for layer in self.modules())
+        for i, leaf in enumerate(env.observations.values() if self.referring else ()):
+            room = torch.zeros((reference, *leaf.shape), dtype=getattr(torch, leaf.dtype))
+            self.register_buffer(f"reference_{i}", room)
+        self.register_buffer("log_std", torch.full((dimensions,), math.log(max(action_noise, 1e-9))))
+        low, high = np.array(env.action.low), np.array(env.action.high)
+        if bins and dimensions and not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise UsageError(f"action bins need an action space with bounds; {env.id} has none")
+        self.low, self.high = (torch.tensor(x, dtype=torch.float32) for x in (low, high))
+        self.size = sum(p.numel() for p in self.parameters())
+
+    def initial_state(self, batch: int) -> Tensors:
+        return {}
+
+    def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """obs [B, ...] -> parameters of ``dist`` [B, P], the value 0 [B] (it has none), no state."""
+        outputs = self.head(self.encoder(self.normalise(obs)))
+        return self.parameters_of(outputs), outputs.new_zeros(len(outputs)), state
+
+    def parameters_of(self, outputs: Tensor) -> Tensor:
+        """The last layer's outputs [B, O] as parameters of ``dist`` [B, P]."""
+        if not len(self.log_std):
+            return outputs
+        if self.bins:
+            chosen = outputs.view(len(outputs), -1, self.bins).argmax(-1) / max(self.bins - 1, 1)
+            outputs = self.low + (self.high - self.low) * chosen
+        return torch.cat((outputs, self.log_std.expand_as(outputs)), -1)
+
+    def normalise(self, obs: Mapping[str, Tensor]) -> Tensors:
+        return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()}
+
+    def reference(self) -> Tensors:
+        """The observations that virtual batch normalisation refers to."""
+        names = self.encoder.observations
+        return {name: cast(Tensor, getattr(self, f"reference_{i}")) for i, name in enumerate(names)}
+
+    def set_reference(self, obs: Arrays) -> None:
+        """Observations [reference, ...] to refer to from now on."""
+        for name, room in self.reference().items():
+            room.copy_(torch.from_numpy(obs[name]))
+
+    def refer(self) -> None:
+        """Take the statistics of the reference with the present weights."""
+        if self.referring:
+            refer(self, self.encoder, self.normalise(self.reference()))
+
+
+class EvolutionAgent(ActorCriticAgent):
+    """The unperturbed policy. ``greedy=False`` adds the noise that actions have in training, or draws them from the
+    softmax of the outputs."""
+
+    def load(self, params: Tensors, version: int) -> None:
+        super().load(own(params), version)
+
+
+def own(params: Tensors) -> Tensors:
+    """What is the policy's of the tensors published."""
+    return {name: tensor for name, tensor in params.items() if not name.startswith(TASK)}
+
+
+def flat_parameters(net: nn.Module) -> Tensor:
+    """All parameters of ``net`` as one new vector, in the order of ``parameters()``."""
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def set_parameters(net: nn.Module, flat: Tensor) -> None:
+    """Copy a vector of that order into the parameters."""
+    torch.nn.utils.vector_to_parameters(flat, net.parameters())
