@@ -69,6 +69,12 @@ RECIPES = {
         "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_000_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},
     ),
+    "memory-r2d2": Recipe("r2d2", "shoal/CartPoleNoVelocity-v1", 150_000, 400, greedy=True),
+    "memory-apex-dqn": Recipe("apex-dqn", "shoal/CartPoleNoVelocity-v1", 150_000, 0, greedy=True),
+    "memory-r2d2-zero-state": Recipe(
+        "r2d2", "shoal/CartPoleNoVelocity-v1", 150_000, 0, greedy=True,
+        fields={"start_state": "zero", "burn_in": 0},
+    ),
     "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 500_000, 0),
     "pong-impala": Recipe("impala", "ALE/Pong-v5", 5_000_000, 18, greedy=True, stop=17.5, seeds=(0,)),
     "pong-recurrent-ppo": Recipe("recurrent-ppo", "ALE/Pong-v5", 1_500_000, 18, greedy=True, stop=18.5),

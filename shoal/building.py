@@ -21,6 +21,12 @@ from shoal.algos.q_learning import (
     QLearningConfig as QLearningConfig,
     QNetwork as QNetwork,
 )
+from shoal.algos.recurrent_q import (
+    RecurrentQAgent as RecurrentQAgent,
+    RecurrentQConfig as RecurrentQConfig,
+    RecurrentQLearning as RecurrentQLearning,
+    RecurrentQNetwork as RecurrentQNetwork,
+)
 from shoal.algos.sgd import SGDLearner as SGDLearner
 from shoal.api import (
     Act as Act,
@@ -57,7 +63,7 @@ from shoal.ops import (
     vtrace as vtrace,
 )
 from shoal.program import Program as Program
-from shoal.replay import TableSpec as TableSpec
+from shoal.replay import SequenceSpec as SequenceSpec, TableSpec as TableSpec
 from shoal.roles.actor import ActorRole as ActorRole, unroll_spec as unroll_spec
 from shoal.roles.learner import LearnerRole as LearnerRole
 from shoal.settings.ranges import (

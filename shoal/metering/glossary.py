@@ -32,20 +32,27 @@ TRAINING = (
     ),
 )
 LEARNING = (
-    Entry("policy_lag_p50", "updates", "learner; actor (dqn, apex-dqn)", "median of how much older than the learner's "
-          "newest parameters those were that acted: per message when it is learned from; with a replay, per unroll "
-          "when its last step is taken"),
+    Entry("policy_lag_p50", "updates", "learner; actor (dqn, apex-dqn, r2d2)", "median of how much older than the "
+          "learner's newest parameters those were that acted: per message when it is learned from; with a "
+          "replay, per unroll when its last step is taken"),
     Entry("policy_lag_p95", "updates", "as above", "its 95th percentile"),
     Entry("policy_lag_max", "updates", "as above", "its maximum"),
-    Entry("loss", "", "learner (dqn, apex-dqn, impala)", "what is minimised, over the batch"),
+    Entry("loss", "", "learner (dqn, apex-dqn, r2d2, impala)", "what is minimised, over the batch"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
-    Entry("q_mean", "return", "learner (dqn, apex-dqn)", "mean Q-value of the batch's actions, every tenth update"),
-    Entry("td_error", "return", "learner (dqn, apex-dqn)", "mean absolute TD error, unclipped, every tenth update"),
-    Entry("replay_size", "transitions", "learner (dqn, apex-dqn)", "that can be sampled"),
-    Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn)", "drawn per transition inserted beyond the first "
+    Entry("q_mean", "return", "learner (dqn, apex-dqn, r2d2)", "mean Q-value of the batch's actions, every tenth "
+          "update; of r2d2 with the rescaling undone"),
+    Entry("td_error", "return", "learner (dqn, apex-dqn, r2d2)", "mean absolute TD error, unclipped, every tenth "
+          "update; of r2d2 between rescaled values"),
+    Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
+          "far values after the stored recurrent state are from those after the learner's, over the sequence's largest "
+          "value; 0 without lag; every tenth update"),
+    Entry("delta_q_last", "share", "learner (r2d2)", "ΔQ at the last step, of sequences of full length"),
+    Entry("replay_size", "items", "learner (dqn, apex-dqn, r2d2)", "that can be sampled: transitions; of r2d2 "
+          "sequences"),
+    Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn, r2d2)", "drawn per item inserted beyond the first "
           "`min_replay`, since the start"),
     Entry("policy_loss", "", "learner (impala, recurrent-ppo)", "the policy's part; its size says little, as "
           "advantages change"),

@@ -12,6 +12,7 @@ from shoal.ops.mixture import (
 from shoal.ops.noise import factorised_noise, scale_noise
 from shoal.ops.optim import Adam, RMSProp
 from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
+from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
 from shoal.ops.sampling import (
     epsilon_ladder,
@@ -71,6 +72,7 @@ __all__ = [
     "q_target",
     "quantile_huber",
     "rank_based",
+    "rescaled_n_step_targets",
     "scale_noise",
     "select",
     "sequence_priority",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.q_learning import QNetwork
+from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import Observation, ShoalError, UsageError
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
@@ -59,8 +60,10 @@ def export(policy: Policy, to: str, out: Path, about: dict[str, Any] | None = No
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
-    if not isinstance(nets, (ActorCritic, QNetwork)):
-        raise UsageError("only policies with Shoal's own networks (ActorCritic, QNetwork) can be exported")
+    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork)):
+        raise UsageError(
+            "only policies with Shoal's own networks (ActorCritic, QNetwork, RecurrentQNetwork) can be exported"
+        )
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
     for name, tensor in nets.state_dict(keep_vars=True).items():
         tensor.data = policy.params[name].cpu().clone()  # an agent may hold its own rounded

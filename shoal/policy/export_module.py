@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.q_learning import QNetwork
+from shoal.algos.recurrent_q import RecurrentQNetwork
 
 
 class PolicyModule(nn.Module):
@@ -24,10 +25,10 @@ class PolicyModule(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, nets: ActorCritic | QNetwork, names: list[str], space: gs.Space[Any]):
+    def __init__(self, nets: ActorCritic | QNetwork | RecurrentQNetwork, names: list[str], space: gs.Space[Any]):
         super().__init__()
         self.nets, self.names, self.space = nets, names, space
-        self.q_learning = isinstance(nets, QNetwork)
+        self.q_learning = isinstance(nets, (QNetwork, RecurrentQNetwork))
         self.state_names = [] if isinstance(nets, QNetwork) else list(nets.initial_state(1))
         self.discrete = isinstance(space, gs.Discrete)
         offset = torch.as_tensor(getattr(space, "start", 0)).reshape(-1)
@@ -40,9 +41,7 @@ class PolicyModule(nn.Module):
         return self.names + (["first", *(f"state/{n}" for n in self.state_names)] if self.state_names else [])
 
     def outputs(self) -> list[str]:
-        if self.q_learning:
-            return ["action", "q"]
-        parts = ["mean", "log_std"] if isinstance(self.space, gs.Box) else ["logits"]
+        parts = ["mean", "log_std"] if isinstance(self.space, gs.Box) else ["q" if self.q_learning else "logits"]
         return ["action", *parts, *(f"next/{n}" for n in self.state_names)]
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
@@ -53,6 +52,9 @@ class PolicyModule(nn.Module):
             return self._discrete(q.argmax(-1)), q
         state = dict(zip(self.state_names, rest[1:], strict=False))
         first = rest[0] if rest else next(iter(obs.values())).new_zeros(args[0].shape[0], dtype=torch.bool)
+        if isinstance(self.nets, RecurrentQNetwork):
+            q, state = self.nets.step(obs, first, state)
+            return self._discrete(q.argmax(-1)), q, *(state[n] for n in self.state_names)
         params, _, state = self.nets.step(obs, first, state)
         tail = tuple(state[n] for n in self.state_names)
         if isinstance(self.space, gs.Box):

@@ -27,7 +27,8 @@ def unroll_spec(
     """The fields of an actor's message.
 
     extras: name -> (shape, dtype) of what the agent stores beside each action (a ``value`` also for the last
-    observation of a trajectory); state: name -> shape of one environment's recurrent state (trajectories only).
+    observation of a trajectory); state: name -> shape of one environment's recurrent state, which a trajectory has
+    before its first step and a stream before every step.
     """
     spec: dict[str, Field] = {}
     rows = steps if stream else steps + 1
@@ -43,11 +44,10 @@ def unroll_spec(
         spec[name] = Field((steps, envs), "bool")
     for name, (shape, dtype) in extras.items():
         spec[name] = Field((rows if name == "value" else steps, envs, *shape), dtype)
-    if not stream:
-        for name, shape in (state or {}).items():
-            spec[f"state/{name}"] = Field((envs, *shape), axis=0)
-        if env.autoreset == "same_step":
-            spec["final_value"] = Field((steps, envs))
+    for name, shape in (state or {}).items():
+        spec[f"state/{name}"] = Field((steps, envs, *shape)) if stream else Field((envs, *shape), axis=0)
+    if not stream and env.autoreset == "same_step":
+        spec["final_value"] = Field((steps, envs))
     return spec
 
 
@@ -69,6 +69,7 @@ class ActorRole:
         self.leaves = list(env.spec.observations)
         self.same_step = env.spec.autoreset == "same_step"
         self.stored = [k for k in spec if k not in _FILLED and k not in self.leaves and "/" not in k]
+        self.states = [k for k in spec if k.startswith("state/")] if self.stream else []
         self.version = -1
         self.obs: Arrays = self.env.reset(ctx.seed)
         self.first = np.ones(env.num_envs, bool)
@@ -126,6 +127,8 @@ class ActorRole:
         """Store row ``t`` and step every environment; returns how many of the actions counted."""
         metrics = self.ctx.metrics
         self._store_observation(unroll, t)
+        for name in self.states:
+            unroll[name][t] = self.state[name.removeprefix("state/")].numpy()
         metrics.enter("inference")
         act = self.agent.act(self.obs, self.first, self.state)
         unroll["action"][t] = act.action

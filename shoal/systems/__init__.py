@@ -18,6 +18,7 @@ from shoal.systems.config import SystemConfig
 SYSTEMS: dict[str, str] = {
     "dqn": "shoal.systems.dqn",
     "apex-dqn": "shoal.systems.apex_dqn",
+    "r2d2": "shoal.systems.r2d2",
     "impala": "shoal.systems.impala",
     "recurrent-ppo": "shoal.systems.recurrent_ppo",
     "es": "shoal.systems.es",

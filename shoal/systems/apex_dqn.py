@@ -63,14 +63,19 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic":
 network = dqn.network
 
 
+def ladder(cfg: Any, ctx: Context | None) -> float | np.ndarray:
+    """Exploration of an actor's environments: ``e`` of actor ``i`` stands at rung ``i * envs + e`` of the ladder, for
+    the whole run; without an actor's ``ctx``, that of evaluations."""
+    if ctx is None:
+        return float(cfg.eval_epsilon)
+    rungs, first = ctx.replicas * cfg.envs, ctx.index * cfg.envs
+    return np.array([epsilon_ladder(first + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)])
+
+
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
     """Environment ``e`` of actor ``i`` stands at rung ``i * envs + e`` of the ladder, for the whole run; without an
     actor's ``ctx``, one for evaluation."""
-    epsilons: float | np.ndarray = cfg.eval_epsilon
-    if ctx is not None:
-        rungs, base, alpha = ctx.replicas * cfg.envs, cfg.epsilon_base, cfg.epsilon_alpha
-        mine = range(ctx.index * cfg.envs, (ctx.index + 1) * cfg.envs)
-        epsilons = np.array([epsilon_ladder(rung, rungs, base, alpha) for rung in mine])
+    epsilons = ladder(cfg, ctx)
     return QAgent(network(cfg), lambda steps: epsilons, seed, with_values=True)
 
 

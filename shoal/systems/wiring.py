@@ -40,14 +40,19 @@ def parameters(name: str, network: Callable[[], nn.Module]) -> Channel:
 def trajectories(cfg: SystemConfig, network: Network, extras: Extras) -> Spec:
     """Self-contained unrolls for an on-policy learner, with the recurrent state of ``network(cfg)`` before the first
     observation; extras: what the agent stores beside its actions."""
+    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras, _state(cfg, network))
+
+
+def stream(cfg: SystemConfig, extras: Extras | None = None, network: Network | None = None) -> Spec:
+    """Unrolls that continue one another, for a replay table, with the recurrent state of ``network(cfg)`` before each
+    step."""
+    state = _state(cfg, network) if network is not None else {}
+    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras or {}, state, stream=True)
+
+
+def _state(cfg: SystemConfig, network: Network) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):  # shapes only
-        state = {k: tuple(v.shape[1:]) for k, v in network(cfg).initial_state(1).items()}
-    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras, state)
-
-
-def stream(cfg: SystemConfig, extras: Extras | None = None) -> Spec:
-    """Unrolls that continue one another, for a replay table."""
-    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras or {}, stream=True)
+        return {k: tuple(v.shape[1:]) for k, v in network(cfg).initial_state(1).items()}
 
 
 def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:

@@ -32,6 +32,7 @@ FOREIGN_PYTHON = os.environ.get("SHOAL_FOREIGN_PYTHON", sys.executable)
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("dqn", "CartPole-v1", dict(dueling=True)),
     "apex-dqn, offset actions": ("apex-dqn", f"{ODD}:offset", dict(hidden=(16,))),
+    "r2d2": ("r2d2", "CartPole-v1", dict(core_size=16, dueling=False)),
     "impala, lstm": ("impala", "CartPole-v1", dict(core="lstm", normalise_obs=True, last_action_reward=True)),
     "impala, tuples": ("impala", f"{ODD}:tuples", dict(hidden=(16,))),
     "recurrent-ppo, continuous": ("recurrent-ppo", f"{ODD}:matrix", dict(normalise_obs=True, separate_critic=True)),

@@ -124,6 +124,15 @@ def h_inverse(x, eps):
     return np.array(out)
 
 
+def rescaled_n_step_targets(r, d, q, selector, cut, n, eps):
+    """R2D2's target, every step by itself."""
+    T, B = r.shape
+    best = np.array([[q[t, b, int(np.argmax(selector[t, b]))] for b in range(B)] for t in range(T)])
+    values = best if eps is None else h_inverse(best.flatten(), eps).reshape(T, B)
+    returns = n_step_returns(r, d, values, cut, n)
+    return returns if eps is None else h(returns.flatten(), eps).reshape(T, B)
+
+
 def categorical_projection(r, d, p, z):
     """D4PG's triangular kernel: m_i = sum_j clip(1 - |clip(Y_j) - z_i| / Delta, 0, 1) p_j."""
     B, N = p.shape

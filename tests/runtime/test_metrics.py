@@ -160,7 +160,7 @@ def test_going_on_behind_a_row_leaves_the_files_of_one_run(tmp_path: Path) -> No
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("system", ["impala", "recurrent-ppo", "dqn", "apex-dqn"])
+@pytest.mark.parametrize("system", ["impala", "recurrent-ppo", "dqn", "apex-dqn", "r2d2"])
 def test_two_serial_runs_write_the_same_metric_files(system: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shoal.train(

@@ -30,6 +30,10 @@ class Snapshots:
 def config(system: str, **fields: Any) -> Any:
     small = {"dqn": dict(batch=16, min_replay=64, replay=2_000, hidden=(16,), unroll=8, envs=4)}
     small["apex-dqn"] = small["dqn"]
+    small["r2d2"] = dict(
+        batch=8, min_replay=20, replay=400, hidden=(16,), core_size=12, dueling=False, unroll=8, envs=4, sequence=8,
+        overlap=4, burn_in=4, n_step=3,
+    )  # fmt: skip
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
     small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
     small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)

@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "impala": dict(hidden=(16,), unroll=8, envs=4, core="lstm", core_size=8, last_action_reward=True),
     "recurrent-ppo": dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=1, normalise_obs=True),
     "dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
+    "r2d2": dict(hidden=(16,), core_size=8, unroll=8, envs=4, batch=4, sequence=8, overlap=4, burn_in=4, min_replay=16),
     "apex-dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
 }
 

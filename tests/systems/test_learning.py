@@ -15,6 +15,11 @@ from shoal.systems import load
 
 Q = dict(min_replay=200, epsilon_steps=3_000, hidden=(64,), batch=32, envs=8, unroll=4)
 APEX = dict(Q, actors=1)
+R2D2 = dict(
+    actors=1, envs=8, unroll=4, hidden=(32,), core_size=32, dueling=False, sequence=4, overlap=2, burn_in=2, n_step=3,
+    gamma=0.99, batch=32, min_replay=100, replay=2_000, target_period=50, learning_rate=3e-3, optimiser_eps=1e-5,
+    max_grad_norm=10.0, samples_per_insert=8.0, last_action_reward=False,
+)  # fmt: skip
 IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,), learning_rate=5e-3, max_grad_norm=1.0)
 PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=3e-3)
 ES = dict(actors=1, envs=16, pairs=32, hidden=(16,), learning_rate=0.05, noise_std=0.2, noise_table=2**18)
@@ -27,6 +32,7 @@ CASES = [
     ("dqn", "toy:corridor", 8_000, 0.9, dict(Q, prioritised=True, dueling=True)),
     ("apex-dqn", "toy:bandit-identity", 6_000, 6.5, APEX),
     ("apex-dqn", "toy:corridor", 8_000, 0.8, APEX),
+    ("r2d2", "toy:memory", 12_000, 0.7, R2D2),
     ("impala", "toy:bandit-identity", 20_000, 7.0, IMPALA),
     ("impala", "toy:multi", 40_000, 7.0, IMPALA),
     ("impala", "toy:point", 120_000, -2.5, dict(IMPALA, entropy_cost=0.0)),
@@ -54,11 +60,11 @@ def test_learns(system, env, steps, required, fields):
     assert report.episode_return >= required
 
 
-@pytest.mark.parametrize("system", ["impala", "recurrent-ppo"])
+@pytest.mark.parametrize("system", ["r2d2", "impala", "recurrent-ppo"])
 def test_a_feed_forward_policy_cannot_remember(system):
     """The memory task separates: without a core the return stays at chance (0), so the LSTM's success is real."""
     module = load(system)
-    fields = IMPALA if system == "impala" else PPO
+    fields = {"r2d2": dict(R2D2, core="none"), "impala": IMPALA, "recurrent-ppo": PPO}[system]
     cfg = module.Config(env="toy:memory", steps=20_000, **fields)
     report = SerialRuntime().launch(module.program(cfg), Launch(seed=1, stop=Stop(steps=20_000)))
     assert abs(report.episode_return) < 0.5
@@ -67,6 +73,7 @@ def test_a_feed_forward_policy_cannot_remember(system):
 LOCAL = [
     ("dqn", "toy:bandit-identity", 8_000, 6.5, dict(Q, actors=1)),
     ("apex-dqn", "toy:bandit-identity", 10_000, 5.0, {**APEX, "actors": 2}),  # 5.5 to 7.7 over a dozen runs
+    ("r2d2", "toy:memory", 20_000, 0.6, {**R2D2, "actors": 2}),
     ("impala", "toy:bandit-identity", 40_000, 7.0, {**IMPALA, "actors": 2}),
     ("recurrent-ppo", "toy:memory", 60_000, 0.8, {**PPO, **MEMORY, "actors": 2}),
 ]

@@ -41,14 +41,14 @@ ACTIONS: dict[str, gs.Space[Any]] = {
     "Box of integers": gs.Box(0, 5, (2,), np.int64),
     "Dict": gs.Dict({"move": gs.Discrete(2)}),
 }
-HEAD = ("dqn", "apex-dqn", "impala", "recurrent-ppo", "es")
-EVERY, NONE = (TRAINS,) * 5, (REFUSED,) * 5
+HEAD = ("dqn", "apex-dqn", "r2d2", "impala", "recurrent-ppo", "es")
+EVERY, NONE = (TRAINS,) * 6, (REFUSED,) * 6
 OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
 ACTION_TABLE = {
     "Discrete": EVERY,
-    "MultiDiscrete": (REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
-    "MultiBinary": (REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
-    "Box of floats": (REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
+    "MultiDiscrete": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
+    "MultiBinary": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
+    "Box of floats": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
     "Box of integers": NONE,
     "Dict": NONE,
 }

@@ -35,6 +35,10 @@ REPLAY: dict[str, Any] = dict(batch=16, min_replay=200, replay=1_500, samples_pe
 SYSTEMS: dict[str, dict[str, Any]] = {
     "dqn": dict(REPLAY, actors=1, prioritised=True, optimiser="rmsprop", epsilon_steps=2_000),
     "apex-dqn": dict(REPLAY, actors=2, sampler="rank"),
+    "r2d2": dict(
+        REPLAY, actors=2, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
+        burn_in=4,
+    ),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "recurrent-ppo": dict(

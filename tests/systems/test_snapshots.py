@@ -21,6 +21,7 @@ UPDATES, SEED, RTOL = 20, 7, 1e-3
 CASES = {
     **{name: (name, {}) for name in SYSTEMS},
     "dqn, every switch": ("dqn", dict(double=True, dueling=True, n_step=3, prioritised=True)),
+    "r2d2, zero state": ("r2d2", dict(start_state="zero", core="gru", dueling=True, rescale=None)),
     "impala, lstm": ("impala", dict(core="lstm", core_size=16, last_action_reward=True)),
     "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, anneal_clip=True)),
 }

@@ -1,0 +1,236 @@
+"""Recurrent Q-learning from replayed sequences: the network, the loss and the agent of R2D2.
+
+Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning".
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.actor_critic import observations
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.q_learning import METRICS_EVERY, QLearningConfig
+from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
+from shoal.fast.live import LiveTensors
+from shoal.fast.rounded import inferring
+from shoal.nets import DuelingQHead, Encoder, QHead, RecurrentCore, autocast
+from shoal.nets.outputs import Outputs, detached
+from shoal.nets.precision import Precision, resolve
+from shoal.nets.recurrent import Kind
+from shoal.ops import (
+    huber,
+    importance_weights,
+    rescaled_n_step_targets,
+    select,
+    sequence_priority,
+    signed_hyperbolic_inverse,
+)
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentQConfig(QLearningConfig):
+    """The learning rule of R2D2."""
+
+    gamma: Fraction = 0.997
+    n_step: Count = 5
+    """Steps of reward before the bootstrap (agent steps)."""
+    dueling: bool = True
+    """Separate value and advantage streams of 512 units."""
+    prioritised: bool = True
+    """Sample in proportion to priorities; false: uniformly."""
+    td_clip: Positive | None = None
+    """Clip of the TD error's gradient (Huber loss); none: squared error, as in the paper."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Mean or sum of the loss over sequences; over a sequence's steps it is summed."""
+    core: Literal["lstm", "gru", "none"] = "lstm"
+    """Recurrent core after the torso; none: a feed-forward network."""
+    core_size: Count = 128
+    """Units of the core."""
+    burn_in: Natural = 40
+    """Steps of a sequence before those it is learned from, which only bring the recurrent state up to date."""
+    start_state: Literal["stored", "zero"] = "stored"
+    """Recurrent state at a sequence's start: the actor's, or zero."""
+    rescale: NonNegative | None = 1e-3
+    """Epsilon of the value rescaling h(x) = sgn(x)(sqrt(|x| + 1) - 1) + epsilon x; none: no rescaling."""
+    priority_mix: Fraction = 0.9
+    """Weight η of a sequence's largest TD error in its priority; the rest is their mean's."""
+
+
+class RecurrentQNetwork(nn.Module):
+    """Observations and a recurrent state to action values: torso, recurrent core, (dueling) head.
+
+    burn_in: rows at the beginning of a sequence that only bring the state up to date, without a gradient.
+    stored_state: sequences start from the state that was stored with them; else from zero.
+    """
+
+    def __init__(
+        self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64,), dueling: bool = True,
+        core: Kind = "lstm", core_size: int = 128, burn_in: int = 0, stored_state: bool = True,
+        precision: Precision = "auto", device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        actions = env.action.sizes[0]
+        self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=core != "none" or not dueling)
+        self.core = RecurrentCore(core, self.encoder.features, core_size)
+        features = self.core.features
+        self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
+        self.precision = resolve(precision, device, self.encoder)
+        self.device, self.burn_in, self.stored_state = device, burn_in, stored_state
+
+    def initial_state(self, batch: int) -> Tensors:
+        """The state before an episode: {} without a core."""
+        return self.core.initial_state(batch)
+
+    def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        """obs [B, ...], first bool [B] -> values [B, A], next state."""
+        y, state = self.core.step(self._encode(obs), first, state)
+        return self.head(y), state
+
+    def forward(self, items: Tensors) -> Tensor:
+        """A batch of sequences, L rows of which ``burn_in`` come before those to learn from -> values
+        [L - burn_in, B, A]."""
+        burn_in, first = self.burn_in, items["first"]
+        before = {k: v[:burn_in] for k, v in observations(items).items()}
+        learned = {k: v[burn_in:] for k, v in observations(items).items()}
+        state = self.initial_state(first.shape[1])
+        if self.stored_state:
+            state = {k: items[f"state/{k}"] for k in state}
+        if burn_in and state:
+            with torch.no_grad():
+                _, state = self.core.unroll(self._encode(before), first[:burn_in], state)
+        y, _ = self.core.unroll(self._encode(learned), first[burn_in:], state)
+        values: Tensor = self.head(y)
+        return values
+
+    def outputs(self, items: Tensors) -> Outputs:
+        """``forward`` of a batch, to learn from."""
+        values, backward = detached(self(items))
+        values.requires_grad_()
+        return Outputs(values, values, backward)
+
+    def _encode(self, obs: Tensors) -> Tensor:
+        if self.precision == "fp32":
+            return cast(Tensor, self.encoder(obs))
+        with autocast(self.precision, self.device):
+            return cast(Tensor, self.encoder(obs))
+
+
+class RecurrentQLearning(Algorithm):
+    """The loss on sequences. ``beta`` is the exponent of the importance weights of prioritised replay."""
+
+    def __init__(self, cfg: RecurrentQConfig, nets: RecurrentQNetwork, beta: Callable[[int], float]) -> None:
+        super().__init__(nets)
+        self.cfg, self.beta = cfg, beta
+        self.target = inferring(copy.deepcopy(nets))
+        self.frozen = (self.target,)
+        self.updates = 0
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
+        """The squared or Huber loss of the TD errors, summed over a sequence's steps, weighted by importance; outputs:
+        the values [m + 1, B, A] of the m steps that are learned from and of the observation after them."""
+        cfg, begin = self.cfg, self.cfg.burn_in
+        items = {k: batch.items[k][begin:] for k in ("action", "reward", "terminated", "valid")}
+        valid, action = items["valid"][:-1], items["action"][:-1]
+        discounts = cfg.gamma * (~items["terminated"][:-1]).float()
+        with torch.no_grad():
+            next_q = self.target(batch.items)[1:]
+            selector = outputs.detach()[1:] if cfg.double else next_q
+            targets = rescaled_n_step_targets(
+                items["reward"][:-1], discounts, next_q, selector, ~items["valid"][1:], cfg.n_step, cfg.rescale
+            )
+        q = select(outputs[:-1], action)
+        delta = (targets - q) * valid
+        each = (0.5 * delta.square() if cfg.td_clip is None else huber(delta, cfg.td_clip)).sum(0)
+        if cfg.prioritised:
+            assert batch.probs is not None, "importance weights need a prioritised replay"
+            each = each * importance_weights(batch.probs, batch.size or 1, self.beta(self.updates))
+        q, delta = q.detach(), delta.detach()
+        metrics: Tensors = {}
+        if self.updates % METRICS_EVERY == 0:
+            returns = q if cfg.rescale is None else signed_hyperbolic_inverse(q, cfg.rescale)
+            steps = valid.sum()
+            metrics = {"q_mean": (returns * valid).sum() / steps, "td_error": delta.abs().sum() / steps}
+            metrics |= self.staleness(outputs.detach(), batch.items)
+        priorities = sequence_priority(delta, cfg.priority_mix, valid) if cfg.prioritised else None
+        return each.mean() if cfg.reduction == "mean" else each.sum(), Update(metrics, priorities)
+
+    @torch.no_grad()
+    def staleness(self, values: Tensor, items: Tensors) -> Tensors:
+        """Delta Q: how far the stored states are from those that the network now comes to, at the first and at the last
+        step that is learned from, as the distance of the values that follow from them over the sequence's largest
+        value (section 3). Empty where the replay keeps no states to compare with."""
+        begin, out = self.cfg.burn_in, {}
+        last = len(values) - 2
+        valid = items["valid"][begin:]
+        largest = values.amax(-1).masked_fill(~_shown(valid), -torch.inf).amax(0).abs().clamp(min=1e-6)
+        for name, at in (("first", 0), ("last", last)):
+            state = {k: items[f"probe/{name}/{k}"] for k in self.nets.core.keys if f"probe/{name}/{k}" in items}
+            if not state:
+                continue
+            obs = {k: v[begin + at] for k, v in observations(items).items()}
+            q, _ = self.nets.step(obs, items["first"][begin + at], state)
+            distance = torch.linalg.vector_norm(values[at] - q, dim=-1) / largest
+            if (real := valid[at]).any():
+                out[f"delta_q_{name}"] = distance[real].mean()
+        return out
+
+    def after_step(self, step: int) -> None:
+        self.updates = step
+        if step % self.cfg.target_period == 0:
+            self.target.load_state_dict(self.nets.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"target": self.target.state_dict(), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target.load_state_dict(state["target"])
+        self.updates = state["updates"]
+
+
+def _shown(valid: Tensor) -> Tensor:
+    """Rows of the steps, and of the observation after the last: valid [T, B]."""
+    return valid | torch.cat((valid[:1], valid[:-1]))
+
+
+class RecurrentQAgent:
+    """Epsilon-greedy with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for all.
+    Stores ``q_taken`` and ``q_max``, from which the replay computes the initial priority with no further pass."""
+
+    def __init__(self, nets: RecurrentQNetwork, epsilon: float | np.ndarray, seed: int) -> None:
+        self.nets, self.epsilon = inferring(nets), epsilon
+        self._live = LiveTensors(nets)
+        self.rng = np.random.default_rng(seed)
+
+    def initial_state(self, envs: int) -> Tensors:
+        return self.nets.initial_state(envs)
+
+    def load(self, params: Tensors, version: int) -> None:
+        self._live.load(params)
+
+    @torch.inference_mode()
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        tensors = {k: torch.from_numpy(v) for k, v in obs.items()}
+        q, state = self.nets.step(tensors, torch.from_numpy(first), state)
+        values = q.numpy()
+        action = values.argmax(-1)
+        envs = len(action)
+        if not greedy:
+            explore = self.rng.random(envs) < self.epsilon
+            action = np.where(explore, self.rng.integers(values.shape[-1], size=envs), action)
+        extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
+        return Act(action, state, extras)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.nets.load_state_dict(state["nets"])
+        self.rng.bit_generator.state = state["rng"]
