@@ -108,7 +108,7 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 class Episode(NamedTuple):
     """A finished episode of the true game: raw (unclipped) return, length in agent steps, and the numbers that the
-    environment told in its last ``info``."""
+    environment gave in its last ``info``."""
 
     ret: float
     length: int
@@ -166,8 +166,8 @@ class Batch(NamedTuple):
     """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32,
     probability of having drawn each item) only from a replay; ``size`` is the replay's size in items.
 
-    versions: of each joined item of a queue, the version of the parameters it was made with, as its writer told (0: it
-    told none); empty where there is no telling: from a replay, or once items are mixed or taken apart.
+    versions: of each joined item of a queue, the version of the parameters it was made with, as its writer said (0: it
+    said none); empty where nobody can say: from a replay, or once items are mixed or taken apart.
     """
 
     items: Tensors
@@ -291,7 +291,7 @@ class ReplaySpec(Protocol):  # plain data that says how big a table is and build
 
 
 class Metrics(Protocol):
-    """What a role tells about itself. A new name becomes a column of the metric files: of ``record`` the mean since
+    """What a role reports of itself. A new name becomes a column of the metric files: of ``record`` the mean since
     the row before, of ``tally`` its ``NAME_p50``, ``NAME_p95`` and ``NAME_max``. Time is booked to one phase at a time:
     ``phase`` takes its part out of the phase around it; ``enter`` (until the next; returns the one before) is cheaper.
     """

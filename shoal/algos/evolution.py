@@ -36,21 +36,21 @@ class EvolutionConfig:
     action_bins: Natural = 0
     """Values that each dimension of a continuous action may take; 0: all."""
     learning_rate: Positive = 0.02
-    """Step size."""
+    """Step size of the optimiser."""
     optimiser: Literal["adam", "sgd"] = "adam"
-    """adam: beta 0.9 and 0.999; sgd: with `momentum`."""
+    """Optimiser: adam (betas 0.9 and 0.999), or sgd with `momentum`."""
     momentum: Fraction = 0.0
-    """Share of the average of earlier directions in a step of sgd."""
+    """Momentum of sgd: share of the average of earlier directions in a step."""
     weight_decay: NonNegative = 0.005
-    """Lambda: times the parameters, added to the descent direction."""
+    """Weight decay λ: factor on the parameters that is added to the descent direction."""
     shaping: Literal["ranks", "spread"] = "ranks"
-    """Returns as centred ranks (ES), or divided by the standard deviation of those kept (ARS)."""
+    """How returns become weights: centred ranks (ES), or divided by the standard deviation of those kept (ARS)."""
     top: Natural = 0
-    """Pairs that `shaping=spread` keeps, the best by their better half; 0: all."""
+    """Antithetic pairs kept with `shaping=spread`, the best by their better half; 0: all."""
     cap: NonNegative = 2.0
-    """Longest episode of a generation, in mean lengths of the one before; 0: no limit."""
+    """Length cap of episodes, in mean episode lengths of the generation before; 0: no cap."""
     cap_start: Count = 50
-    """Least value of that limit, and its first (agent steps)."""
+    """Initial and smallest length cap of episodes (agent steps)."""
 
 
 class EvolutionLearner:

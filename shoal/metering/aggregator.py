@@ -26,7 +26,7 @@ class Snapshot:
     share of its wall time (``wait:NAME`` phases are time blocked on channel NAME); fill: channel -> share of
     capacity in use; memory: bytes, 0 where not measured; phase_seconds: role -> phase -> seconds since the launch;
     spans: (role, index) -> new (phase, start, seconds), in a run that is profiled; infos: mean of the last 100 of each
-    number that environments told at the ends of episodes.
+    number that environments gave at the ends of episodes.
     """
 
     row: int
@@ -94,8 +94,8 @@ class Aggregator:
         self._role_seconds[role] = self._role_seconds.get(role, 0.0) + telemetry.seconds
         self._window.extend(telemetry.episodes)
         self._new_episodes.extend(telemetry.episodes)
-        for name, told in telemetry.infos.items():
-            self._infos.setdefault(name, deque(maxlen=WINDOW)).extend(told)
+        for name, values in telemetry.infos.items():
+            self._infos.setdefault(name, deque(maxlen=WINDOW)).extend(values)
         self.episodes += len(telemetry.episodes)
 
     @property
@@ -153,7 +153,7 @@ class Aggregator:
             new_episodes=self._new_episodes,
             phase_seconds={role: dict(phases) for role, phases in self._phase_seconds.items()},
             spans=self._spans,
-            infos={name: float(np.mean(told)) for name, told in self._infos.items()},
+            infos={name: float(np.mean(values)) for name, values in self._infos.items()},
         )
         for name, tally in self._tallies.items():
             out.records |= {f"{name}_{suffix}": quantile(tally, q) for suffix, q in QUANTILES}
@@ -171,7 +171,7 @@ class Aggregator:
             "row": self.row,
             "seconds": self.seconds,
             "window": [list(e) for e in self._window],
-            "infos": {name: list(told) for name, told in self._infos.items()},
+            "infos": {name: list(values) for name, values in self._infos.items()},
             "records": {name: list(r) for name, r in self._records.items()},
             "tallies": {name: [list(pair) for pair in t.items()] for name, t in self._tallies.items()},
             "new_episodes": [list(e) for e in self._new_episodes],
@@ -182,7 +182,7 @@ class Aggregator:
         self.counts = dict(state["counts"])
         self.episodes, self.restarts, self.row = state["episodes"], state["restarts"], state["row"]
         self._window = deque(((r, n) for r, n in state["window"]), maxlen=WINDOW)
-        self._infos = {name: deque(told, maxlen=WINDOW) for name, told in state.get("infos", {}).items()}
+        self._infos = {name: deque(values, maxlen=WINDOW) for name, values in state.get("infos", {}).items()}
         self._records = {name: (total, n) for name, (total, n) in state["records"].items()}
         self._tallies = {name: dict(pairs) for name, pairs in state["tallies"].items()}
         self._new_episodes = [(r, n) for r, n in state["new_episodes"]]

@@ -27,7 +27,7 @@ class Telemetry:
     tallies: dict[str, dict[int, int]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     episodes: list[tuple[float, int]] = field(default_factory=list)
-    infos: dict[str, list[float]] = field(default_factory=dict)  # what environments told at their ends
+    infos: dict[str, list[float]] = field(default_factory=dict)  # what environments gave at their ends
     spans: list[tuple[str, float, float]] = field(default_factory=list)  # of a SpanRecorder: phase, start, seconds
     seconds: float = 0.0
 

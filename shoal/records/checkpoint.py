@@ -82,8 +82,8 @@ class Checkpoint:
         was, now = self.manifest["program"], shape_of(program)
         lines = list(_differences(was, now))
         if lines:
-            told = "\n".join(f"  {line}" for line in lines)
-            raise ShoalError(f"the checkpoint '{self.path}' does not fit this program:\n{told}")
+            listed = "\n".join(f"  {line}" for line in lines)
+            raise ShoalError(f"the checkpoint '{self.path}' does not fit this program:\n{listed}")
 
     @contextlib.contextmanager
     def fitting(self, part: str) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Back ends that show metrics elsewhere: TensorBoard, Weights & Biases, MLflow. Each an extra, imported when asked for.
 
-The metric files are always written; a back end that fails is told of once and left out, and the training goes on.
+The metric files are always written; a back end that fails is reported once and left out, and the training goes on.
 """
 
 from __future__ import annotations

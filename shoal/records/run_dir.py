@@ -124,7 +124,7 @@ class RunDirectory:
 
     def close(self) -> None:
         self._log.close()
-        with contextlib.suppress(OSError):  # a full disk, told of before
+        with contextlib.suppress(OSError):  # a full disk, reported before
             if self._files is not None:
                 self._files.close()
         self.lock.release()

@@ -1,4 +1,4 @@
-"""Samplers: which live items a batch is made of. Each is told about rows by the table and draws rows.
+"""Samplers: which live items a batch is made of. The table tells each of them about its rows.
 
 ``probs`` are the probabilities of the law a batch is drawn from: their sum over the live items is 1, except for the
 greedy sampler, which has no law (1 for what it returns).

@@ -11,15 +11,15 @@ from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, Episode, Para
 
 
 class Returns(list[float]):
-    """Raw returns of episodes. ``info``: means of the numbers that the environment told at their ends (``success``)."""
+    """Raw returns of episodes. ``info``: means of the numbers that the environment gave at their ends (``success``)."""
 
     def __init__(self, episodes: Sequence[Episode] = ()) -> None:
         super().__init__(float(e.ret) for e in episodes)
-        told: dict[str, list[float]] = {}
+        infos: dict[str, list[float]] = {}
         for episode in episodes:
             for name, value in episode.info.items():
-                told.setdefault(name, []).append(value)
-        self.info = {name: float(np.mean(values)) for name, values in told.items()}
+                infos.setdefault(name, []).append(value)
+        self.info = {name: float(np.mean(values)) for name, values in infos.items()}
 
 
 class Episodes:

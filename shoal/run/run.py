@@ -35,10 +35,10 @@ class Run:
         facts = read_json(path / "config.json", "run", ("system", "config"))
         report = None
         if (path / "report.json").is_file():
-            told = read_json(path / "report.json", "report")
-            if told["episode_return"] is None:
-                told["episode_return"] = float("nan")
-            report = Report(**told)
+            data = read_json(path / "report.json", "report")
+            if data["episode_return"] is None:
+                data["episode_return"] = float("nan")
+            report = Report(**data)
         return cls(path, facts["system"], facts["config"], report, facts.get("policy"))
 
     def policy(self, seed: int = 0, which: str = "last") -> Policy:

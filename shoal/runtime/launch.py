@@ -46,9 +46,10 @@ class Launch:
     seed: of the run; the seed of every life of every replica follows from it (``runtime.seeds``).
     stop: what ends the run.
     run_dir: where roles, and the runtime for them, may write; None: nowhere.
-    observers: told of the run as it goes on and at its end, where rows of files belong: a deterministic runtime tells
+    observers: get a snapshot as the run goes on and at its end, where rows of files belong: a deterministic runtime
+    calls
         them at fixed counts of steps, any other every ``interval`` seconds.
-    display: told every ``interval`` seconds and at the end, whatever the runtime.
+    display: gets one every ``interval`` seconds and at the end, whatever the runtime.
     saving: where and when checkpoints are written; None: there are none.
     resume: the checkpoint that the run goes on from; None: it begins.
     spans: how many phases, each with its times, a replica records for a profile; 0: none.

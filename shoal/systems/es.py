@@ -34,13 +34,13 @@ class Config(SystemConfig, EvolutionConfig):
     pairs: Count = 64
     """Antithetic pairs of a generation: a multiple of `envs`."""
     noise_std: Positive = 0.05
-    """Sigma: standard deviation of the perturbations."""
+    """Standard deviation σ of the perturbations."""
     noise_table: Count = 2**24
-    """Numbers in the table of noise that all workers of a machine share (4 bytes each)."""
+    """Numbers in the noise table that all workers of a machine share (4 bytes each)."""
     noise_seed: int = 123
-    """Seed of the table."""
+    """Seed of the noise table."""
     survival_bonus: float = 0.0
-    """Taken off each step's reward: what the environment pays for not falling (ARS, section 4.1)."""
+    """Survival bonus taken off each step's reward: what the environment pays for not falling (ARS, section 4.1)."""
     evaluate_every: Natural = 10
     """Generations between two evaluations of the unperturbed policy, an episode in each environment; 0: none."""
 

@@ -26,7 +26,7 @@ class ReplayConfig(SystemConfig, QLearningConfig):
     n_step: Count = 3
     """Steps of reward before the bootstrap (agent steps)."""
     sampler: Literal["proportional", "rank", "greedy"] = "proportional"
-    """How prioritised replay samples."""
+    """Sampling law of prioritised replay."""
     priority_exponent: NonNegative = 0.6
     """Exponent α of the priorities."""
     importance_exponent: Fraction = 0.4
