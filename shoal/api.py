@@ -306,9 +306,20 @@ class Metrics(Protocol):
 
 @dataclass
 class Context:
-    """What a replica knows of itself. ``seed`` is this life's alone: no other life of the run has it.
+    """What a replica knows of itself and of its run.
+
+    role, index, replicas: its role, its number among the role's replicas, and how many those are.
+    generation: number of this life: it grows with every restart and every resumed launch, and is 0 throughout in the
+        serial runtime, where a replica has one life.
+    seed: of this life alone: no other life of the run has it. A serial run that is resumed builds its roles with the
+        seeds of its beginning, and then loads their states.
+    total_steps: environment steps that end the run; None: it has no such end.
+    run_dir: where the run writes, and roles may; None: nowhere.
     counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
-    on when it is restarted or the run resumed; exact: the runtime is deterministic and saves environments too.
+        on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
+    exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
+    steps: environment steps of the whole run so far.
+    team: makes an ``algos.data_parallel.Team`` of so many processes; None: the runtime has none.
     """
 
     role: str
@@ -317,12 +328,12 @@ class Context:
     generation: int
     seed: int
     metrics: Metrics
-    total_steps: int | None = None  # environment steps of the whole run, where the run has such an end
+    total_steps: int | None = None
     run_dir: Path | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
-    steps: Callable[[], int] = lambda: 0  # environment steps of the whole run so far
-    team: Callable[[int], Any] | None = None  # an algos.shares.Team of so many; None: the runtime has none
+    steps: Callable[[], int] = lambda: 0
+    team: Callable[[int], Any] | None = None
 
 
 @dataclass(frozen=True)
