@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal import api
 from shoal.api import Field
 from shoal.local import processes
 from shoal.metering.recorder import Recorder
-from shoal.replay import TableSpec
+from shoal.program import Channel, RoleSpec
+from shoal.replay import Ratio, TableSpec
 from shoal.replay.limiter import RateLimiter
 from shoal.shm import layout
 from shoal.shm.arena import Arena
@@ -110,12 +110,12 @@ def local(args: argparse.Namespace) -> dict[str, Any]:
 class Wired:
     """A program of one replay channel."""
 
-    def __init__(self, channel: api.Channel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.name, self.channels = "benchmark", {channel.name: channel}
         make: Any = None  # nothing is built: both ends are made by hand
         self.roles = [
-            api.RoleSpec("writer", make, {"out": channel.writer()}, WRITERS),
-            api.RoleSpec("reader", make, {"inp": channel.reader(BATCH)}),
+            RoleSpec("writer", make, {"out": channel.writer()}, WRITERS),
+            RoleSpec("reader", make, {"inp": channel.reader(BATCH)}),
         ]
 
     def validate(self) -> None:
@@ -133,8 +133,8 @@ def write(arena: Arena, plan: layout.Plan, item: str, number: int) -> None:
 def between_processes(args: argparse.Namespace) -> dict[str, Any]:
     processes.prepare()
     spec, unroll = table_spec(args.item, args.sampler, args.capacity), unroll_spec(args.item)
-    ratio = api.Ratio(min_size=BATCH)
-    plan = layout.plan(Wired(api.Channel("c", "replay", unroll, 2, ratio, spec)))
+    ratio = Ratio(min_size=BATCH)
+    plan = layout.plan(Wired(Channel("c", "replay", unroll, 2, ratio, spec)))
     arena = Arena(plan.total)
     table = spec.build(unroll, WRITERS, 0)
     steps = unroll["reward"].shape[0] * ENVS

@@ -6,9 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.api import Channel, Field, Ratio, ShoalError, UsageError, WiringError
+    from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
-    from shoal.program import Program
+    from shoal.program import Channel, Program
+    from shoal.replay import Ratio
     from shoal.run import Run, resume, train
     from shoal.runtime.launch import Stop
 
@@ -18,7 +19,8 @@ __all__ = [
     "resume", "train",
 ]  # fmt: skip
 _HOME = {
-    "Policy": "shoal.policy", "Program": "shoal.program", "Run": "shoal.run", "Stop": "shoal.runtime.launch",
+    "Channel": "shoal.program", "Policy": "shoal.policy", "Program": "shoal.program", "Ratio": "shoal.replay",
+    "Run": "shoal.run", "Stop": "shoal.runtime.launch",
     "resume": "shoal.run", "train": "shoal.run",
 }  # fmt: skip
 

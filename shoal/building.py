@@ -33,7 +33,6 @@ from shoal.api import (
     Action as Action,
     Agent as Agent,
     Batch as Batch,
-    Channel as Channel,
     Context as Context,
     EnvSpec as EnvSpec,
     Field as Field,
@@ -41,7 +40,6 @@ from shoal.api import (
     Observation as Observation,
     ParamsReader as ParamsReader,
     ParamsWriter as ParamsWriter,
-    Ratio as Ratio,
     Reader as Reader,
     Role as Role,
     Spec as Spec,
@@ -62,8 +60,8 @@ from shoal.ops import (
     td_loss as td_loss,
     vtrace as vtrace,
 )
-from shoal.program import Program as Program
-from shoal.replay import SequenceSpec as SequenceSpec, TableSpec as TableSpec
+from shoal.program import Channel as Channel, Program as Program
+from shoal.replay import Ratio as Ratio, SequenceSpec as SequenceSpec, TableSpec as TableSpec
 from shoal.roles.actor import ActorRole as ActorRole, unroll_spec as unroll_spec
 from shoal.roles.learner import LearnerRole as LearnerRole
 from shoal.settings.ranges import (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from shoal.api import Arrays, Spec, Tensors
+from shoal.arrays import Arrays, Spec, Tensors
 
 __all__ = ["GROUPS", "Board", "Reducer", "Rows", "Rule", "SharedParams"]
 

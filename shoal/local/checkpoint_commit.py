@@ -13,7 +13,7 @@ from typing import Any
 from shoal import api
 from shoal.local.checkpoint_save import LAST
 from shoal.metering.aggregator import Aggregator
-from shoal.program import Program
+from shoal.program import Program, RoleSpec
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving
 from shoal.records.checkpoint_state import Written
@@ -25,7 +25,7 @@ from shoal.shm.layout import CHECKPOINT, COUNTED, LINE, Plan
 log = logging.getLogger("shoal.runtime")
 
 
-def saves(role: api.RoleSpec) -> bool:
+def saves(role: RoleSpec) -> bool:
     """Whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
     return role.on_failure == "stop"
 

@@ -30,6 +30,7 @@ from shoal.local.pace import Pace, lower_priority
 from shoal.local.telemetry import Outbox
 from shoal.local.workers import Team
 from shoal.metering.recorder import OTHER, Recorder, recorder as recorder_of
+from shoal.program import RoleSpec
 from shoal.records import dumps
 from shoal.records.checkpoint import Checkpoint, Saving, part
 from shoal.records.logs import RoleLog
@@ -181,7 +182,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         os.setpgid(0, 0)
     try:
         _follow_parent()
-        spec: api.RoleSpec
+        spec: RoleSpec
         plan: Plan
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
@@ -205,7 +206,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
     os._exit(0)  # no interpreter shutdown: nothing here needs it, and native threads may hang in it
 
 
-def _log(spec: api.RoleSpec, job: Job, seed: int) -> RoleLog | None:
+def _log(spec: RoleSpec, job: Job, seed: int) -> RoleLog | None:
     assert job.run_dir is not None
     try:
         log = RoleLog(job.run_dir, spec.name, job.index)
@@ -215,7 +216,7 @@ def _log(spec: api.RoleSpec, job: Job, seed: int) -> RoleLog | None:
     return log
 
 
-def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, reporter: _Reporter) -> None:
+def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, reporter: _Reporter) -> None:
     context = api.Context(
         role=spec.name,
         index=job.index,
@@ -276,7 +277,7 @@ def _run(plan: Plan, spec: api.RoleSpec, job: Job, seed: int, session: Session, 
 
 def _saver(
     job: Job,
-    spec: api.RoleSpec,
+    spec: RoleSpec,
     role: api.Role,
     ends: dict[str, Any],
     session: Session,

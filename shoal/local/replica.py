@@ -8,15 +8,15 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from shoal import api
 from shoal.local import processes
 from shoal.local.telemetry import Inbox, Message
+from shoal.program import RoleSpec
 
 
 class Replica:
     """One replica of a role over all its lives (generations)."""
 
-    def __init__(self, role: api.RoleSpec, index: int, launch: Callable[[Replica, Connection], BaseProcess]) -> None:
+    def __init__(self, role: RoleSpec, index: int, launch: Callable[[Replica, Connection], BaseProcess]) -> None:
         self.role, self.index, self.generation = role, index, 0
         self.process: BaseProcess | None = None
         self.inbox: Inbox | None = None

@@ -18,7 +18,7 @@ from shoal.local.failures import Failures
 from shoal.local.heartbeat import Watch
 from shoal.local.replica import Replica
 from shoal.metering.aggregator import Aggregator
-from shoal.program import Program
+from shoal.program import Program, RoleSpec
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
@@ -265,7 +265,7 @@ class Supervisor:
             futex.wake(base + bell)
 
 
-def _pickle(plan: Plan, role: api.RoleSpec) -> bytes:
+def _pickle(plan: Plan, role: RoleSpec) -> bytes:
     try:
         blob: bytes = cloudpickle.dumps((plan, role))
     except Exception as error:  # whatever a user's object raises when it is pickled

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.api import GROUPS, Channel, Port, RoleSpec, spec_nbytes
+from shoal.api import GROUPS, spec_nbytes
 from shoal.program import Program, groups
+from shoal.program.wiring import Channel, Port, RoleSpec
 
 
 def text(program: Program) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html import escape
 
-from shoal.api import Channel
 from shoal.program import Program
 from shoal.program.draw import field_lines, human_bytes, reads, role_detail, role_line, size_lines
+from shoal.program.wiring import Channel
 
 TITLE, BODY, LINE = 15.0, 12.0, 17.0  # font sizes and line height
 PAD, GAP_X, GAP_Y, MARGIN = 14.0, 56.0, 28.0, 24.0

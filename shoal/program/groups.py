@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from shoal.api import GROUPS, Channel, WiringError, spec_nbytes
-
-if TYPE_CHECKING:
-    from shoal.program.program import Program
+from shoal.api import GROUPS, WiringError, spec_nbytes
+from shoal.program.wiring import Channel, Port, RoleSpec
 
 ROUNDS = 2  # items of a reduce channel that each replica keeps: of the round that it reads, and of the next
 DRAFTS = 2  # copies of each row of a board: one is read while the other is written
 
 
-def check(program: Program, channel: Channel) -> None:
+class Topology(Protocol):
+    """As much of a program as is looked at here."""
+
+    name: str
+
+    def ends(self, channel: Channel, direction: str) -> list[tuple[RoleSpec, Port]]: ...
+    def writers(self, channel: Channel) -> int: ...
+
+
+def check(program: Topology, channel: Channel) -> None:
     """WiringError unless ``channel`` is wired as its kind wants it."""
     where = f"{program.name}: channel '{channel.name}'"
     both = program.ends(channel, "both")
@@ -36,7 +43,7 @@ def check(program: Program, channel: Channel) -> None:
             raise WiringError(f"{where} and its rule both have a field '{min(clash)}'")
 
 
-def _check_reduce(program: Program, channel: Channel, where: str) -> None:
+def _check_reduce(program: Topology, channel: Channel, where: str) -> None:
     ends = program.ends(channel, "write") + program.ends(channel, "read")
     if len({role.name for role, _ in ends}) != 1 or any(port.direction != "both" for _, port in ends) or len(ends) != 2:
         raise WiringError(f"{where} is a reduce: exactly one role must be its member, by one port")
@@ -53,7 +60,7 @@ def _check_reduce(program: Program, channel: Channel, where: str) -> None:
             raise WiringError(f"{where} {what} its items, but field '{name}' is {field.dtype}")
 
 
-def nbytes(program: Program, channel: Channel) -> int:
+def nbytes(program: Topology, channel: Channel) -> int:
     """Bytes that a reduce, board or shared channel holds."""
     item = spec_nbytes(channel.spec)
     if channel.kind == "reduce":
@@ -64,7 +71,7 @@ def nbytes(program: Program, channel: Channel) -> int:
     return item + spec_nbytes(channel.rule.statistics(channel.spec))
 
 
-def lines(program: Program, channel: Channel) -> list[str]:
+def lines(program: Topology, channel: Channel) -> list[str]:
     """How a picture describes the use of such a channel."""
     members = program.writers(channel)
     if channel.kind == "reduce":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from shoal.api import GROUPS, Channel, Port, RoleSpec, WiringError, spec_nbytes
+from shoal.api import GROUPS, WiringError, spec_nbytes
 from shoal.program import groups
+from shoal.program.wiring import Channel, Port, RoleSpec
 
 
 @dataclass

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.api import Channel, ShoalError, Tensors, WiringError
+from shoal.api import ShoalError, Tensors, WiringError
 from shoal.metering.aggregator import Aggregator
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_state import Packed, Written
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from shoal.api import Ratio, WiringError
+from dataclasses import dataclass
+
+from shoal.api import WiringError
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The only knob between actors and learner (Reverb's samples-per-insert), in items.
+    Sampling waits for ``min_size`` items, and afterwards keeps
+    ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` by holding back whichever
+    side is ahead; ``slack`` is in samples. None: neither side ever waits for the other.
+    """
+
+    min_size: int = 1
+    samples_per_insert: float | None = None
+    slack: float = 64.0
 
 
 class RateLimiter:

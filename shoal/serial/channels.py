@@ -8,8 +8,9 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from shoal.api import Arrays, Batch, Channel, Deadlock, Port, State, Tensors, UsageError
+from shoal.api import Arrays, Batch, Deadlock, State, Tensors, UsageError
 from shoal.metering.recorder import Recorder
+from shoal.program import Channel, Port
 from shoal.replay.limiter import RateLimiter
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.api import Arrays, Channel, Deadlock, Rows, Spec, Tensors, UsageError
+from shoal.api import Arrays, Deadlock, Rows, Spec, Tensors, UsageError
+from shoal.program import Channel
 from shoal.runtime.reduction import combine
 from shoal.serial.channels import check_item
 

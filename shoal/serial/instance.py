@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shoal.api import GROUPS, Context, Role, RoleSpec
+from shoal.api import GROUPS, Context, Role
 from shoal.metering.recorder import Recorder, recorder as recorder_of
-from shoal.program import Program
+from shoal.program import Program, RoleSpec
 from shoal.runtime.launch import Launch
 from shoal.runtime.seeds import life_seed, table_seed
 from shoal.serial import generators, groups

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal import api
+from shoal.program import Channel
 from shoal.program.groups import DRAFTS, ROUNDS
 from shoal.shm.fields import ALIGN, LINE, FieldLayout, fields
 
@@ -22,7 +23,7 @@ class ReduceLayout:
     each member adds an equal part of them; else everyone adds for itself.
     """
 
-    channel: api.Channel
+    channel: Channel
     members: int
     lines: int
     bell: int
@@ -52,7 +53,7 @@ class BoardLayout:
     """A board. lines: [W, LINE] int64, each written by its writer only: rows put; the row last begun in each draft.
     drafts: two rows for each writer, row n in draft n % 2."""
 
-    channel: api.Channel
+    channel: Channel
     writers: int
     lines: int
     drafts: int
@@ -77,7 +78,7 @@ class SharedLayout:
     """Shared parameters. control: whether there are some, whether someone waits for them; lines: [M, LINE] int64, each
     written by its member only: steps added; then the parameters and the statistics of their rule."""
 
-    channel: api.Channel
+    channel: Channel
     members: int
     control: int
     lines: int
@@ -100,7 +101,7 @@ class SharedLayout:
 GroupLayout = ReduceLayout | BoardLayout | SharedLayout
 
 
-def group(channel: api.Channel, members: int, take: Callable[[int], int]) -> GroupLayout:
+def group(channel: Channel, members: int, take: Callable[[int], int]) -> GroupLayout:
     """Lay out a channel of a kind in ``api.GROUPS`` with so many writing ends; ``take`` gives bytes of the arena."""
     lines = take(members * LINE * 8)
     if channel.kind == "reduce":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal import api
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.shm.fields import ALIGN as ALIGN, LINE as LINE, FieldLayout as FieldLayout, fields, up
 from shoal.shm.group_layout import GroupLayout, group
 
@@ -25,7 +25,7 @@ class RingLayout:
     of all, from ``batches`` on, one batch for each slot of a ring. Slots then are no more than their header lines.
     """
 
-    channel: api.Channel
+    channel: Channel
     writers: int
     readers: int
     heads: int
@@ -59,7 +59,7 @@ class StoreLayout:
     ``delivered`` is one line per reader: the version with which a lockstep reader last put an item.
     """
 
-    channel: api.Channel
+    channel: Channel
     readers: int
     control: int
     delivered: int
@@ -72,7 +72,7 @@ class StoreLayout:
 class ConstantLayout:
     """One item that is filled before the roles start, and then only read."""
 
-    channel: api.Channel
+    channel: Channel
     start: int
     nbytes: int
     fields: tuple[FieldLayout, ...]
@@ -160,12 +160,12 @@ def plan(program: Program) -> Plan:
     return out
 
 
-def _takes_each(program: Program, channel: api.Channel) -> bool:
+def _takes_each(program: Program, channel: Channel) -> bool:
     """Whether a role reads one item of each writer at once."""
     return any(port.each and port.channel.name == channel.name for r in program.roles for port in r.ports.values())
 
 
-def _ring(out: Plan, channel: api.Channel, writers: int, readers: int, joined: bool) -> RingLayout:
+def _ring(out: Plan, channel: Channel, writers: int, readers: int, joined: bool) -> RingLayout:
     slot, size = fields(channel.spec, ALIGN)
     heads, tails, bells = out.take(writers * ALIGN), out.take(writers * ALIGN), out.take(readers * ALIGN)
     if not joined:
@@ -179,7 +179,7 @@ def _ring(out: Plan, channel: api.Channel, writers: int, readers: int, joined: b
     )  # fmt: skip
 
 
-def _check_ring(channel: api.Channel, writers: int, readers: int) -> None:
+def _check_ring(channel: Channel, writers: int, readers: int) -> None:
     if writers < 1 or readers < 1:
         raise api.WiringError(f"Channel {channel.name!r} has {writers} writers and {readers} readers.")
     if channel.capacity < 1:

@@ -10,6 +10,7 @@ import torch
 
 from shoal import api
 from shoal.metering.recorder import Recorder
+from shoal.program import Port, RoleSpec
 from shoal.runtime.seeds import table_seed
 from shoal.shm.arena import Arena
 from shoal.shm.board import BoardEnd
@@ -230,7 +231,7 @@ def fill(arena: Arena, plan: Plan) -> None:
         layout.channel.fill(ConstantReader(arena, layout).arrays)
 
 
-def build(session: Session, plan: Plan, role: api.RoleSpec, index: int, generation: int, seed: int) -> dict[str, Any]:
+def build(session: Session, plan: Plan, role: RoleSpec, index: int, generation: int, seed: int) -> dict[str, Any]:
     """The ports of one replica, by keyword; ``seed`` is the run's."""
     out: dict[str, Any] = {}
     for name, port in role.ports.items():
@@ -248,7 +249,7 @@ def _deliver(readers: list[StoreReader]) -> None:
         reader.delivered()
 
 
-def _end(session: Session, plan: Plan, port: api.Port, number: int, generation: int, seed: int) -> Any:
+def _end(session: Session, plan: Plan, port: Port, number: int, generation: int, seed: int) -> Any:
     channel = port.channel
     if channel.kind == "constant":
         return ConstantReader(session.arena, plan.constants[channel.name])

@@ -16,9 +16,9 @@ import torch
 from shoal.algos.evolution import EvolutionConfig, EvolutionLearner, statistics
 from shoal.algos.evolution_policy import TASK, EvolutionAgent, EvolutionPolicy
 from shoal.algos.evolution_population import population
-from shoal.api import Arrays, Channel, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
+from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
 from shoal.envs import make
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
 from shoal.settings.ranges import Count, Natural, Positive
 from shoal.systems.config import SystemConfig, cores

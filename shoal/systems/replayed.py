@@ -10,10 +10,10 @@ from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import make_optimiser
 from shoal.algos.q_learning import QLearningConfig
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Agent, Context, Ratio, Spec, spec_nbytes
+from shoal.api import Agent, Context, Spec, spec_nbytes
 from shoal.ops import linear
 from shoal.program import Program
-from shoal.replay import TableSpec
+from shoal.replay import Ratio, TableSpec
 from shoal.settings.ranges import Count, Fraction, NonNegative
 from shoal.systems.config import SystemConfig
 from shoal.systems.wiring import Network, actors_and_learner, parameters, replay

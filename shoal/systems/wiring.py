@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoal.api import Agent, Channel, Context, Field, Learner, ParamsReader, ParamsWriter, Ratio, ReplaySpec, Spec
+from shoal.api import Agent, Context, Field, Learner, ParamsReader, ParamsWriter, ReplaySpec, Spec
 from shoal.envs import make
-from shoal.program import Program
+from shoal.program import Channel, Program
+from shoal.replay import Ratio
 from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.systems.config import SystemConfig

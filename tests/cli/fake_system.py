@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.api import Act, Agent, Arrays, Channel, Context, Field, ParamsReader, ParamsWriter, Reader, Tensors, Writer
+from shoal.api import Act, Agent, Arrays, Context, Field, ParamsReader, ParamsWriter, Reader, Tensors, Writer
 from shoal.envs import make
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.systems.config import SystemConfig, require_actions
 
 

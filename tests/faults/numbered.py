@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal import api
-from shoal.program import Program
+from shoal.program import Channel, Program
 
 SIZE = 4096
 SPEC = {"who": api.Field((3,), "int64", 0), "data": api.Field((SIZE,), "uint8", 0)}  # who: writer, generation, number
@@ -82,7 +82,7 @@ def program(
     """``pause``: seconds that each writer (or all of them) waits after an item; ``slow``: that the reader waits."""
     pauses = [pause] * writers if isinstance(pause, float) else list(pause)
     p = Program("numbered")
-    items = p.channel(api.Channel("items", "queue", SPEC, capacity=capacity))
+    items = p.channel(Channel("items", "queue", SPEC, capacity=capacity))
     p.role(
         "actor", lambda ctx, out: Numbered(ctx, out, pids, pauses[ctx.index]), replicas=writers, on_failure="restart",
         out=items.writer(),

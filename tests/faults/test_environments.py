@@ -17,7 +17,7 @@ from shoal import api
 from shoal.envs import EnvOptions, make, spec
 from shoal.envs.wrappers import misfit
 from shoal.local.runtime import LocalRuntime
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.runtime.launch import Launch, Stop
 
@@ -62,8 +62,8 @@ def program(folder: Path) -> Program:
         return ActorRole(ctx, make(ENV, ENVS, ctx.seed, options), Always2(), out, params, unroll)
 
     p = Program("broken")
-    unrolls = p.channel(api.Channel("unrolls", "queue", unroll))
-    params = p.channel(api.Channel("params", "params", {"x": api.Field((1,))}))
+    unrolls = p.channel(Channel("unrolls", "queue", unroll))
+    params = p.channel(Channel("params", "params", {"x": api.Field((1,))}))
     p.role("actor", actor, on_failure="restart", out=unrolls.writer(), params=params.reader())
     p.role("learner", Inspector, unrolls=unrolls.reader(), params=params.writer())
     return p

@@ -20,7 +20,7 @@ from gymnasium import spaces as gs
 from shoal import api
 from shoal.envs import EnvOptions, make
 from shoal.local.runtime import LocalRuntime
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(60)
@@ -133,7 +133,7 @@ class Silent:
 def test_a_deadlock_is_named() -> None:
     p = Program("ring")
     spec = {"x": api.Field((1,))}
-    a, b = (p.channel(api.Channel(name, "queue", spec)) for name in "ab")
+    a, b = (p.channel(Channel(name, "queue", spec)) for name in "ab")
     p.role("left", Silent, out=a.writer(), inp=b.reader())
     p.role("right", Silent, out=b.writer(), inp=a.reader())
     with pytest.raises(api.Deadlock, match=r"left\[0\]: b\n  right\[0\]: a"):
@@ -159,7 +159,7 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
             self.ctx.metrics.count("updates")
 
     p = Program("slow")
-    c = p.channel(api.Channel("c", "queue", {"x": api.Field((1,))}))
+    c = p.channel(Channel("c", "queue", {"x": api.Field((1,))}))
     p.role("slow", Slow, out=c.writer())
     p.role("patient", Patient, inp=c.reader())
     with caplog.at_level(logging.WARNING):

@@ -12,8 +12,8 @@ from counting import Counting, check_batch, unroll_spec
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from shoal.api import Field, Ratio, ShoalError, WiringError
-from shoal.replay import RateLimiter, TableSpec, check
+from shoal.api import Field, ShoalError, WiringError
+from shoal.replay import RateLimiter, Ratio, TableSpec, check
 from shoal.replay.samplers import live_rows
 from shoal.replay.table import Table
 

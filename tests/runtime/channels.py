@@ -9,6 +9,7 @@ from programs import Wired
 
 from shoal import api
 from shoal.metering.recorder import Recorder
+from shoal.program import Channel
 from shoal.shm import layout
 from shoal.shm.arena import Arena
 from shoal.shm.layout import Plan
@@ -18,7 +19,7 @@ from shoal.shm.session import Session
 SPEC = {"tag": api.Field((4,), "int64", 0), "data": api.Field((3, 5), "float32", 1)}
 
 
-def plan_of(channel: api.Channel, writers: int = 1, readers: int = 1, **reader: Any) -> Plan:
+def plan_of(channel: Channel, writers: int = 1, readers: int = 1, **reader: Any) -> Plan:
     program = Wired()
     program.channel(channel)
     program.role("writer", None, replicas=writers, out=channel.writer())
@@ -31,7 +32,7 @@ def session_of(plan: Plan) -> Session:
 
 
 def queue(writers: int = 1, capacity: int = 2, readers: int = 1, **reader: Any) -> tuple[Session, Plan]:
-    plan = plan_of(api.Channel("c", "queue", SPEC, capacity), writers, readers, **reader)
+    plan = plan_of(Channel("c", "queue", SPEC, capacity), writers, readers, **reader)
     return session_of(plan), plan
 
 

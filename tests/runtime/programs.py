@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from shoal import api
+from shoal.program import Channel, Port, RoleSpec
 
 
 @dataclass
@@ -16,19 +17,19 @@ class Wired:
     """As much of a program as a runtime needs."""
 
     name: str = "test"
-    channels: dict[str, api.Channel] = field(default_factory=dict)
-    roles: list[api.RoleSpec] = field(default_factory=list)
+    channels: dict[str, Channel] = field(default_factory=dict)
+    roles: list[RoleSpec] = field(default_factory=list)
 
     def validate(self) -> None:
         """The runtime's own checks are enough here."""
 
-    def channel(self, channel: api.Channel) -> api.Channel:
+    def channel(self, channel: Channel) -> Channel:
         self.channels[channel.name] = channel
         return channel
 
     def role(self, name: str, make: Any, *, replicas: int = 1, on_failure: Any = "stop", background: bool = False,
-             **ports: api.Port) -> None:  # fmt: skip
-        self.roles.append(api.RoleSpec(name, make, ports, replicas, on_failure, background=background))
+             **ports: Port) -> None:  # fmt: skip
+        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, background=background))
 
 
 SPEC = {"number": api.Field((1,), "int64", 0), "data": api.Field((4, 2), "float32", 1)}
@@ -66,7 +67,7 @@ class Sink:
 
 def pipeline(make: Any = Source, *, writers: int = 1, on_failure: Any = "stop", **reader: Any) -> Wired:
     program = Wired()
-    items = program.channel(api.Channel("items", "queue", SPEC, capacity=4))
+    items = program.channel(Channel("items", "queue", SPEC, capacity=4))
     program.role("source", make, replicas=writers, on_failure=on_failure, out=items.writer())
     program.role("sink", Sink, inp=items.reader(**reader))
     return program

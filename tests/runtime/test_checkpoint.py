@@ -17,7 +17,8 @@ import torch
 from programs import pipeline
 from states import same
 
-from shoal.api import Channel, Field, ShoalError, UsageError
+from shoal.api import Field, ShoalError, UsageError
+from shoal.program import Channel
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import Saving
 from shoal.records.run_lock import RunLock

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.api import Channel, Context, Field, Ratio, Stopped
+from shoal.api import Context, Field, Stopped
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
-from shoal.program import Program
-from shoal.replay import TableSpec
+from shoal.program import Channel, Program
+from shoal.replay import Ratio, TableSpec
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout, ports

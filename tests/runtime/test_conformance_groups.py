@@ -14,10 +14,10 @@ import torch
 from test_conformance import Ends, _End, connect, runtime  # noqa: F401  # the fixtures
 
 from shoal import api
-from shoal.api import Channel, Context, Deadlock, Field, Tensors, UsageError, WiringError
+from shoal.api import Context, Deadlock, Field, Tensors, UsageError, WiringError
 from shoal.local.runtime import LocalRuntime
 from shoal.ops import SharedRMSProp
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.program.draw import mermaid, text
 from shoal.program.draw_svg import svg
 from shoal.records import checkpoint

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.api import Channel, Context, Field
+from shoal.api import Context, Field
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import WINDOW, Aggregator, Snapshot
 from shoal.metering.recorder import Telemetry
-from shoal.program import Program
+from shoal.program import Channel, Program
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Saving, part
 from shoal.runtime.launch import Launch, Runtime, Stop

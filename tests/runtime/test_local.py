@@ -17,6 +17,7 @@ from programs import SPEC, Source, Wired, pipeline
 from shoal import api
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
+from shoal.program import Channel
 from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(40)
@@ -169,8 +170,8 @@ class Leader:
 
 def test_lockstep_holds_through_a_restart() -> None:
     program = Wired()
-    items = program.channel(api.Channel("items", "queue", SPEC, capacity=2))
-    params = program.channel(api.Channel("params", "params", {"n": api.Field((), "int64")}))
+    items = program.channel(Channel("items", "queue", SPEC, capacity=2))
+    params = program.channel(Channel("params", "params", {"n": api.Field((), "int64")}))
     ends = {"out": items.writer(), "params": params.reader(lockstep=True)}
     program.role("actor", Follower, replicas=3, on_failure="restart", **ends)
     program.role("learner", Leader, inp=items.reader(each=True), params=params.writer())

@@ -12,6 +12,8 @@ from channels import SPEC, check, ends, item, plan_of, queue, session_of
 
 from shoal import api
 from shoal.metering.recorder import Recorder
+from shoal.program import Channel, RoleSpec
+from shoal.replay import Ratio
 from shoal.replay.limiter import RateLimiter
 from shoal.runtime import memory
 from shoal.shm import layout, ports
@@ -185,7 +187,7 @@ class TableSpec:
 def test_a_replay_keeps_its_ratio() -> None:
     session, plan = queue(writers=2, capacity=4)
     producers, consumer = ends(session, plan)
-    ratio = api.Ratio(min_size=4, samples_per_insert=2.0, slack=4.0)
+    ratio = Ratio(min_size=4, samples_per_insert=2.0, slack=4.0)
     table = Table()
     reader = ReplayReader(consumer, table, RateLimiter(ratio), 4, Recorder())
     numbers, worst = [0, 0], 0.0
@@ -206,7 +208,7 @@ def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
     session, plan = queue()
     (producer,), consumer = ends(session, plan)
     table = Table()
-    reader = ReplayReader(consumer, table, RateLimiter(api.Ratio(min_size=2)), 1, Recorder())
+    reader = ReplayReader(consumer, table, RateLimiter(Ratio(min_size=2)), 1, Recorder())
     producer.put(item(0, 0, 0))
     assert not reader.ready()
     session.arena.words[STOP // 8] = 1
@@ -222,18 +224,18 @@ def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
 
 
 def test_ports_are_built_by_name() -> None:
-    plan = plan_of(api.Channel("c", "replay", SPEC, table=TableSpec()), writers=2, count=3)
+    plan = plan_of(Channel("c", "replay", SPEC, table=TableSpec()), writers=2, count=3)
     session = session_of(plan)
     channel = plan.rings["c"].channel
-    role = api.RoleSpec("writer", Table, {"out": channel.writer()}, 2)  # type: ignore[arg-type]
+    role = RoleSpec("writer", Table, {"out": channel.writer()}, 2)  # type: ignore[arg-type]
     ports.build(session, plan, role, 1, 4, seed=0)["out"].put(item(1, 4, 0))
-    role = api.RoleSpec("reader", Table, {"inp": channel.reader(3)})  # type: ignore[arg-type]
+    role = RoleSpec("reader", Table, {"inp": channel.reader(3)})  # type: ignore[arg-type]
     reader = ports.build(session, plan, role, 0, 0, seed=0)["inp"]
     assert reader.get().size == 1
 
 
 def test_memory_is_counted_before_it_is_taken() -> None:
-    plan = plan_of(api.Channel("c", "replay", SPEC, table=TableSpec(3 << 30)))
+    plan = plan_of(Channel("c", "replay", SPEC, table=TableSpec(3 << 30)))
     assert layout.needed(plan)["c"] > 3 << 30
     memory.check_fits(layout.needed(plan), free=4 << 30)
     with pytest.raises(api.UsageError, match=r"3\.00 GiB .*'?c 3\.00 GiB.* 1\.00 GiB is available: lower"):
@@ -244,17 +246,17 @@ def test_memory_is_counted_before_it_is_taken() -> None:
 @pytest.mark.parametrize(
     ("channel", "writers", "readers", "error"),
     [
-        (api.Channel("c", "queue", SPEC), 1, 2, "each reader needs"),
-        (api.Channel("c", "params", SPEC), 2, 1, "only one"),
-        (api.Channel("c", "replay", SPEC), 1, 1, "no table"),
-        (api.Channel("c", "queue", SPEC, capacity=0), 1, 1, "at least 1"),
+        (Channel("c", "queue", SPEC), 1, 2, "each reader needs"),
+        (Channel("c", "params", SPEC), 2, 1, "only one"),
+        (Channel("c", "replay", SPEC), 1, 1, "no table"),
+        (Channel("c", "queue", SPEC, capacity=0), 1, 1, "at least 1"),
     ],
 )
-def test_what_cannot_be_wired_is_refused(channel: api.Channel, writers: int, readers: int, error: str) -> None:
+def test_what_cannot_be_wired_is_refused(channel: Channel, writers: int, readers: int, error: str) -> None:
     with pytest.raises(api.WiringError, match=error):
         plan_of(channel, writers, readers)
 
 
 def test_joining_needs_an_axis() -> None:
     with pytest.raises(api.WiringError, match="no axis 1"):
-        plan_of(api.Channel("c", "queue", {"x": api.Field((3,))}), count=2)
+        plan_of(Channel("c", "queue", {"x": api.Field((3,))}), count=2)

@@ -18,6 +18,7 @@ from programs import Sink, Source, Wired, pipeline
 from shoal import api
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
+from shoal.program import Channel, RoleSpec
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, Saving, part
 from shoal.runtime.launch import Launch, Report, Stop
@@ -64,7 +65,7 @@ class Telling(Source):
 
 def program(writers: int = 1, **source: Any) -> Wired:
     out = pipeline(partial(Telling, **source), writers=writers, on_failure="restart")
-    out.roles[1] = api.RoleSpec("sink", Counter, out.roles[1].ports)
+    out.roles[1] = RoleSpec("sink", Counter, out.roles[1].ports)
     return out
 
 
@@ -195,9 +196,9 @@ class Idle:
 
 def two_ports() -> Wired:
     out = program()
-    never = out.channel(api.Channel("never", "queue", out.channels["items"].spec))
+    never = out.channel(Channel("never", "queue", out.channels["items"].spec))
     out.role("idle", Idle, out=never.writer())
-    out.roles[1] = api.RoleSpec("sink", Between, {**out.roles[1].ports, "other": never.reader()})
+    out.roles[1] = RoleSpec("sink", Between, {**out.roles[1].ports, "other": never.reader()})
     return out
 
 
@@ -226,7 +227,7 @@ class Unsavable(Counter):
 
 def unsavable() -> Wired:
     out = program()
-    out.roles[1] = api.RoleSpec("sink", Unsavable, out.roles[1].ports)
+    out.roles[1] = RoleSpec("sink", Unsavable, out.roles[1].ports)
     return out
 
 

@@ -9,6 +9,7 @@ from channels import plan_of, session_of
 from shoal import api
 from shoal.local import processes
 from shoal.metering.recorder import Recorder
+from shoal.program import Channel
 from shoal.shm import store
 from shoal.shm.arena import Arena
 from shoal.shm.layout import STOP, Plan
@@ -29,7 +30,7 @@ def values(n: int) -> api.Tensors:
 
 
 def made() -> tuple[Session, Plan]:
-    plan = plan_of(api.Channel("params", "params", SPEC), readers=2)
+    plan = plan_of(Channel("params", "params", SPEC), readers=2)
     return session_of(plan), plan
 
 

@@ -10,7 +10,7 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 from shoal import ops
 from shoal.algos.actor_critic import observations, start_state
 from shoal.algos.algorithm import differentiate
-from shoal.api import Channel
+from shoal.program import Channel
 from shoal.systems import dqn, impala, load, recurrent_ppo
 
 

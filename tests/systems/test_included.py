@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import shoal
-from shoal.api import Channel, Field, ShoalError, UsageError, WiringError
-from shoal.program import Program
+from shoal.api import Field, ShoalError, UsageError, WiringError
+from shoal.program import Channel, Program
 from shoal.records.run_dir import load_params
 from shoal.run.evaluation import Evaluation
 

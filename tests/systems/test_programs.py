@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Channel, Context, Field, Ratio, WiringError
+from shoal.api import Context, Field, WiringError
 from shoal.metering.recorder import Recorder
-from shoal.program import Program, draw
+from shoal.program import Channel, Program, draw
 from shoal.program.draw_svg import svg
-from shoal.replay import TableSpec
+from shoal.replay import Ratio, TableSpec
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout
