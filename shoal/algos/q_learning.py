@@ -100,15 +100,17 @@ class QLearning(Algorithm):
         self.updates = 0
 
     def prepare(self, batch: Batch) -> Batch:
-        """Adds ``weight`` [B]: of each item's loss; and ``share`` [B]: its part of the metrics."""
+        """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
         reward = batch.items["reward"]
-        share = torch.full_like(reward, 1.0 / len(reward))
-        weight = share if self.cfg.reduction == "mean" else torch.ones_like(reward)
-        if self.beta is not None:
+        self.scalars = [1.0 / len(reward)]
+        scale = self.scalars[0] if self.cfg.reduction == "mean" else 1.0
+        if self.beta is None:
+            weight = torch.full_like(reward, scale)
+        else:
             assert batch.probs is not None, "importance weights need a prioritised replay"
             beta = self.beta(self.updates) if callable(self.beta) else self.beta
-            weight = weight * importance_weights(batch.probs, batch.size or 1, beta)
-        return batch._replace(items={**batch.items, "weight": weight, "share": share})
+            weight = scale * importance_weights(batch.probs, batch.size or 1, beta)
+        return batch._replace(items={**batch.items, "weight": weight})
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
         """Rows that follow one another."""
@@ -129,7 +131,7 @@ class QLearning(Algorithm):
         metrics = {}
         if self.updates % METRICS_EVERY == 0:
             q = select(outputs.detach(), items["action"])
-            metrics = {"q_mean": q.dot(items["share"]), "td_error": error.dot(items["share"])}
+            metrics = {"q_mean": q.sum() * self.scalars[0], "td_error": error.sum() * self.scalars[0]}
         return loss, Update(metrics, error if self.cfg.prioritised else None)
 
     def after_step(self, step: int) -> None:

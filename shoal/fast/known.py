@@ -30,7 +30,7 @@ class _Known(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
         ctx.gradient = gradient  # type: ignore[attr-defined]
-        return leaf.new_tensor(value)
+        return torch.scalar_tensor(value, dtype=leaf.dtype)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:

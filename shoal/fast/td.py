@@ -16,7 +16,7 @@ def td_loss(
     bound: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As ``ops.td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
-    gradient, error = torch.zeros(q.shape, dtype=q.dtype), torch.empty_like(rewards)
+    gradient, error = torch.zeros_like(q), torch.empty_like(rewards)
     tensors = (q.detach(), actions, rewards, discounts, next_q, selector_q, weight)
     kernel: Any = _by_rows
     value = kernel(*(t.numpy() for t in tensors), bound, gradient.numpy(), error.numpy())
