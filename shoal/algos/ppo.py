@@ -150,9 +150,7 @@ class PPOLearner:
     def _prepare(self, items: Tensors) -> Tensors:
         """Advantages and returns [T, B], beside what the loss needs of the batch."""
         discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
-        reward, value = items["reward"], items["value"][:-1]
-        if self.nets.rewards is not None:
-            reward = self.nets.rewards(reward, cut, items["valid"])
+        reward, value = self._rewards(items, cut), items["value"][:-1]
         advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
         return {
             **{k: v[:-1] for k, v in observations(items).items()},
@@ -167,6 +165,11 @@ class PPOLearner:
             "normalised_advantage": advantage.clone(),
             "weight": torch.zeros_like(advantage),
         }
+
+    def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
+        """The rewards to learn from [T, B]."""
+        scaler = self.nets.rewards
+        return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
 
     def _epochs(self, data: Tensors) -> dict[str, float]:
         recurrent = self.nets.core.kind != "none"

@@ -54,18 +54,18 @@ LEARNING = (
           "sequences"),
     Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn, r2d2)", "drawn per item inserted beyond the first "
           "`min_replay`, since the start"),
-    Entry("policy_loss", "", "learner (impala, recurrent-ppo)", "the policy's part; its size says little, as "
+    Entry("policy_loss", "", "learner (impala, PPO, a3c)", "the policy's part; its size says little, as "
           "advantages change"),
-    Entry("value_loss", "return²", "learner (impala, recurrent-ppo)", "half the squared error of the values"),
-    Entry("entropy", "nats", "learner (impala, recurrent-ppo)", "of the current policy (impala: at the trajectories' "
+    Entry("value_loss", "return²", "learner (impala, PPO, a3c)", "half the squared error of the values"),
+    Entry("entropy", "nats", "learner (impala, PPO, a3c)", "of the current policy (impala: at the trajectories' "
           "last steps), summed over parts of an action"),
     Entry("rho", "", "learner (impala)", "mean of π/μ before the clip; 1 without lag"),
-    Entry("kl", "nats", "learner (recurrent-ppo)", "mean(ρ − 1 − log ρ), an estimate of KL(old, new) that is never "
+    Entry("kl", "nats", "learner (PPO)", "mean(ρ − 1 − log ρ), an estimate of KL(old, new) that is never "
           "negative"),
-    Entry("clip_fraction", "share", "learner (recurrent-ppo)", "of ratios outside 1 ± ε"),
-    Entry("ratio_error", "", "learner (recurrent-ppo)", "largest absolute ρ − 1 on the first minibatch: 0 up to "
+    Entry("clip_fraction", "share", "learner (PPO)", "of ratios outside 1 ± ε"),
+    Entry("ratio_error", "", "learner (PPO)", "largest absolute ρ − 1 on the first minibatch: 0 up to "
           "rounding, or masks, states or statistics are wrong"),
-    Entry("minibatches", "gradient steps", "learner (recurrent-ppo)", "in this update; fewer after an early stop by "
+    Entry("minibatches", "gradient steps", "learner (PPO)", "in this update; fewer after an early stop by "
           "`target_kl`"),
     Entry("population_return", "reward", "learner (es)", "mean training return of the generation's perturbed policies"),
     Entry("best_return", "reward", "learner (es)", "the largest of these"),
@@ -75,6 +75,12 @@ LEARNING = (
     Entry("episode_cap", "agent steps", "learner (es)", "longest episode of the next generation; 0: no limit"),
     Entry("discarded_results", "messages", "learner (es)", "of an old task, or of a block that was there already, "
           "since the update before"),
+    Entry("rollout_fraction", "share", "rank (dd-ppo)", "of a rollout's steps that were collected; less than 1 where a "
+          "rank was preempted"),
+    Entry("update_lag_p50", "updates", "worker (a3c)", "median of the steps that others added between a worker's "
+          "copy of the parameters and its own step"),
+    Entry("update_lag_p95", "updates", "as above", "its 95th percentile"),
+    Entry("update_lag_max", "updates", "as above", "its maximum"),
     Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
     Entry("evaluation_NAME", "", "evaluator", "mean over the episodes of an evaluation of the number `NAME` in `info`"),
 )  # fmt: skip

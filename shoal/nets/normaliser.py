@@ -72,6 +72,12 @@ class RewardScaler(nn.Module):
     def forward(self, reward: Tensor, cut: Tensor, mask: Tensor | None = None) -> Tensor:
         """reward [T, B], cut bool [T, B] (step t ended the episode) -> scaled float32 [T, B], statistics updated
         first. ``mask`` (bool [T, B]): which steps count."""
+        self.stats.update(self.returns(reward, cut), mask)
+        return self.scale(reward)
+
+    @torch.no_grad()
+    def returns(self, reward: Tensor, cut: Tensor) -> Tensor:
+        """The discounted returns [T, B] (float64) of which the statistics are; moves on what is carried."""
         running = self.carried
         if running is None or running.shape != reward.shape[1:]:
             running = torch.zeros(reward.shape[1:], dtype=torch.float64, device=reward.device)
@@ -81,8 +87,7 @@ class RewardScaler(nn.Module):
             returns[t] = running
             running = running.masked_fill(cut[t], 0.0)
         self.carried = running.nan_to_num(0.0, 0.0, 0.0)
-        self.stats.update(returns, mask)
-        return self.scale(reward)
+        return returns
 
     def scale(self, reward: Tensor) -> Tensor:
         """Divide and clip with the statistics as they are."""

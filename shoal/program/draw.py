@@ -108,9 +108,10 @@ def role_detail(role: RoleSpec) -> str:
 
 def _title(program: Program) -> str:
     processes = sum(role.replicas for role in program.roles)
+    roles, channels = len(program.roles), len(program.channels)
     return (
-        f"{program.name}: {len(program.roles)} roles in {processes} processes, "
-        f"{len(program.channels)} channels, {human_bytes(sum(program.memory().values()))} of buffers"
+        f"{program.name}: {roles} role{'s' * (roles != 1)} in {processes} processes, "
+        f"{channels} channel{'s' * (channels != 1)}, {human_bytes(sum(program.memory().values()))} of buffers"
     )
 
 

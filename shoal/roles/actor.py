@@ -83,16 +83,10 @@ class ActorRole:
             self._update_params()
             slot.version = self.version
             if not self.stream:
-                for name, value in self.state.items():
-                    unroll[f"state/{name}"][...] = value.numpy()
+                self._begin(unroll)
             valid = sum(self._step_envs(unroll, t) for t in range(self.steps))
             if not self.stream:
-                self._store_observation(unroll, self.steps)
-                if "value" in self.stored:
-                    metrics.enter("inference")
-                    act = self.agent.act(self.obs, self.first, self.state)
-                    metrics.enter("unroll")
-                    unroll["value"][self.steps] = act.extras["value"]
+                self._end(unroll, self.steps)
             else:  # the learner reports the lag of a trajectory when it learns from it
                 metrics.tally("policy_lag", (self.params.newest() - self.version,))
         metrics.count("env_steps", valid)
@@ -115,6 +109,20 @@ class ActorRole:
             self.env.load_state_dict(state["env"])
             self.obs, self.version = self.env.obs, state["version"]
             self.first, self.state = state["first"], state["state"]
+
+    def _begin(self, unroll: Arrays) -> None:
+        """The recurrent state before a trajectory."""
+        for name, value in self.state.items():
+            unroll[f"state/{name}"][...] = value.numpy()
+
+    def _end(self, unroll: Arrays, t: int) -> None:
+        """The observation after a trajectory's ``t`` steps, and its value."""
+        self._store_observation(unroll, t)
+        if "value" in self.stored:
+            self.ctx.metrics.enter("inference")
+            act = self.agent.act(self.obs, self.first, self.state)
+            self.ctx.metrics.enter("unroll")
+            unroll["value"][t] = act.extras["value"]
 
     def _update_params(self) -> None:
         self.ctx.metrics.enter("params")

@@ -22,6 +22,8 @@ SYSTEMS: dict[str, str] = {
     "impala": "shoal.systems.impala",
     "recurrent-ppo": "shoal.systems.recurrent_ppo",
     "es": "shoal.systems.es",
+    "dd-ppo": "shoal.systems.dd_ppo",
+    "a3c": "shoal.systems.a3c",
 }
 
 

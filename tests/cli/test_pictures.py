@@ -62,4 +62,4 @@ def test_every_system_draws(name: str) -> None:
     system = systems.load(name)
     program = system.program(resolve(system, overrides={"actors": 2, "env": "CartPole-v1"}, name=name).cfg)
     for picture in (draw.text, draw.mermaid, svg):
-        assert "learner" in picture(program)
+        assert all(role.name in picture(program) for role in program.roles)

@@ -27,7 +27,7 @@ from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout
 from shoal.shm.group_layout import ALONE, ReduceLayout
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(110)
 
 SMALL = {"g": Field((3, 2)), "n": Field((), "int64")}
 LARGE = {"g": Field((ALONE // 4 + 7,)), "d": Field((5,), "float64", 0), "n": Field((1,), "int64", 0)}

@@ -36,6 +36,8 @@ def config(system: str, **fields: Any) -> Any:
     )  # fmt: skip
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
     small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
+    small["dd-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2, actors=2, min_fraction=0.5)
+    small["a3c"] = dict(hidden=(16,), unroll=8, envs=2, actors=2)
     small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)
     return load(system).Config(**{"actors": 1, **small.get(system, {}), **fields})
 
@@ -44,6 +46,11 @@ def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearn
     torch.manual_seed(0)
     nets = recurrent_ppo.network(cfg)
     return PPOLearner(cfg, nets, cfg.steps, 0, team)
+
+
+def learning_role(system: str) -> str:
+    """The role whose ``learner`` learns; replica 0 has the parameters that count."""
+    return {"dd-ppo": "rank", "a3c": "worker"}.get(system, "learner")
 
 
 def run(program: Program, updates: int, seed: int = 0, observers: Any = ()) -> Report:

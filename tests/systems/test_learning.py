@@ -47,6 +47,14 @@ CASES = [
     ("recurrent-ppo", "toy:memory", 40_000, 0.8, dict(PPO, **dict(MEMORY, core="gru"))),
 ]
 
+A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=3e-3, optimiser_eps=1e-2)
+CASES += [
+    ("dd-ppo", "toy:bandit-identity", 15_000, 7.0, dict(PPO, actors=2, envs=8)),
+    ("a3c", "toy:bandit-identity", 20_000, 7.0, A3C),
+    ("a3c", "toy:memory", 80_000, 0.8, dict(A3C, **MEMORY)),
+    ("dd-ppo", "toy:memory", 40_000, 0.8, dict(PPO, **MEMORY, actors=2, envs=8)),
+]
+
 NAMES = [f"{case[0]}-{case[1]}-{i}" for i, case in enumerate(CASES)]
 
 
@@ -76,6 +84,8 @@ LOCAL = [
     ("r2d2", "toy:memory", 20_000, 0.6, {**R2D2, "actors": 2}),
     ("impala", "toy:bandit-identity", 40_000, 7.0, {**IMPALA, "actors": 2}),
     ("recurrent-ppo", "toy:memory", 60_000, 0.8, {**PPO, **MEMORY, "actors": 2}),
+    ("a3c", "toy:bandit-identity", 30_000, 7.0, A3C),
+    ("dd-ppo", "toy:bandit-identity", 20_000, 7.0, {**PPO, "actors": 2, "envs": 8}),
 ]
 
 

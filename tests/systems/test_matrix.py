@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces as gs
-from helpers import config, run, spy
+from helpers import config, learning_role, run, spy
 
 import shoal
 from shoal.api import UsageError
@@ -41,14 +41,14 @@ ACTIONS: dict[str, gs.Space[Any]] = {
     "Box of integers": gs.Box(0, 5, (2,), np.int64),
     "Dict": gs.Dict({"move": gs.Discrete(2)}),
 }
-HEAD = ("dqn", "apex-dqn", "r2d2", "impala", "recurrent-ppo", "es")
-EVERY, NONE = (TRAINS,) * 6, (REFUSED,) * 6
+HEAD = ("dqn", "apex-dqn", "r2d2", "impala", "recurrent-ppo", "es", "dd-ppo", "a3c")
+EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
 OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
 ACTION_TABLE = {
     "Discrete": EVERY,
-    "MultiDiscrete": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
-    "MultiBinary": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
-    "Box of floats": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS),
+    "MultiDiscrete": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
+    "MultiBinary": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
+    "Box of floats": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
     "Box of integers": NONE,
     "Dict": NONE,
 }
@@ -90,7 +90,12 @@ def test_the_table_names_every_system() -> None:
 def test_trains(system: str, obs: str, action: str) -> None:
     program = load(system).program(cfg_of(system, obs, action))
     before: dict[str, torch.Tensor] = {}
-    spy(program, "learner", lambda role: before.update({k: v.clone() for k, v in role.learner.params().items()}))
+
+    def keep(role: Any) -> None:
+        if role.ctx.index == 0:
+            before.update({k: v.clone() for k, v in role.learner.params().items()})
+
+    spy(program, learning_role(system), keep)
     report = run(program, updates=3)
     after = report.params["params"]
     assert report.updates >= 3 and report.steps > 0

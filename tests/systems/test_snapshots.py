@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers import config, run, spy
+from helpers import config, learning_role, run, spy
 
 from shoal.systems import SYSTEMS, load
 
@@ -23,6 +24,7 @@ CASES = {
     "dqn, every switch": ("dqn", dict(double=True, dueling=True, n_step=3, prioritised=True)),
     "r2d2, zero state": ("r2d2", dict(start_state="zero", core="gru", dueling=True, rescale=None)),
     "impala, lstm": ("impala", dict(core="lstm", core_size=16, last_action_reward=True)),
+    "dd-ppo, lstm": ("dd-ppo", dict(core="lstm", core_size=16, normalise_obs=True, normalise_reward=True)),
     "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, anneal_clip=True)),
 }
 
@@ -32,7 +34,12 @@ def snapshot(case: str) -> dict[str, list[float]]:
     system, fields = CASES[case]
     cfg = config(system, env="CartPole-v1", device="cpu", precision="fp32", steps=20_000, **fields)
     program, before = load(system).program(cfg), {}
-    spy(program, "learner", lambda role: before.update({k: v.double() for k, v in role.learner.params().items()}))
+
+    def keep(role: Any) -> None:
+        if role.ctx.index == 0:
+            before.update({k: v.double() for k, v in role.learner.params().items()})
+
+    spy(program, learning_role(system), keep)
     after = run(program, UPDATES, SEED).params["params"]
     changes = {name: value.double() - before[name] for name, value in after.items()}
     return {name: [float(f"{x:.7g}") for x in (v.sum(), v.abs().sum())] for name, v in changes.items()}

@@ -1,0 +1,58 @@
+"""The gradient of one worker's segment, for parameters that live elsewhere: what asynchronous workers add."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shoal.algos.algorithm import Algorithm, differentiate
+from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm
+from shoal.api import Batch, Diverged, Field, Spec, Tensors, Update
+from shoal.fast.live import LiveTensors
+
+
+class SegmentLearner:
+    """Differentiates ``algorithm``'s loss of a segment by a private copy of the parameters.
+
+    max_norm: global-norm clip of each gradient; None: none.
+    """
+
+    def __init__(self, algorithm: Algorithm, max_norm: float | None) -> None:
+        self.algorithm, self.max_norm = algorithm, max_norm
+        self.names = dict(algorithm.nets.named_parameters())
+        self._live = LiveTensors(algorithm.nets)
+        self.skipped = 0  # in a row
+
+    def params(self) -> Tensors:
+        return {name: p.detach() for name, p in self.names.items()}
+
+    def load(self, params: Tensors) -> None:
+        self._live.load(params)
+
+    def gradient(self, items: Tensors) -> tuple[Tensors | None, Update]:
+        """The gradient by parameter and what is reported; None where it is not finite. Ten of these in a row raise
+        Diverged."""
+        for p in self.names.values():
+            p.grad = None
+        loss, joined, update = differentiate(self.algorithm, Batch(items))
+        grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.names.items()}
+        norm = global_norm([joined] if joined is not None else list(grads.values()))
+        metrics = {**update.metrics, "loss": loss, "grad_norm": norm}
+        if not finite(loss, norm):
+            self.skipped += 1
+            if self.skipped >= MAX_SKIPPED:
+                facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self.skipped}
+                raise Diverged(f"the gradient was not finite in {MAX_SKIPPED} segments in a row", facts)
+            return None, Update({"skipped_updates": 1.0})
+        self.skipped = 0
+        if self.max_norm is not None:
+            whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
+            clip(whole, norm, self.max_norm)
+        return grads, Update({**metrics, "skipped_updates": 0.0})
+
+
+def parameters_spec(nets: torch.nn.Module) -> Spec:
+    """The fields of a ``shared`` channel for the parameters of ``nets``, which must have no buffers: those would not
+    be moved by a gradient."""
+    assert not list(nets.buffers()), "buffers cannot be shared by gradients"
+    return {name: Field(tuple(p.shape), axis=0) for name, p in nets.named_parameters()}

@@ -1,0 +1,73 @@
+"""An actor for a learner in the same process: its trajectories travel through no channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.api import Agent, Arrays, Context, EnvBatch, ParamsReader, Spec, Tensors
+from shoal.roles.actor import ActorRole
+
+
+class OwnParams:
+    """The parameters of a rank's own learner, as its actor reads them."""
+
+    def __init__(self, params: Callable[[], Tensors]) -> None:
+        self._params, self.version = params, 0
+
+    def ready(self) -> bool:
+        return True
+
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
+        return (self.version, self._params()) if self.version > newer_than else None
+
+    def newest(self) -> int:
+        return self.version
+
+
+class Collector(ActorRole):
+    """An actor whose trajectories stay in its process, and grow part by part until someone takes them."""
+
+    def __init__(self, ctx: Context, env: EnvBatch, agent: Agent, params: ParamsReader, spec: Spec) -> None:
+        super().__init__(ctx, env, agent, None, params, spec)  # type: ignore[arg-type]  # it writes to no channel
+        self.unroll: Arrays = {name: np.zeros(f.shape, f.dtype) for name, f in spec.items()}
+        self.taken = 0  # steps of this trajectory
+
+    def advance(self, steps: int) -> None:
+        """Take so many steps more in every environment."""
+        metrics = self.ctx.metrics
+        metrics.enter("unroll")
+        if not self.taken:
+            self._update_params()
+            self._begin(self.unroll)
+        count = min(steps, self.steps - self.taken)
+        valid = sum(self._step_envs(self.unroll, self.taken + t) for t in range(count))
+        self.taken += count
+        metrics.count("env_steps", valid)
+        metrics.count("actions", count * self.env.num_envs)
+
+    def take(self) -> Tensors:
+        """The trajectory so far; valid until the next ``advance``, which begins another."""
+        taken, self.taken = self.taken, 0
+        self._end(self.unroll, taken)
+        rows = {name: len(array) - self.steps for name, array in self.unroll.items()}  # of those that count in steps
+        out = {}
+        for name, array in self.unroll.items():
+            whole = name.startswith("state/")
+            out[name] = torch.from_numpy(array if whole else array[: taken + rows[name]])
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        out = super().state_dict()
+        return out | {"unroll": self.unroll, "taken": self.taken} if self.ctx.exact else out
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Where environments begin anew, so does the trajectory."""
+        super().load_state_dict(state)
+        if self.ctx.exact:
+            self.taken = state["taken"]
+            for name, array in self.unroll.items():
+                array[...] = state["unroll"][name]

@@ -1,0 +1,119 @@
+"""A3C: workers that act and learn by themselves on parameters they share in memory, without a lock.
+
+Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.segments import SegmentLearner, parameters_spec
+from shoal.api import Batch, Context, Update, UsageError
+from shoal.envs import make
+from shoal.ops import SharedRMSProp, lambda_returns, linear
+from shoal.program import Channel, Program
+from shoal.roles.collector import Collector
+from shoal.roles.worker import WorkerRole
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.systems.config import SystemConfig
+from shoal.systems.wiring import trajectories
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig, ActorCriticConfig):
+    """A3C. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
+
+    actors: Natural = 0
+    """Workers, each with environments and gradients of its own; 0: one per core."""
+    envs: Count = 1
+    """Environments of each worker (the paper's have one)."""
+    unroll: Count = 5
+    """Agent steps of a segment (the paper's t_max)."""
+    learning_rate: NonNegative = 7e-4
+    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
+    """Optimiser; its average of squared gradients is shared by all workers."""
+    optimiser_eps: Positive = 0.1
+    max_grad_norm: Positive | None = 40.0
+    value_cost: NonNegative = 1.0
+    """Weight of the value loss, which is half the squared error."""
+
+
+PAPER: dict[str, Any] = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
+    actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=7e-4, optimiser_eps=0.1, rmsprop_decay=0.99,
+    max_grad_norm=40.0, entropy_cost=0.01, value_cost=1.0, gamma=0.99, reward_clip="unit", torso="impala-shallow",
+    activation="relu", precision="fp32", anneal=True,
+)  # fmt: skip
+CLASSIC: dict[str, Any] = dict(
+    actors=2, envs=4, unroll=16, steps=500_000, learning_rate=2e-3, optimiser_eps=1e-2, gamma=0.98, max_grad_norm=40.0,
+    entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+
+
+class AdvantageActorCritic(Algorithm):
+    """The n-step loss (section 4, algorithm S3): sums, not means, over the segment; no gradient flows through the
+    advantage."""
+
+    def __init__(self, cfg: ActorCriticConfig, nets: ActorCritic) -> None:
+        super().__init__(nets)
+        self.cfg = cfg
+
+    def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
+        cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]
+        log_prob, entropies = outputs.evaluate(items["action"])
+        discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
+        returns = lambda_returns(items["reward"], discounts, next_values, cut, 1.0)
+        mask = items["valid"].float()
+        error = returns - value[:-1]
+        policy_loss = -(error.detach() * log_prob * mask).sum()
+        value_loss = 0.5 * (error.square() * mask).sum()
+        entropy = (entropies * mask).sum()
+        loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
+        count = mask.sum().clamp(min=1.0)
+        sums = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        return loss, Update({name: term.detach() / count for name, term in sums.items()})
+
+
+def network(cfg: Config, device: str = "cpu") -> ActorCritic:
+    """Policy and value on one network."""
+    return ActorCritic.of(cfg, cfg.env_spec(), device)
+
+
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
+    """Samples from the policy."""
+    return ActorCriticAgent(network(cfg), seed)
+
+
+def program(cfg: Config) -> Program:
+    """Workers and the parameters that they share."""
+    if cfg.optimiser != "rmsprop":
+        raise UsageError(f"optimiser is {cfg.optimiser}, but a3c shares the statistics of rmsprop")
+    if cfg.normalise_obs:
+        raise UsageError("normalise_obs keeps statistics that no gradient moves: a3c's workers cannot share them")
+    with torch.device("meta"):
+        shapes = parameters_spec(network(cfg))
+    spec = trajectories(cfg, network, {})
+    p = Program("a3c")
+    rule = SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps)
+    params = p.channel(Channel("params", "shared", shapes, rule=rule))
+
+    def learning_rate(steps: int) -> float:
+        return cfg.learning_rate * (linear(1.0, 0.0, steps / cfg.steps) if cfg.anneal else 1.0)
+
+    def make_worker(ctx: Context, params: Any) -> WorkerRole:
+        torch.manual_seed(ctx.seed)
+        learner = SegmentLearner(AdvantageActorCritic(cfg, network(cfg)), cfg.max_grad_norm)
+
+        def collector(own: Any) -> Collector:
+            return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)
+
+        return WorkerRole(ctx, collector, learner, learning_rate, params)
+
+    p.role("worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", params=params.member())
+    return p

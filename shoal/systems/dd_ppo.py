@@ -1,0 +1,111 @@
+"""DD-PPO: ranks that collect and learn, each by itself, along one common gradient; no server, nothing stale.
+
+Wijmans et al. 2020, "DD-PPO: Learning Near-Perfect PointGoal Navigators from 2.5 Billion Frames".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
+from shoal.algos.decentralised import DecentralisedConfig, RankLearner, gradient_spec, moments_spec
+from shoal.api import Context, Field, UsageError, spec_nbytes
+from shoal.envs import make
+from shoal.program import Channel, Program
+from shoal.roles.collector import Collector
+from shoal.roles.rank import PROGRESS, RankRole
+from shoal.settings.ranges import Count, Fraction, Natural, Positive
+from shoal.systems.config import SystemConfig
+from shoal.systems.wiring import parameters, trajectories
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig, DecentralisedConfig):
+    """DD-PPO. One update learns from ``actors`` rollouts of ``envs`` trajectories of at most ``unroll`` steps."""
+
+    actors: Natural = 0
+    """Ranks: processes with environments and a learner of their own; 0: one per core."""
+    envs: Count = 8
+    """Environments of each rank."""
+    unroll: Count = 128
+    sync_frac: Positive = 0.6
+    """Share of the ranks that have ended their rollout at which the others end theirs early; above 1: never."""
+    min_fraction: Fraction = 0.25
+    """Share of its rollout that a rank collects in any case."""
+
+
+PAPER: dict[str, Any] = dict(  # appendix, and habitat-baselines' ddppo_pointnav.yaml: without its network
+    envs=4, unroll=128, epochs=2, minibatches=2, clip=0.2, learning_rate=2.5e-4, anneal=False, optimiser_eps=1e-5,
+    max_grad_norm=0.2, value_cost=0.5, entropy_cost=0.01, gamma=0.99, gae_lambda=0.95, normalise_advantage=False,
+    core="lstm", core_size=512, steps=2_500_000_000, sync_frac=0.6, min_fraction=0.25,
+)  # fmt: skip
+ATARI: dict[str, Any] = dict(
+    envs=8, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=2e-3, clip=0.1, entropy_cost=0.01,
+    reward_clip="sign", torso="impala-shallow", activation="relu",
+)  # fmt: skip
+CLASSIC: dict[str, Any] = dict(
+    actors=2, envs=16, unroll=32, epochs=3, minibatches=4, steps=300_000, learning_rate=2e-3, gamma=0.98,
+    normalise_reward=True,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC}
+
+
+def network(cfg: Config, device: str = "cpu") -> ActorCritic:
+    """Policy and value, on one network or on two."""
+    rewards = cfg.gamma if cfg.normalise_reward else None
+    return ActorCritic.of(cfg, cfg.env_spec(), device, separate_critic=cfg.separate_critic, normalise_reward=rewards)
+
+
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
+    """Samples from the policy; log-probabilities travel with the actions."""
+    return ActorCriticAgent(network(cfg), seed, ("log_prob",))
+
+
+def program(cfg: Config) -> Program:
+    """Ranks joined by two reductions and a board."""
+    if cfg.core != "none" and cfg.envs % cfg.minibatches:
+        raise UsageError(
+            f"with a recurrent core, minibatches ({cfg.minibatches}) must divide a rank's envs ({cfg.envs})"
+        )
+    if cfg.minibatches > cfg.min_fraction * cfg.envs * cfg.unroll:
+        raise UsageError(
+            f"minibatches ({cfg.minibatches}) must be no more than the steps of the shortest rollout "
+            f"({cfg.envs} envs x {cfg.unroll} x min_fraction {cfg.min_fraction:g})"
+        )
+    if cfg.learner_processes > 1:
+        raise UsageError(
+            f"learner_processes is {cfg.learner_processes}, but in dd-ppo ranks share gradients: set actors"
+        )
+    with torch.device("meta"):
+        shapes = network(cfg)
+    device, ranks = cfg.learner_device(), cfg.num_actors()
+    spec = trajectories(cfg, network, {"log_prob": ((), "float32"), "value": ((), "float32")})
+    p = Program("dd-ppo")
+    moments = p.channel(Channel("moments", "reduce", moments_spec(shapes)))
+    gradients = p.channel(Channel("gradients", "reduce", gradient_spec(shapes), mean=True))
+    progress = p.channel(Channel("progress", "board", {PROGRESS: Field((), "int64")}))
+    params = p.channel(parameters("params", lambda: network(cfg)))
+
+    def make_rank(ctx: Context, **ports: Any) -> RankRole:
+        torch.manual_seed(ctx.seed)
+        nets = network(cfg, device).to(device)
+        learner = RankLearner(cfg, nets, cfg.steps, ctx.seed, ctx.replicas)
+
+        def collector(own: Any) -> Collector:
+            return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)
+
+        return RankRole(
+            ctx, collector, learner, sync_frac=cfg.sync_frac, min_fraction=cfg.min_fraction,
+            load=nets.load_state_dict, **ports,
+        )  # fmt: skip
+
+    p.role(
+        "rank", make_rank, replicas=ranks, threads=cfg.learner_threads or 1, device=device,
+        memory=2 * spec_nbytes(spec) + 4 * spec_nbytes(params.spec), moments=moments.member(),
+        gradients=gradients.member(), progress=progress.member(), params=params.writer(first=True),
+        initial=params.reader(),
+    )  # fmt: skip
+    return p
