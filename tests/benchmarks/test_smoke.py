@@ -32,6 +32,7 @@ def run(script, *args, tmp_path):
         ("solve.py", r"\| recurrent-ppo \| 1/1 \| [\d,.]+ \|", ("sb3", "sf")),
         ("replay.py", r"\| shoal \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \|", ("tianshou", "rllib", "reverb")),
         ("transport.py", r"\| 28 KB \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),
+        ("reduction.py", r"\| 4,610 floats \(a small MLP\) \| [\d.]+ \| [\d.]+ \|", ()),
         ("faults.py", r"\| 1 kills \| 1 \| [\d.]+ \| [\d.]+ \| \d \| [\d,.]+ \|", ()),
         ("soak.py", r"\| apex-dqn-cartpole \| [\d.]+ \| [\d,.]+ \| -?[\d,.]+ \|", ()),
         ("scaling.py", r"\| 1 \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| .*learner: ", ()),
