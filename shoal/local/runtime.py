@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.api import UsageError
 from shoal.local import processes
 from shoal.local.failures import Failures, Patience
 from shoal.local.supervisor import Supervisor
@@ -36,8 +37,13 @@ class LocalRuntime:
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.
 
-        Observers are told every ``launch.interval`` seconds; in a long run, every 7,200th of its length.
+        Observers are called every ``launch.interval`` seconds; in a long run, every 7,200th of its length.
         """
+        for channel in program.channels.values():
+            if channel.lag:
+                raise UsageError(
+                    f"channel '{channel.name}' has a lag of {channel.lag}, which only the serial runtime keeps"
+                )
         program.validate()
         plan = layout.plan(program)
         memory.check_fits(layout.needed(plan))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import (
@@ -51,6 +52,11 @@ class Config(SystemConfig, ActorCriticConfig):
     """Upper clip ρ̄ of the importance weights: decides which policy's value is learned (section 4.1)."""
     c_bar: NonNegative = 1.0
     """Upper clip c̄ of the trace weights: decides how fast (section 4.1)."""
+    correction: Literal["v-trace", "one-step", "epsilon", "none"] = "v-trace"
+    """Off-policy correction: V-trace, or those it is compared with: importance weights on the advantages alone, a small
+    number added to π, or none (section 5.2.2)."""
+    lag: Natural = 0
+    """Updates by which the parameters of actors are too old, to study the lag (serial runtime only)."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over batch and time (the paper sums)."""
     activation: Activation = "relu"
@@ -78,6 +84,9 @@ BOX2D: dict[str, Any] = dict(
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
+EPSILON = 1e-6  # of the correction of that name (section 5.2.2)
+
+
 class VTrace(Algorithm):
     """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
 
@@ -90,13 +99,19 @@ class VTrace(Algorithm):
         log_prob, entropies = outputs.evaluate(items["action"])
         discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
         log_rhos = log_prob.detach() - outputs.dist.log_prob(items["policy"], items["action"])
+        corrected = log_rhos if cfg.correction == "v-trace" else torch.zeros_like(log_rhos)  # zero: as if on policy
         targets = vtrace(
-            log_rhos, items["reward"], discounts, value[:-1].detach(), next_values, cut,
+            corrected, items["reward"], discounts, value[:-1].detach(), next_values, cut,
             rho_bar=cfg.rho_bar, c_bar=cfg.c_bar, lam=cfg.trace_lambda,
         )  # fmt: skip
+        advantages = targets.pg_advantages
+        if cfg.correction == "one-step":
+            advantages = advantages * log_rhos.exp().clamp(max=1.0)
+        elif cfg.correction == "epsilon":
+            log_prob = (log_prob.exp() + EPSILON).log()
         mask = items["valid"].float()
         scale = 1.0 / mask.sum() if cfg.reduction == "mean" else 1.0
-        policy_loss = -(targets.pg_advantages * log_prob * mask).sum() * scale
+        policy_loss = -(advantages * log_prob * mask).sum() * scale
         value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
@@ -139,4 +154,4 @@ def program(cfg: Config) -> Program:
 
     sent = queue("trajectories", spec, max(cfg.queue, -(-count // cfg.num_actors())))
     held = replay_nbytes(cfg.replay, fresh, spec, cfg.envs, env.stack)
-    return actors_and_learner("impala", cfg, sent, network, agent, learn, count=count, memory=held)
+    return actors_and_learner("impala", cfg, sent, network, agent, learn, count=count, memory=held, lag=cfg.lag)

@@ -30,12 +30,13 @@ def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
     return Channel(name, "replay", spec, 2, ratio, table)
 
 
-def parameters(name: str, network: Callable[[], nn.Module]) -> Channel:
-    """The parameters of ``network()``, which is built without allocating them: one writer, the latest wins."""
+def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0) -> Channel:
+    """The parameters of ``network()``, which is built without allocating them: one writer, the latest wins. lag:
+    versions by which readers are behind (serial runtime)."""
     with torch.device("meta"):
         state = network().state_dict()
     spec = {k: Field(tuple(v.shape), str(v.dtype).removeprefix("torch."), axis=0) for k, v in state.items()}
-    return Channel(name, "params", spec)
+    return Channel(name, "params", spec, lag=lag)
 
 
 def trajectories(cfg: SystemConfig, network: Network, extras: Extras) -> Spec:
@@ -86,16 +87,16 @@ def learner(
 def actors_and_learner(
     name: str, cfg: SystemConfig, sent: Channel, network: Network, agent: Callable[..., Agent],
     learn: Callable[[Any, Context], Learner], *, count: int = 1, lockstep: bool = False, memory: int = 0,
-    actor_role: str = "actor",
+    actor_role: str = "actor", lag: int = 0,
 ) -> Program:  # fmt: skip
     """Actors -> ``sent`` -> learner -> parameters -> actors, the topology of most systems.
 
     count: items of ``sent`` in a batch; with ``lockstep``, actors wait for new parameters and a batch is one item of
-    each. memory: bytes that the learner holds beside its channels.
+    each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``.
     """
     p = Program(name)
     p.channel(sent)
-    params = p.channel(parameters("params", lambda: network(cfg)))
+    params = p.channel(parameters("params", lambda: network(cfg), lag))
     out: dict[str, Any] = {sent.name: sent.writer()}
     into: dict[str, Any] = {sent.name: sent.reader(count, each=lockstep)}
     p.role(

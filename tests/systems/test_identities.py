@@ -10,7 +10,9 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 from shoal import ops
 from shoal.algos.actor_critic import observations, start_state
 from shoal.algos.algorithm import differentiate
-from shoal.program import Channel
+from shoal.api import UsageError
+from shoal.local.runtime import LocalRuntime
+from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dqn, impala, load, recurrent_ppo
 
 
@@ -162,17 +164,34 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
         torch.testing.assert_close(operations[1][name], tensor, rtol=1e-3, atol=2e-5, msg=name)
 
 
+def impala_gradients(batch, params, **fields):
+    """Of one batch with the given parameters."""
+    cfg = config("impala", env="CartPole-v1", **fields)
+    nets = impala.network(cfg)
+    nets.load_state_dict(params)
+    differentiate(impala.VTrace(cfg, nets), batch)
+    return torch.cat([p.grad.flatten() for p in nets.parameters()])
+
+
+@pytest.mark.parametrize("correction", ["one-step", "epsilon", "none"])
+def test_without_lag_no_correction_changes_anything_and_with_it_each_does(correction):
+    """IMPALA, section 5.2.2: on policy all importance weights are 1; an epsilon of 1e-6 is hardly seen."""
+    for lag in 0, 3:
+        program = impala.program(config("impala", env="CartPole-v1", learning_rate=3e-2, lag=lag))
+        seen = record_batches(program)
+        run(program, 10)
+        batch, params = seen[-1]
+        wanted, found = impala_gradients(batch, params), impala_gradients(batch, params, correction=correction)
+        if lag == 0:
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+        else:
+            assert (found - wanted).abs().max() > 1e-3
+
+
 def test_impala_under_lag_is_corrected():
     """With parameters three versions old the importance weights leave 1: the identity tests above can fail."""
-    cfg = config("impala", env="CartPole-v1", learning_rate=3e-2)
+    cfg = config("impala", env="CartPole-v1", learning_rate=3e-2, lag=3)
     program = impala.program(cfg)
-    program.channels["params"] = lagged = Channel("params", "params", program.channels["params"].spec, lag=3)
-    from dataclasses import replace
-
-    program.roles = [
-        replace(r, ports={k: replace(p, channel=lagged) if k == "params" else p for k, p in r.ports.items()})
-        for r in program.roles
-    ]
     seen = record_batches(program)
     run(program, 10)
     batch, params = seen[-1]
@@ -180,7 +199,12 @@ def test_impala_under_lag_is_corrected():
     nets.load_state_dict(params)
     policy, _ = nets.unroll(observations(batch.items), batch.items["first"], start_state(batch.items))
     assert (policy[:-1] - batch.items["policy"]).abs().max() > 1e-3
-    assert [b.versions for b, _ in seen] == [(max(1, n - 3),) for n in range(1, 11)], "batches tell how old they are"
+
+
+def test_only_the_serial_runtime_keeps_a_lag():
+    program = impala.program(config("impala", env="CartPole-v1", lag=3))
+    with pytest.raises(UsageError, match="'params' has a lag of 3, which only the serial runtime keeps"):
+        LocalRuntime().launch(program, Launch(stop=Stop(updates=1)))
 
 
 def test_two_workers_are_one_with_twice_the_environments():
