@@ -25,7 +25,8 @@ def measure(correction: str, lag: int, seed: int, steps: int) -> dict[str, Any]:
     """The mean return of the last 100 training episodes of one run."""
     began = time.perf_counter()
     run = shoal.train(
-        "impala", env="CartPole-v1", runtime="serial", seed=seed, quiet=True, steps=steps, actors=1,
+        "impala", env="CartPole-v1", runtime="serial", seed=seed, quiet=True, steps=steps, preset="none",
+        actors=1, envs=4, learning_rate=3e-3,
         correction=correction, lag=lag,
     )  # fmt: skip
     return {
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 10, 100])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=150_000)
+    parser.add_argument("--steps", type=int, default=80_000)
     args = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
