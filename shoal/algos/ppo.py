@@ -144,7 +144,8 @@ class PPOLearner:
         self.step, self.env_steps, self.gradient_step.skipped = state["step"], state["env_steps"], state["skipped"]
         self.rng.set_state(state["rng"])
         if self.nets.rewards is not None:
-            self.nets.rewards.carried = state["carried"]
+            carried = state["carried"]
+            self.nets.rewards.carried = None if carried is None else carried.to(self.device)
 
     @torch.no_grad()
     def _prepare(self, items: Tensors) -> Tensors:

@@ -96,7 +96,7 @@ class SGDLearner:
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
         if self.replay is not None:
-            self.replay.load_state_dict(state["replay"])
+            self.replay.load_state_dict(state["replay"], self.device)
         if self.workers is not None:
             self.workers.restart()
 

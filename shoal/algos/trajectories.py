@@ -38,7 +38,7 @@ class TrajectoryReplay:
         self.size = self.next = 0
 
     def mix(self, batch: Batch) -> Batch:
-        """The batch, followed by columns from the memory; a copy."""
+        """The batch, followed by columns from the memory; a copy. ``fresh`` [1, columns] says which are the batch's."""
         items = dict(batch.items)
         if self.stack > 1:
             items["obs"] = frames_of(items["obs"])
@@ -55,13 +55,17 @@ class TrajectoryReplay:
         mixed = {k: v.index_select(column_axis(k), columns.to(v.device)) for k, v in self.kept.items()}
         if self.stack > 1:
             mixed["obs"] = stacks_of(mixed["obs"], mixed["first"])
+        device = next(iter(mixed.values())).device
+        mixed["fresh"] = (torch.arange(len(columns), device=device) < count)[None]
         return batch._replace(items=mixed, versions=())
 
     def state_dict(self) -> dict[str, Any]:
         return {"kept": self.kept, "size": self.size, "next": self.next, "random": self.random.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept, self.size, self.next = dict(state["kept"]), state["size"], state["next"]
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+        """Go on from a state; ``device``: where the batches are."""
+        self.kept = {k: v.to(device) for k, v in state["kept"].items()}
+        self.size, self.next = state["size"], state["next"]
         self.random.set_state(state["random"])
 
 

@@ -32,11 +32,11 @@ TRAINING = (
     ),
 )
 LEARNING = (
-    Entry("policy_lag_p50", "updates", "learner; actor (dqn, apex-dqn, r2d2)", "median of how much older than the "
-          "learner's newest parameters those were that acted: per message when it is learned from; with a "
+    Entry("policy_lag_p50", "gradient steps", "learner; actor (dqn, apex-dqn, r2d2)", "median of how much older than "
+          "the learner's newest parameters those were that acted: per message when it is learned from; with a "
           "replay, per unroll when its last step is taken"),
-    Entry("policy_lag_p95", "updates", "as above", "its 95th percentile"),
-    Entry("policy_lag_max", "updates", "as above", "its maximum"),
+    Entry("policy_lag_p95", "gradient steps", "as above", "its 95th percentile"),
+    Entry("policy_lag_max", "gradient steps", "as above", "its maximum"),
     Entry("loss", "", "learner (dqn, apex-dqn, r2d2, impala)", "what is minimised, over the batch"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),

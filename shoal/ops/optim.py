@@ -97,7 +97,8 @@ class Optimiser(torch.optim.Optimizer):
 
     def _numbers(self, params: list[Tensor], name: str) -> Tensor:
         """One number of each parameter, at first 0: joined in memory, so that one operation changes all of them."""
-        joined = torch.stack([self.state[p].get(name, p.new_zeros(())) for p in params])
+        # A checkpoint of another device leaves them there: torch's load_state_dict moves all but these
+        joined = torch.stack([self.state[p].get(name, p.new_zeros(())).to(p.device) for p in params])
         for p, number in zip(params, joined.unbind(), strict=True):
             self.state[p][name] = number
         return joined

@@ -6,7 +6,8 @@ Conventions shared by all functions of this file:
 * ``next_values[t]`` is the value of the true successor observation of step ``t``; after a truncation that is
   the value of the episode's *final* observation, not of the next episode's first one.
 * ``cut[t]`` (bool) is True where nothing may pass from row ``t + 1`` back to row ``t``: the episode ended
-  there (terminated or truncated), or one of the two rows is not a real step. The last row is always cut.
+  there (terminated or truncated), or one of the two rows is not a real step. The last row is always cut. What is not
+  finite does not pass a cut either, nor does a next value whose discount is zero.
 
 Results are targets: no gradient flows through them. Half-precision inputs are computed in float32.
 """
@@ -36,7 +37,8 @@ def _full(x: Tensor) -> Tensor:
 
 
 def _reverse_scan(b: Tensor, a: Tensor) -> Tensor:
-    """Solve ``x[t] = b[t] + a[t] * x[t + 1]`` (``x[T] = 0``) for ``[T, ...]`` tensors.
+    """Solve ``x[t] = b[t] + a[t] * x[t + 1]`` (``x[T] = 0``) for ``[T, ...]`` tensors. Where ``a[t]`` is 0 nothing
+    passes, be it infinite or no number.
 
     Recursive doubling (Hillis and Steele 1986): after round k, row t holds the sum over a window of 2**k rows,
     so T = 128 takes 7 rounds of whole-array operations instead of 128 rounds of row operations, on any device.
@@ -45,11 +47,16 @@ def _reverse_scan(b: Tensor, a: Tensor) -> Tensor:
     """
     x, length, span = b.clone(), b.shape[0], 1
     while span < length:
-        x[:-span] += a[: length - span] * x[span:]  # the product is a temporary: reads come before writes
+        x[:-span] += _passed(a[: length - span], x[span:])  # the product is a temporary: reads come before writes
         if 2 * span < length:
-            a = a[: length - 2 * span] * a[span : length - span]  # products over twice the window
+            a = _passed(a[: length - 2 * span], a[span : length - span])  # products over twice the window
         span *= 2
     return x
+
+
+def _passed(factor: Tensor, x: Tensor) -> Tensor:
+    """``factor * x``, and 0 where the factor is 0, whatever x is."""
+    return (factor * x).masked_fill_(factor == 0.0, 0.0)
 
 
 def _last_row_too(cut: Tensor) -> Tensor:
@@ -74,10 +81,10 @@ def n_step_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut:
     if n >= rewards.shape[0]:
         return lambda_returns(rewards, discounts, next_values, cut, 1.0)
     rewards, discounts, next_values = _full(rewards), _full(discounts), _full(next_values)
-    returns = rewards + discounts * next_values
+    returns = rewards + _passed(discounts, next_values)
     for _ in range(n - 1):
         successor = torch.where(cut[:-1], next_values[:-1], returns[1:])
-        returns = torch.cat((rewards[:-1] + discounts[:-1] * successor, returns[-1:]))
+        returns = torch.cat((rewards[:-1] + _passed(discounts[:-1], successor), returns[-1:]))
     return returns
 
 
@@ -95,7 +102,7 @@ def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut:
     _check.in_range("lambda_returns", "lam", lam, 0.0, 1.0)
     rewards, discounts, next_values = _full(rewards), _full(discounts), _full(next_values)
     keep = lam * (~_last_row_too(cut)).to(discounts.dtype)
-    return _reverse_scan(rewards + discounts * (1.0 - keep) * next_values, discounts * keep)
+    return _reverse_scan(rewards + _passed(discounts * (1.0 - keep), next_values), discounts * keep)
 
 
 @torch.no_grad()
@@ -111,7 +118,7 @@ def gae(rewards: Tensor, discounts: Tensor, values: Tensor, next_values: Tensor,
     _check.time_major("gae", cut, rewards=rewards, discounts=discounts, values=values, next_values=next_values)
     _check.in_range("gae", "lam", lam, 0.0, 1.0)
     rewards, discounts, values, next_values = _full(rewards), _full(discounts), _full(values), _full(next_values)
-    deltas = rewards + discounts * next_values - values
+    deltas = rewards + _passed(discounts, next_values) - values
     return _reverse_scan(deltas, discounts * (lam * (~cut).to(discounts.dtype)))
 
 
@@ -161,10 +168,10 @@ def vtrace(
         _check.in_range("vtrace", name, bar, 0.0, math.inf)
     log_rhos, rewards, discounts = _full(log_rhos), _full(rewards), _full(discounts)
     values, next_values = _full(values), _full(next_values)
-    deltas = _clipped_exp(log_rhos, rho_bar) * (rewards + discounts * next_values - values)
-    traces = _clipped_exp(log_rhos, c_bar) * (lam * (~cut).to(discounts.dtype))
-    vs = values + _reverse_scan(deltas, discounts * traces)
+    deltas = _clipped_exp(log_rhos, rho_bar) * (rewards + _passed(discounts, next_values) - values)
+    traces = _passed(lam * (~cut).to(discounts.dtype), _clipped_exp(log_rhos, c_bar))
+    vs = values + _reverse_scan(deltas, _passed(traces, discounts))
     successor = next_values.to(vs.dtype, copy=True)
     successor[:-1] = torch.where(cut[:-1], successor[:-1], vs[1:])
-    advantages = _clipped_exp(log_rhos, pg_rho_bar) * (rewards + discounts * successor - values)
+    advantages = _clipped_exp(log_rhos, pg_rho_bar) * (rewards + _passed(discounts, successor) - values)
     return VTrace(vs, advantages)

@@ -23,7 +23,8 @@ class Ratio:
 class RateLimiter:
     """Decides for one channel; ``items_per_insert`` is how many items one insertion may bring.
 
-    Counts are items since the start. Until ``min_size`` items were inserted, inserting is always allowed.
+    Counts are items since the start. An insertion after which there are no more than ``min_size`` items is always
+    allowed (as in Reverb: Cassirer et al. 2021).
     """
 
     def __init__(self, ratio: Ratio, items_per_insert: int = 1):
@@ -31,9 +32,9 @@ class RateLimiter:
 
     def can_insert(self, inserted: int, sampled: int) -> bool:
         ratio = self.ratio
-        if ratio.samples_per_insert is None or inserted < ratio.min_size:
-            return True
         after = inserted + self.items_per_insert - ratio.min_size
+        if ratio.samples_per_insert is None or after <= 0:
+            return True
         return ratio.samples_per_insert * after - sampled <= ratio.slack
 
     def can_sample(self, size: int, inserted: int, sampled: int, n: int) -> bool:
@@ -54,7 +55,8 @@ def check(ratio: Ratio, batch: int, items_per_insert: int, capacity: int | None 
     """WiringError if a run with this ratio could come to a stand: both sides waiting for each other.
 
     Sampling waits while ``d < batch - slack`` and inserting while ``d > slack - samples_per_insert * items``, where
-    ``d = samples_per_insert * (inserted - min_size) - sampled``; some d does both unless the two meet.
+    ``d = samples_per_insert * (inserted - min_size) - sampled``; some d does both unless the two meet. At the start,
+    one item short of ``min_size``, an insertion may bring all of its items but one beyond it.
     """
     if batch < 1 or ratio.min_size < 1:
         raise WiringError(f"a replay needs a batch and a min_size of at least 1, got {batch} and {ratio.min_size}")
@@ -65,6 +67,7 @@ def check(ratio: Ratio, batch: int, items_per_insert: int, capacity: int | None 
     if ratio.samples_per_insert <= 0:
         raise WiringError(f"samples_per_insert must be positive, got {ratio.samples_per_insert}")
     need = (batch + ratio.samples_per_insert * items_per_insert) / 2
+    need = max(need, ratio.samples_per_insert * (items_per_insert - 1))
     if ratio.slack < need:
         raise WiringError(
             f"a slack of {ratio.slack:g} samples deadlocks: one batch samples {batch} items and one insertion brings "

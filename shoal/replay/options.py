@@ -24,7 +24,7 @@ class TableOptions:
     capacity: items (transitions). The table holds at most this many after each eviction.
     alpha, eps: a priority is ``|delta| + eps``; it is sampled with weight ``priority ** alpha`` (rank: with
         ``rank ** -alpha``). The power is taken when the priority is written.
-    initial: priority of a new item: ``max`` (the largest seen so far) or ``given`` (the actor's own n-step TD error,
+    initial: priority of a new item: ``max`` (the largest of late) or ``given`` (the actor's own n-step TD error,
         from the per-step fields ``q_taken`` and ``q_max``).
     evict: ``fifo``, or ``proportional``: surplus items are drawn with weight ``priority ** alpha_evict``.
     evict_every: items inserted between two evictions, which is also how far the capacity may be exceeded (plus one

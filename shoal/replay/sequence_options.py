@@ -39,7 +39,7 @@ class SequenceOptions:
 
     capacity: sequences. The table holds at most this many after each insertion; the oldest go first.
     alpha, eps: a priority is ``p + eps``; it is sampled with weight ``priority ** alpha``.
-    initial: priority of a new sequence: ``max`` (the largest seen so far) or ``given``: p is ``eta * max + (1 - eta) *
+    initial: priority of a new sequence: ``max`` (the largest of late) or ``given``: p is ``eta * max + (1 - eta) *
         mean`` of the actor's own absolute n-step TD errors over the steps that are learned from, worked out from
         ``q_taken`` and ``q_max`` with ``n_step``, ``gamma`` and, unless it is None, the value rescaling of ``rescale``.
     batches: how many batches of one size stay valid at a time (2 for a reader that fetches one ahead).

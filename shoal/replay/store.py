@@ -63,6 +63,7 @@ class Store:
             self.sampler = kinds[options.sampler](self._own("sampler"), self._order, self._counters, rng, options.alpha)
         self._evictor: Proportional | None = None
         self._prioritised = options.sampler != "uniform"
+        self._changed, self._recent = 0, 0.0  # priorities learned of late, and the largest of them
         self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
         self.inserted = self.sampled = self.size = 0
 
@@ -104,18 +105,29 @@ class Store:
         return parts
 
     def _set(self, slots: np.ndarray, values: np.ndarray, given: bool) -> None:
-        """Tell the samplers of new items and their priorities: ``given`` ones, or the largest so far."""
+        """Tell the samplers of new items and their priorities: ``given`` ones, or the largest of late."""
         if not self._prioritised:
             return
         if given:
             values += self._eps
             self._largest[0] = max(self._largest[0], values.max())
+            self._learned(values)
         else:
             values[:] = self._largest[0]
         self._priority[slots] = values
         self.sampler.insert(slots, values)
         if self._evictor is not None:
             self._evictor.insert(slots, values)
+
+    def _learned(self, priorities: np.ndarray) -> None:
+        """The largest priority is that of the last changes, at least as many as there are slots and at most twice as
+        many: what was learned long ago does not hold for new items for ever. Items that were never learned from have it
+        themselves, so the largest of all live items would not fall either."""
+        self._changed += len(priorities)
+        self._recent = max(self._recent, float(priorities.max()))
+        if self._changed >= len(self._key):
+            self._largest[0] = self._recent
+            self._changed, self._recent = 0, 0.0
 
     def _count(self) -> None:
         self.inserted, self.sampled = int(self._counters[INSERTED]), int(self._counters[SAMPLED])
@@ -136,6 +148,7 @@ class Store:
             out, values = self._few
             count = _rows.resolve(self._key, self._priority, keys, deltas, self._eps, self._largest, out, values)
             if count:
+                self._learned(values[:count])
                 self.sampler.update(out[:count], values[:count])
                 if self._evictor is not None:
                     self._evictor.update(out[:count], values[:count])
@@ -147,7 +160,7 @@ class Store:
             used = min(int(self._counters[ALLOCATED]), len(self._data))
             out: dict[str, Any] = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
             out["rows/data"] = self._data[:used]
-            return out
+            return out | {"changed": self._changed, "recent": self._recent}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from ``state()``. Raises ShoalError where it is of a table of another size."""
@@ -160,6 +173,7 @@ class Store:
                     raise ShoalError(f"Replay state {name!r} has shape {found.shape}, the table needs {array.shape}.")
             for name, array in kept.items():
                 array[: len(state[name])] = state[name]
+            self._changed, self._recent = int(state.get("changed", 0)), float(state.get("recent", 0.0))
             self._count()
 
     def _samplers_valid(self) -> tuple[bool, str]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from shoal.api import Context, Diverged, Learner, ParamsWriter, Reader
 
+REMEMBERED = 1_024  # versions; an older one counts as if it were the oldest of them
+
 
 class LearnerRole:
     """Learns. One step of the role is one get, one ``Learner.update`` and one publish."""
@@ -13,16 +15,18 @@ class LearnerRole:
     def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
         self.version = 0
+        self._published: dict[int, int] = {}  # version -> gradient steps before it, of the newest ``REMEMBERED``
 
     def start(self) -> None:
-        self.version = self.params.publish(self.learner.params())
+        self._publish()
 
     def step(self) -> None:
         metrics = self.ctx.metrics
         metrics.enter("batch")
         batch = self.batches.get()
-        if lags := [self.version - version for version in batch.versions if version]:
-            metrics.tally("policy_lag", lags)
+        if versions := [version for version in batch.versions if version]:
+            oldest = next(iter(self._published.values()))
+            metrics.tally("policy_lag", [self.learner.step - self._published.get(v, oldest) for v in versions])
         if batch.size:
             metrics.record("replay_size", batch.size)
         metrics.enter("learn")
@@ -39,12 +43,19 @@ class LearnerRole:
             metrics.enter("priorities")
             self.batches.reprioritise(batch.keys, update.priorities)
         metrics.enter("publish")
-        self.version = self.params.publish(self.learner.params())
+        self._publish()
         metrics.count("updates")
 
+    def _publish(self) -> None:
+        self.version = self.params.publish(self.learner.params())
+        self._published[self.version] = self.learner.step
+        if len(self._published) > REMEMBERED:
+            del self._published[next(iter(self._published))]
+
     def state_dict(self) -> dict[str, Any]:
-        return {"learner": self.learner.state_dict(), "version": self.version}
+        return {"learner": self.learner.state_dict(), "version": self.version, "published": dict(self._published)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         self.version = state["version"]
+        self._published = dict(state.get("published", {self.version: self.learner.step}))

@@ -37,7 +37,7 @@ class Config(dqn.Config):
     importance_exponent: Fraction = 0.4
     """Exponent β of the importance weights, the same for the whole run."""
     actor_priorities: bool = True
-    """Give new transitions the TD error that the actor saw; false: the largest priority so far."""
+    """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
     epsilon_base: Fraction = 0.4
     """Probability of a random action in the first environment of the ladder."""
     epsilon_alpha: NonNegative = 7.0

@@ -38,7 +38,8 @@ class Config(ReplayConfig):
     epsilon_end: Fraction = 0.02
     """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: Natural = 10_000
-    """Steps over which exploration falls from its first to its last probability (agent steps over all actors)."""
+    """Steps over which exploration falls from its first to its last probability (agent steps over all actors); 0: it
+    has its last probability from the beginning."""
 
 
 PAPER: dict[str, Any] = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
@@ -80,7 +81,8 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
     replicas = ctx.replicas
 
     def epsilon(steps: int) -> float:
-        return linear(cfg.epsilon_start, cfg.epsilon_end, steps * replicas / cfg.epsilon_steps)
+        done = steps * replicas / cfg.epsilon_steps if cfg.epsilon_steps else 1.0
+        return linear(cfg.epsilon_start, cfg.epsilon_end, done)
 
     return QAgent(network(cfg), epsilon, seed, taken=ctx.counts.get("actions", 0))
 

@@ -116,7 +116,8 @@ class VTrace(Algorithm):
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         if cfg.normalise_obs:
-            self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
+            new = items["valid"] & items["fresh"] if "fresh" in items else items["valid"]  # replayed ones were counted
+            self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, new)
         return loss, Update({
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),

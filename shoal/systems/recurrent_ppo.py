@@ -26,8 +26,9 @@ class Config(SystemConfig, PPOConfig):
 
 
 PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
-    envs=8, unroll=128, actors=1, epochs=4, minibatches=4, steps=10_000_000, learning_rate=2.5e-4, clip=0.1,
-    anneal=True, anneal_clip=True, clip_value=True, entropy_cost=0.01, reward_clip="sign", life_loss=True,
+    envs=8, unroll=128, actors=1, epochs=3, minibatches=4, steps=10_000_000, learning_rate=2.5e-4, clip=0.1,
+    anneal=True, anneal_clip=True, value_cost=2.0,  # c1 = 1 of (V - R)^2 (equation 9); here it is of half of that
+    entropy_cost=0.01, reward_clip="sign", life_loss=True,
     torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(

@@ -329,6 +329,33 @@ def test_cuda_equals_cpu():
         torch.testing.assert_close(x, y.cpu(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("terminated", [False, True])
+def test_what_is_not_finite_does_not_pass_a_cut(bad, terminated):
+    t, cut, rng = chained(9, 2, 4)
+    cut[:] = False
+    cut[4] = True
+    t["discounts"] = torch.full_like(t["discounts"], 0.9)
+    if terminated:
+        t["discounts"][4] = 0.0
+    log_rhos = torch.from_numpy(rng.normal(size=(9, 2)).astype(np.float32))
+
+    def rows():
+        value = {k: v for k, v in t.items() if k != "values"}
+        both = vtrace(log_rhos, **t, cut=cut)
+        n_step = [n_step_returns(**value, cut=cut, n=n) for n in (1, 3, 9)]
+        lambdas = [lambda_returns(**value, cut=cut, lam=lam) for lam in (0.0, 0.7)]
+        return [x[:5] for x in (*both, gae(**t, cut=cut, lam=0.9), *lambdas, *n_step)]
+
+    before = rows()
+    for x in (*t.values(), log_rhos):
+        x[5:] = bad
+    if terminated:  # a next value that counts for nothing, as where the reset observation is in its place
+        t["next_values"][4] = bad
+    for x, y in zip(before, rows(), strict=True):
+        assert torch.equal(x, y)
+
+
 def test_errors_state_expected_and_found():
     x, cut = torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"gae: expected values of shape \(3, 2\).*found \(2, 3\)"):

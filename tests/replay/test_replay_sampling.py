@@ -352,7 +352,7 @@ def test_a_checked_ratio_never_deadlocks_and_holds(
         refused = True
     else:
         refused = False
-    assert refused == (r.slack < (batch + ratio * items) / 2)
+    assert refused == (r.slack < max((batch + ratio * items) / 2, ratio * (items - 1)))
     if refused:
         return
     limiter, inserted, sampled = RateLimiter(r, items), 0, 0
@@ -360,13 +360,48 @@ def test_a_checked_ratio_never_deadlocks_and_holds(
         may = limiter.can_insert(inserted, sampled), limiter.can_sample(inserted, inserted, sampled, batch)
         assert any(may)
         if may[0] and (prefer or not may[1]):
-            filling = inserted < min_size
             inserted += items
         else:
-            filling = False
             sampled += batch
-        if inserted >= min_size and not filling and sampled:
-            assert abs(ratio * (inserted - min_size) - sampled) <= max(r.slack, ratio * items) + 1e-6
+        if inserted >= min_size:
+            assert abs(ratio * (inserted - min_size) - sampled) <= r.slack + 1e-6
+
+
+def test_the_insertion_that_reaches_min_size_is_counted_with_all_its_items() -> None:
+    """As in Reverb: 8 items at 90 of 100 are free; 8 at 96 bring 4 beyond it, worth 8 samples of a slack of 7."""
+    limiter = RateLimiter(Ratio(100, 2.0, 7.0), 8)
+    assert limiter.can_insert(90, 0) and limiter.can_insert(92, 0) and limiter.can_insert(95, 0)
+    assert not limiter.can_insert(96, 0) and not limiter.can_insert(99, 0)
+    check(Ratio(100, 2.0, 14.0), 8, 8)
+    with pytest.raises(WiringError, match="at least 14"):  # 7 items beyond it
+        check(Ratio(100, 2.0, 13.9), 8, 8)
+
+
+def test_the_largest_priority_falls_when_errors_do() -> None:
+    life = Counting(0, 6, 3, True, True, seed=0)
+    table = TableSpec(80, 3, stack=2, sampler="proportional").build(life.spec, 1, 0)
+    while table.size < 80:
+        table.add(life.unroll())
+    slots = len(table._key)
+
+    def learn(error: float, times: int) -> None:
+        for _ in range(times):
+            table.reprioritise(table.sample(16).keys.numpy(), np.full(16, error, np.float32))
+
+    def of_new_items() -> float:
+        before = table.inserted
+        while table.inserted == before:
+            table.add(life.unroll())
+        return float(table._priority[table._key == table._key.max()].max())
+
+    learn(50.0, 1)
+    assert of_new_items() == pytest.approx(50.0 + table.spec.eps)
+    learn(0.5, 2 * slots // 16 + 2)
+    assert of_new_items() == pytest.approx(0.5 + table.spec.eps)
+    state = {k: np.copy(v) if isinstance(v, np.ndarray) else v for k, v in table.state().items()}
+    other = TableSpec(80, 3, stack=2, sampler="proportional").build(life.spec, 1, 0)
+    other.restore(state)
+    assert (other._changed, other._recent) == (table._changed, table._recent) and table._changed > 0
 
 
 def test_ratios_that_cannot_work_are_refused() -> None:

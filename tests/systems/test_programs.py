@@ -158,8 +158,8 @@ PAPER: dict[str, dict[str, Any]] = {
         normalise_advantage=False, sync_frac=0.6, min_fraction=0.25, steps=2_500_000_000,
     ),
     "recurrent-ppo": dict(  # Schulman et al. 2017, table 5; Huang et al. 2022, details of the LSTM
-        ATARI, actors=1, envs=8, unroll=128, epochs=4, minibatches=4, learning_rate=2.5e-4, anneal=True,
-        optimiser_eps=1e-5, clip=0.1, clip_value=True, gamma=0.99, gae_lambda=0.95, value_cost=0.5,
+        ATARI, actors=1, envs=8, unroll=128, epochs=3, minibatches=4, learning_rate=2.5e-4, anneal=True,
+        optimiser_eps=1e-5, clip=0.1, anneal_clip=True, clip_value=False, gamma=0.99, gae_lambda=0.95, value_cost=2.0,
         entropy_cost=0.01, max_grad_norm=0.5, torso="nature", core="lstm", core_size=128, frame_stack=1,
         reward_clip="sign", steps=40_000_000 // 4,
     ),

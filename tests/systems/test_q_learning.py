@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -14,9 +15,11 @@ from shoal.algos import data_parallel
 from shoal.algos.algorithm import differentiate
 from shoal.algos.q_learning import QLearning, QLearningConfig, QNetwork
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Action, Batch, EnvSpec, Observation
+from shoal.api import Action, Batch, Context, EnvSpec, Observation
 from shoal.local.workers import Team
+from shoal.metering.recorder import Recorder
 from shoal.ops import Adam, RMSProp, importance_weights
+from shoal.systems import dqn
 
 ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
 ROWS = 16
@@ -174,3 +177,10 @@ def test_a_team_learns_what_one_learns(env, members, dueling, prioritised, rmspr
     finally:
         first.close()
         second.close()
+
+
+def test_epsilon_may_have_its_last_value_from_the_beginning() -> None:
+    cfg = dqn.Config(env="CartPole-v1", epsilon_steps=0, epsilon_end=0.25, hidden=(8,), device="cpu")
+    agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
+    assert agent.epsilon(0) == agent.epsilon(10_000) == 0.25
+    agent.act({"obs": np.zeros((2, 4), np.float32)}, np.ones(2, bool), {})

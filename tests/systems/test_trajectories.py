@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from shoal.algos.sgd import SGDLearner
 from shoal.algos.trajectories import TrajectoryReplay
 from shoal.api import Batch, UsageError
 from shoal.envs import EnvOptions, make
+from shoal.ops import Adam
 from shoal.systems import load
 
 T = 3
@@ -54,6 +56,37 @@ def test_draws_are_uniform() -> None:
     counts = np.bincount(drawn, minlength=20)
     expected = len(drawn) / 20
     assert ((counts - expected) ** 2 / expected).sum() < 43.8  # chi-square, 19 degrees of freedom, p = 0.001
+
+
+def test_the_normaliser_counts_fresh_columns_only() -> None:
+    impala = load("impala")
+    cfg = impala.Config(env="CartPole-v1", hidden=(8,), envs=4, unroll=T, normalise_obs=True, device="cpu")
+    nets = impala.network(cfg)
+    learner = SGDLearner(impala.VTrace(cfg, nets), Adam(nets.parameters()), replay=TrajectoryReplay(20, 2.0, 0))
+    seen = []
+    for _ in range(3):
+        obs = torch.randn(T + 1, 4, 4)
+        seen.append(obs[:-1].flatten(0, 1))
+        flags = torch.zeros(T, 4, dtype=torch.bool)
+        learner.update(Batch({
+            "obs": obs, "first": torch.zeros(T + 1, 4) > 0, "action": torch.zeros(T, 4, dtype=torch.int64),
+            "reward": torch.ones(T, 4), "policy": torch.zeros(T, 4, 2), "terminated": flags, "truncated": flags,
+            "valid": ~flags,
+        }))  # fmt: skip
+    norm = nets.norms["obs"]
+    assert norm.count == 3 * T * 4
+    torch.testing.assert_close(norm.mean, torch.cat(seen).double().mean(0))
+
+
+def test_what_is_kept_moves_to_the_device_that_the_run_goes_on_with() -> None:
+    replay = TrajectoryReplay(capacity=8, ratio=1.0, seed=0)
+    replay.mix(batch(0, 4))
+    other = TrajectoryReplay(capacity=8, ratio=1.0, seed=1)
+    other.load_state_dict(replay.state_dict(), "meta")
+    assert {v.device.type for v in other.kept.values()} == {"meta"}
+    same = TrajectoryReplay(capacity=8, ratio=1.0, seed=1)
+    same.load_state_dict(replay.state_dict())
+    assert all(torch.equal(v, replay.kept[k]) for k, v in same.kept.items())
 
 
 def test_a_part_ratio_is_rounded() -> None:
