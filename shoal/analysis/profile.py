@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from shoal.api import UsageError
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.trace import Trace
-from shoal.records.run_dir import default_path, read_json
+from shoal.records.run_dir import new_directory, read_json
 from shoal.run import Run, RunOptions
 from shoal.run.options import FLAGS
 from shoal.run.runtimes import RUNTIMES
@@ -50,10 +51,11 @@ def command(args: list[str]) -> int:
         opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     how = RunOptions.from_flags(opts, seconds=SECONDS)
-    if how.run_dir is None:
-        path = default_path(f"profile-{Path(name).stem}", resolved.cfg.env, how.seed)
-        how = dataclasses.replace(how, run_dir=path)
-    run, trace = profile(name, system, resolved, how)
+    with contextlib.ExitStack() as stack:
+        if how.run_dir is None:
+            path = stack.enter_context(new_directory(f"profile-{Path(name).stem}", resolved.cfg.env, how.seed))
+            how = dataclasses.replace(how, run_dir=path)
+        run, trace = profile(name, system, resolved, how)
     show(trace)
     print(f"trace: {run.path / 'trace.json'} (open it at https://ui.perfetto.dev)")
     return 0

@@ -72,8 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"shoal {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        near = get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
-        return _fail(f"unknown command '{args[0]}'; did you mean '{near}'? (`shoal --help` lists all)", 2)
+        near = get_close_matches(args[0], COMMANDS, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)
     if (
         args[0] == "train" and not wants_help and "serial" not in args
     ):  # not for resume: what it needs is in the run's directory

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -207,7 +208,9 @@ def _did_you_mean(name: str, names: list[str]) -> str:
     begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
     if versions or begun:
         return f"; did you mean {known[max(versions) if versions else min(begun, key=len)]!r}?"
-    close = difflib.get_close_matches(asked, known, n=5, cutoff=0.6)
+    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
+    near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
+    close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
     if not close:
         return ""
     best = difflib.SequenceMatcher(None, asked, close[0]).ratio()

@@ -58,6 +58,8 @@ def _leaves(space: Space, name: str, path: Path, env: str, symbolic: dict[str, t
 def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]]) -> tuple[Observation, Convert]:
     if isinstance(space, gs.Box):
         shape = tuple(int(n) for n in space.shape)
+        if 0 in shape:
+            raise UsageError(f"environment {env!r} has an observation '{name}' of shape {shape}: it holds no number")
         if name in symbolic:
             sizes = symbolic[name] * int(np.prod(shape[:-1]))
             return Observation((len(sizes),), "int64", "one_hot", sizes), lambda x: _codes(x)

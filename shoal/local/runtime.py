@@ -34,6 +34,11 @@ class LocalRuntime:
         self.patience = Patience(restarts, window, backoff, longest_backoff, still_born)
         self.grace, self.hang_timeout = grace, hang_timeout
 
+    def check(self, program: Program) -> None:
+        """See ``runtime.launch.Runtime``: whether it fits into memory."""
+        program.validate()
+        memory.check_fits(layout.needed(layout.plan(program)))
+
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.
 

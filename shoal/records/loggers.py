@@ -80,8 +80,9 @@ def check(names: Sequence[str]) -> None:
     """UsageError unless every back end is known and installed."""
     for name in names:
         if name not in LOGGERS:
-            near = get_close_matches(name, LOGGERS, n=1, cutoff=0.0)[0]
-            raise UsageError(f"log expects {', '.join(LOGGERS)}, found '{name}'; did you mean '{near}'?")
+            near = get_close_matches(name, LOGGERS, n=1, cutoff=0.4)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise UsageError(f"log expects {', '.join(LOGGERS)}, found '{name}'{hint}")
         try:
             importlib.import_module(LOGGERS[name][0])
         except ImportError:

@@ -10,7 +10,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,29 @@ PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 log = logging.getLogger("shoal.runtime")
 
 
-def default_path(system: str, env: str, seed: int, root: Path = Path("runs")) -> Path:
-    """A directory under ``runs`` that does not exist yet."""
+@contextlib.contextmanager
+def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -> Iterator[Path]:
+    """A new, empty directory under ``runs``, made in one step, so that runs that start together get one each; what is
+    refused before it writes anything leaves none behind."""
     parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
     base = root / "-".join(map(str, parts))
+    made = not root.exists()
     path, n = base, 2
-    while path.exists():
-        path, n = base.with_name(f"{base.name}-{n}"), n + 1
-    return path
+    while True:
+        try:
+            path.mkdir(parents=True, mode=0o700)
+            break
+        except FileExistsError:
+            path, n = base.with_name(f"{base.name}-{n}"), n + 1
+        except OSError as error:
+            raise UsageError(f"cannot create the run directory '{path}': {error.strerror}") from None
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):  # there is something in it
+            path.rmdir()
+            if made:
+                root.rmdir()
 
 
 class RunDirectory:

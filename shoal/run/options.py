@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from shoal.api import UsageError
 from shoal.run.evaluation import Evaluation
 from shoal.run.runtimes import check_runtime
 from shoal.runtime.launch import Stop
@@ -86,6 +87,9 @@ class RunOptions:
         """Those that a command was given, parsed by the types in ``FLAGS``; ``defaults`` are the command's own."""
         given = {name.replace("-", "_"): value for name, value in flags.items() if name in FLAGS}
         evaluation = {name[5:]: given.pop(name) for name in [*given] if name.startswith("eval_")}
+        if evaluation and "every" not in evaluation:
+            flag = "--eval-" + next(iter(evaluation))
+            raise UsageError(f"{flag} expects --eval-every N beside it: without, nothing is evaluated")
         if evaluation:
             given["evaluation"] = Evaluation(**evaluation)
         return cls(**{"quiet": False, **defaults, **given})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
-from shoal.records.run_dir import RunDirectory, default_path, read_json
+from shoal.records.run_dir import RunDirectory, new_directory, read_json
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.run.options import JSON_KEYS, RunOptions, check_limits
 from shoal.run.run import Run
@@ -76,7 +77,10 @@ def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace
     """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
     spans, which are recorded for it."""
     cfg = resolved.cfg
-    path = Path(options.run_dir) if options.run_dir is not None else default_path(name, cfg.env, options.seed)
+    if options.run_dir is None:
+        with new_directory(name, cfg.env, options.seed) as path:
+            return start(name, system, resolved, replace(options, run_dir=path), trace)
+    path = Path(options.run_dir)
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
         "config": {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()},
@@ -166,7 +170,7 @@ class _Training:
         if options.evaluation.every:
             whole = options.runtime == "serial"
             add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
-        self.program.validate()
+        self.runtime.check(self.program)
         check_devices(self.program)
         self.spec = resolved.cfg.env_spec()
         self.stop = options.stop(resolved.cfg.steps)

@@ -70,6 +70,9 @@ class Launch:
 class Runtime(Protocol):
     """Runs programs. What is its own (how failed processes are treated, for one) are arguments of its constructor."""
 
+    def check(self, program: Program) -> None:
+        """WiringError or UsageError if ``program`` cannot be launched on this machine; starts and writes nothing."""
+
     def launch(self, program: Program, launch: Launch) -> Report:
         """Run ``program`` until ``launch.stop``, the end of a role that raises Stopped, or SIGINT or SIGTERM.
 

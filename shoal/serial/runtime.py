@@ -27,6 +27,10 @@ TURN = "wait:turn"  # the phase of a role while others step
 class SerialRuntime:
     """Launches a program in this process."""
 
+    def check(self, program: Program) -> None:
+        """See ``runtime.launch.Runtime``."""
+        program.validate()
+
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``; also raises whatever a role raises.
 

@@ -19,15 +19,16 @@ Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The valid name that is closest to a wrong one: by initials (``lr``), by parts, then by spelling."""
+    """The valid name nearest to a wrong one: by initials (``lr``), by parts, by spelling; None: no name is near."""
     name = name.replace("-", "_")
     plain = {n: n.replace("-", "_") for n in names}
     initials = [n for n, p in plain.items() if "".join(part[:1] for part in p.split("_")) == name]
     parts = [n for n, p in plain.items() if len(name) > 2 and (name in p.split("_") or p.startswith(name))]
     if initials or parts:
         return (initials or parts)[0]
-    found = get_close_matches(name, names, n=1, cutoff=0.0)
-    return found[0] if found else None
+    found = get_close_matches(name, names, n=1, cutoff=0.6)
+    begun = [n for n, p in plain.items() if len(p) > 2 and name.startswith(p)]
+    return found[0] if found else max(begun, key=len, default=None)
 
 
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
@@ -217,12 +218,20 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
 
 # ------------------------------------------------------------------------------ a command's words
 def split(args: list[str]) -> Groups:
-    """Flags and the words after each."""
+    """Flags and the words after each. UsageError for one that is given twice, or once and once turned off."""
     groups: Groups = []
+    given: dict[str, str] = {}
     for word in args:
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
             groups.append((flag, [value] if equals else []))
+            name = flag.removeprefix("--").replace("-", "_").removeprefix("no_")
+            if name in given:
+                other = given[name]
+                raise UsageError(
+                    f"{flag} is given twice" if flag == other else f"{other} and {flag} exclude each other"
+                )
+            given[name] = flag
         elif groups:
             groups[-1][1].append(word)
         else:

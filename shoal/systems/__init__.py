@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -13,6 +12,7 @@ import cloudpickle
 
 from shoal.api import Agent, UsageError
 from shoal.program import Program
+from shoal.settings.flags import nearest
 from shoal.systems.config import SystemConfig
 
 SYSTEMS: dict[str, str] = {
@@ -55,8 +55,9 @@ def load(name: str) -> System:
     elif "." in name and importlib.util.find_spec(name.split(".")[0]) is not None:
         module = importlib.import_module(name)
     else:
-        near = get_close_matches(name, SYSTEMS, n=1, cutoff=0.0)
-        raise UsageError(f"unknown system '{name}'; did you mean '{near[0]}'? (`shoal systems` lists all)")
+        near = nearest(name, tuple(SYSTEMS))
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
     for needed in ("Config", "PRESETS", "program", "agent"):
         if not hasattr(module, needed):
             raise UsageError(f"'{name}' is not a system: it lacks '{needed}' (see docs/tutorials/own-system.md)")

@@ -15,7 +15,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context
 from shoal.ops import epsilon_ladder
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
+from shoal.settings.ranges import Count, Fraction, NonNegative, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import cores, require_actions
 from shoal.systems.replayed import descent, replay_program
@@ -26,7 +26,7 @@ from shoal.systems.wiring import stream
 class Config(dqn.Config):
     """Ape-X DQN. The ladder of epsilons spans all environments of all actors."""
 
-    actors: Natural = 0
+    actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
     envs: Count = 16
     unroll: Count = 16

@@ -10,7 +10,7 @@ import torch
 
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, spec
-from shoal.settings.ranges import Count, Device, Natural
+from shoal.settings.ranges import Count, Device, Natural, Replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class SystemConfig(EnvOptions):
 
     env: str = "CartPole-v1"
     """Gymnasium id, `module:factory` or `file.py:factory` of your own, or `toy:NAME`."""
-    actors: Natural = 0
+    actors: Replicas = 0
     """Actor processes; 0: one per core."""
     envs: Count = 16
     """Environments per actor."""

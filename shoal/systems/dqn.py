@@ -14,7 +14,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context
 from shoal.ops import linear
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Natural, Positive
+from shoal.settings.ranges import Count, Fraction, Natural, Positive, Replicas
 from shoal.systems.config import require_actions
 from shoal.systems.replayed import ReplayConfig, descent, replay_program
 from shoal.systems.wiring import stream
@@ -24,7 +24,7 @@ from shoal.systems.wiring import stream
 class Config(ReplayConfig):
     """DQN."""
 
-    actors: Natural = 1
+    actors: Replicas = 1
     """Actor processes (the paper's system has one)."""
     envs: Count = 8
     unroll: Count = 8

@@ -27,7 +27,7 @@ from shoal.api import Batch, Context, Update
 from shoal.nets.torsos import Activation
 from shoal.ops import linear, vtrace
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Unbounded
 from shoal.systems.config import SystemConfig, messages_per_batch
 from shoal.systems.wiring import actors_and_learner, queue, trajectories
 
@@ -48,9 +48,9 @@ class Config(SystemConfig, ActorCriticConfig):
     """Replayed trajectories in a gradient step, for each fresh one."""
     trace_lambda: Fraction = 1.0
     """Factor λ of the trace weights, c = λ min(c̄, π/μ)."""
-    rho_bar: NonNegative = 1.0
+    rho_bar: Unbounded = 1.0
     """Upper clip ρ̄ of the importance weights: decides which policy's value is learned (section 4.1)."""
-    c_bar: NonNegative = 1.0
+    c_bar: Unbounded = 1.0
     """Upper clip c̄ of the trace weights: decides how fast (section 4.1)."""
     correction: Literal["v-trace", "one-step", "epsilon", "none"] = "v-trace"
     """Off-policy correction: V-trace, or those it is compared with: importance weights on the advantages alone, a small

@@ -14,7 +14,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, Ratio, Spec, UsageError
 from shoal.program import Program
 from shoal.replay import SequenceSpec
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
 from shoal.systems.apex_dqn import ladder
 from shoal.systems.config import cores, require_actions
 from shoal.systems.replayed import ReplayConfig, descent
@@ -25,7 +25,7 @@ from shoal.systems.wiring import actors_and_learner, replay, stream
 class Config(RecurrentQConfig, ReplayConfig):
     """R2D2. The replay holds sequences; the ladder of epsilons spans all environments of all actors."""
 
-    actors: Natural = 0
+    actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
     unroll: Count = 20
     last_action_reward: bool = True

@@ -10,7 +10,7 @@ from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import make_optimiser
 from shoal.algos.q_learning import QLearningConfig
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Agent, Context, Spec, spec_nbytes
+from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
 from shoal.ops import linear
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
@@ -39,6 +39,10 @@ class ReplayConfig(SystemConfig, QLearningConfig):
     """Capacity of the replay (transitions)."""
     min_replay: Count = 1_000
     """Transitions in the replay before the first update."""
+
+    def __post_init__(self) -> None:
+        if self.min_replay > self.replay:
+            raise UsageError(f"min_replay ({self.min_replay}) must be no more than the capacity (replay {self.replay})")
 
     def progress(self, update: int) -> float:
         """Share of the run's updates that are done; 0 where the ratio does not say how many there will be."""

@@ -115,7 +115,7 @@ def test_a_field_declared_again_keeps_its_range() -> None:
         c: float | None = 1.0
 
     assert {k: describe(v) for k, v in ranged(Own).items()} == {
-        "a": "an integer of at least 1", "b": "a number", "c": "a number above 0 or none",
+        "a": "an integer of at least 1", "b": "a number", "c": "a finite number above 0 or none",
     }  # fmt: skip
 
 
@@ -134,6 +134,7 @@ def test_nearest_name() -> None:
     assert [nearest(n, names) for n in wrong] == [
         "learning_rate", "learning_rate", "learning_rate", "max_grad_norm", "unroll", "env",
     ]  # fmt: skip
+    assert [nearest(n, names) for n in ("zzz", "foo", "colour")] == [None, None, None]
 
 
 def test_field_docs_come_from_all_bases(system: Any) -> None:

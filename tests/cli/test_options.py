@@ -80,9 +80,9 @@ def test_config_json_keeps_what_a_resumed_run_needs() -> None:
     "name, value, says",
     [
         ("seed", -1, "'seed' expects an integer of at least 0, found -1"),
-        ("seconds", 0, "'seconds' expects a number above 0 or none, found 0"),
-        ("hang_timeout", -1, "'hang_timeout' expects a number of at least 0, found -1"),
-        ("checkpoint_every", "often", "'checkpoint_every' expects a number of at least 0, found 'often'"),
+        ("seconds", 0, "'seconds' expects a finite number above 0 or none, found 0"),
+        ("hang_timeout", -1, "'hang_timeout' expects a finite number of at least 0, found -1"),
+        ("checkpoint_every", "often", "'checkpoint_every' expects a finite number of at least 0, found 'often'"),
         ("until_return", float("nan"), "'until_return' expects a number or none, found nan"),
         ("runtime", "locl", "unknown runtime 'locl'; did you mean 'local'?"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -19,7 +20,7 @@ from shoal.api import EnvSpec, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.records.metric_files import read_curve
-from shoal.records.run_dir import RunDirectory, default_path, load_params
+from shoal.records.run_dir import RunDirectory, load_params, new_directory
 from shoal.run.progress import Progress, clock, time_left
 from shoal.runtime.launch import Report, Stop
 
@@ -48,8 +49,31 @@ def test_a_run_is_private_and_never_overwrites(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="never overwrites"):
         RunDirectory(directory.path)
     directory.close()
-    first = default_path("dqn", "ALE/Pong-v5", 3, tmp_path)
-    assert first.name.startswith("dqn-ALE-Pong-v5-") and first.name.endswith("-3")
+    with new_directory("dqn", "ALE/Pong-v5", 3, tmp_path) as first:
+        assert first.name.startswith("dqn-ALE-Pong-v5-") and first.name.endswith("-3")
+
+
+def test_runs_that_start_together_get_a_directory_each_and_a_refused_one_leaves_none(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    with contextlib.ExitStack() as stack:
+        three = [stack.enter_context(new_directory("dqn", "CartPole-v1", 0, root)) for _ in range(3)]
+        assert len(set(three)) == 3 and all(path.is_dir() for path in three)
+        (three[1] / "config.json").write_text("{}")
+    assert [path.exists() for path in three] == [False, True, False]
+    with new_directory("dqn", "CartPole-v1", 0, tmp_path / "other"):
+        pass
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["default", "given"])
+def test_what_does_not_fit_into_memory_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = tmp_path / "r" if given else None
+    with pytest.raises(shoal.UsageError, match="of memory for its channels and replays"):
+        shoal.train("dqn", env="CartPole-v1", preset="none", replay=2 * 10**9, run_dir=run_dir, device="cpu")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_parameter_file_outside_the_run_is_not_read(tmp_path: Path) -> None:

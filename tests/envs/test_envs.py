@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces as gs
 
 from shoal.api import Action, EnvBatch, EnvironmentFailed, Observation, UsageError
 from shoal.envs import EnvOptions, make, spec
+from shoal.envs.spaces import ObservationCodec
 from shoal.envs.toy import TOYS
 
 FILE = str(Path(__file__).parent / "counting_env.py")
@@ -97,6 +100,7 @@ def test_no_velocity_is_a_slice() -> None:
 @pytest.mark.parametrize(
     "env, options, text",
     [
+        ("Foo-v1", {}, "unknown environment 'Foo-v1'$"),
         ("CartPol-v1", {}, "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("CartPole", {}, "unknown environment 'CartPole'; did you mean 'CartPole-v1'?"),
         ("Pong-v5", {}, "unknown environment 'Pong-v5'; did you mean 'ALE/Pong-v5'?"),
@@ -122,6 +126,13 @@ def test_usage_errors_are_one_sentence(env: str, options: dict[str, object], tex
     with pytest.raises(UsageError, match=text.replace("?", r"\?")) as caught:
         make(env, 2, 0, EnvOptions(**options))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_an_observation_without_numbers_is_refused(shape: tuple[int, ...]) -> None:
+    space = gs.Dict({"good": gs.Box(0, 1, (2,)), "none": gs.Box(0, 1, shape)})
+    with pytest.raises(UsageError, match=rf"'mine' has an observation 'obs/none' of shape {re.escape(str(shape))}"):
+        ObservationCodec(space, "mine")
 
 
 def test_missing_envpool_is_one_helpful_line(monkeypatch: pytest.MonkeyPatch) -> None:
