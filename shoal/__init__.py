@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Channel", "Field", "Policy", "Program", "Ratio", "Run", "ShoalError", "Stop", "UsageError", "WiringError",
-    "resume", "train",
+    "load", "resume", "train",
 ]  # fmt: skip
 _HOME = {
     "Channel": "shoal.program", "Policy": "shoal.policy", "Program": "shoal.program", "Ratio": "shoal.replay",
     "Run": "shoal.run", "Stop": "shoal.runtime.launch",
-    "resume": "shoal.run", "train": "shoal.run",
+    "load": "shoal.run", "resume": "shoal.run", "train": "shoal.run",
 }  # fmt: skip
 
 

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from ._make import Codec, make, spec
 from .options import EnvOptions
-from .registry import held_out
+from .registry import absolute, held_out
 
-__all__ = ["Codec", "EnvOptions", "held_out", "make", "spec"]
+__all__ = ["Codec", "EnvOptions", "absolute", "held_out", "make", "spec"]

@@ -15,7 +15,7 @@ from shoal.api import Arrays, EnvBatch, EnvSpec, UsageError
 from . import ale, registry, wrappers
 from .batch import VectorBatch
 from .options import EnvOptions
-from .spaces import ActionCodec, ObservationCodec, batch_of_one
+from .spaces import ActionCodec, ObservationCodec, batch_of
 from .types import Env, Nested, Space, Vector
 
 # MiniGrid's image holds codes, not intensities: object, colour and state (a door's, or the agent's direction)
@@ -45,12 +45,16 @@ class Codec:
         raw.close()
         self._observation, self._action = _codecs(found, self.observation_space, self.action_space)
 
-    def encode(self, obs: Nested) -> Arrays:
-        """One observation as the environment gives it -> arrays ``[1, ...]``; UsageError unless it is of its shape."""
-        return self._observation(batch_of_one(self.observation_space, obs))
+    def encode(self, obs: Nested, num: int | None = None) -> Arrays:
+        """One observation as the environment gives it -> arrays ``[1, ...]``, or a batch of ``num`` of them,
+        ``[num, ...]`` in each of its parts -> arrays ``[num, ...]``; UsageError unless it is of that shape."""
+        return self._observation(batch_of(self.observation_space, obs, num))
 
-    def decode(self, action: np.ndarray) -> np.ndarray | int:
-        """An action ``[1, ...]`` of an agent -> one that the environment takes."""
+    def decode(self, action: np.ndarray, batch: bool = False) -> np.ndarray | int:
+        """An action ``[1, ...]`` of an agent -> one that the environment takes; with ``batch``, actions ``[N, ...]``
+        -> as many."""
+        if batch:
+            return np.asarray(self._action(action))
         out = np.asarray(self._action(action))[0]
         return int(out) if isinstance(self.action_space, gs.Discrete) else out
 

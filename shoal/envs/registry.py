@@ -40,6 +40,12 @@ POINTGOAL = {  # name -> (sensor, layout)
 }
 
 
+def absolute(env: str) -> str:
+    """The name, with a file of the user's own by its whole path: it means the same from every directory."""
+    module, colon, name = env.rpartition(":")
+    return f"{Path(module).resolve()}:{name}" if colon and (module.endswith(".py") or os.sep in module) else env
+
+
 def held_out(env: str) -> dict[str, Any]:
     """Arguments of the constructor with which an environment plays what it keeps for evaluations; most keep nothing."""
     return {"split": "validation"} if env in POINTGOAL else {}

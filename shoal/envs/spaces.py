@@ -107,21 +107,23 @@ def _image(shape: tuple[int, ...]) -> tuple[Observation, Convert]:
     return Observation(shape, "uint8", "image"), np.asarray
 
 
-def batch_of_one(space: Space, obs: Nested, name: str = "obs") -> Nested:
-    """One observation of ``space`` as a batch; UsageError if a part is missing or has another shape."""
+def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs") -> Nested:
+    """One observation of ``space`` as a batch, or (``num``) a batch of so many; UsageError if a part is missing or has
+    another shape."""
     if isinstance(space, gs.Dict):
         if not isinstance(obs, dict) or not space.spaces.keys() <= obs.keys():
             found = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
             raise UsageError(f"'{name}' should have the parts {list(space.spaces)}, found {found}")
-        return {key: batch_of_one(sub, obs[key], f"{name}/{key}") for key, sub in space.spaces.items()}
+        return {key: batch_of(sub, obs[key], num, f"{name}/{key}") for key, sub in space.spaces.items()}
     if isinstance(space, gs.Tuple):
         if not isinstance(obs, (tuple, list)) or len(obs) != len(space.spaces):
             raise UsageError(f"'{name}' should be a tuple of {len(space.spaces)} parts, found {type(obs).__name__}")
-        return tuple(batch_of_one(sub, obs[i], f"{name}/{i}") for i, sub in enumerate(space.spaces))
+        return tuple(batch_of(sub, obs[i], num, f"{name}/{i}") for i, sub in enumerate(space.spaces))
     array = np.asarray(obs)
-    if array.shape != space.shape:
-        raise UsageError(f"'{name}' should have shape {space.shape}, found {array.shape}")
-    return array[None]
+    shape = tuple(space.shape or ()) if num is None else (num, *(space.shape or ()))
+    if array.shape != shape:
+        raise UsageError(f"'{name}' should have shape {shape}, found {array.shape}")
+    return array[None] if num is None else array
 
 
 class ActionCodec:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from shoal.api import Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
-from shoal.envs import Codec, EnvOptions, held_out, make
+from shoal.envs import Codec, EnvOptions, absolute, held_out, make
 from shoal.roles.evaluator import Episodes, Returns
+from shoal.systems import SYSTEMS
+
+FORMAT = 1  # of the files that ``save`` writes
 
 
 class Policy:
@@ -26,20 +33,57 @@ class Policy:
         self.agent: Agent = self.fresh_agent(seed)
         self.reset()
 
-    def reset(self) -> None:
-        """A new episode begins: the next observation is its first."""
-        self._state = self.agent.initial_state(1)
-        self._first = np.ones(1, bool)
+    def reset(self, envs: int | None = None) -> None:
+        """A new episode begins: the next observation is its first. ``envs``: from now on ``act`` takes and returns a
+        batch for so many environments, all of which begin."""
+        if envs is not None and envs < 1:
+            raise UsageError(f"expected at least 1 environment, found {envs}")
+        self.envs = envs
+        self._state = self.agent.initial_state(envs or 1)
+        self._first = np.ones(envs or 1, bool)
         self._last_action: np.ndarray | None = None
 
-    def act(self, obs: Any, greedy: bool = True, reward: float = 0.0) -> Any:
+    def act(
+        self, obs: Any, greedy: bool = True, reward: float | np.ndarray = 0.0, first: np.ndarray | None = None
+    ) -> Any:
         """The action for one observation; ``greedy=False`` draws it from the policy's distribution. ``reward``:
-        of the step before, clipped as in training; only a policy with ``last_action_reward`` looks at it."""
+        of the step before, clipped as in training; only a policy with ``last_action_reward`` looks at it.
+
+        After ``reset(N)``: N actions ``[N, ...]`` for observations ``[N, ...]`` (in each part of a Dict or Tuple), as a
+        vector environment gives and takes them; ``reward`` may be ``[N]``, and ``first``, bool ``[N]``, says in which
+        environments the observation begins a new episode."""
+        if first is not None:
+            if self.envs is None or np.shape(first) != (self.envs,):
+                raise UsageError(
+                    f"'first' should have shape ({self.envs or 'N'},) after reset(N), found {np.shape(first)}"
+                )
+            self._first = self._first | np.asarray(first, bool)
         batch = self._encode(obs, reward)
         act = self.agent.act(batch, self._first, self._state, greedy)
-        self._state, self._first = act.state, np.zeros(1, bool)
+        self._state, self._first = act.state, np.zeros_like(self._first)
         self._last_action = np.array(act.action)
-        return self.codec.decode(self._last_action)
+        return self.codec.decode(self._last_action, self.envs is not None)
+
+    def save(self, file: str | Path) -> None:
+        """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``."""
+        from safetensors.torch import save_file
+
+        module = self.system.__name__
+        name = next((name for name, known in SYSTEMS.items() if known == module), module)
+        if name == module and "." not in module:  # a file of the user's own
+            name = str(Path(self.system.__file__).resolve())
+        values = {f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)} | {
+            "env": absolute(self.cfg.env)
+        }
+        facts = {"format": FORMAT, "system": name, "config": values, "version": self.version, "seed": self.seed}
+        file = Path(file)
+        temporary = file.with_name(f".{file.name}.tmp")
+        tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.params.items()}
+        try:
+            save_file(tensors, temporary, {"shoal": json.dumps(facts)})
+            os.replace(temporary, file)
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"the policy cannot be saved in '{file}': {error}") from None
 
     def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> Returns:
         """Raw returns of ``episodes`` whole episodes, played in up to ``envs`` environments together; ``.info`` of the
@@ -63,15 +107,17 @@ class Policy:
         agent.load(self.params, self.version)
         return agent  # type: ignore[no-any-return]
 
-    def _encode(self, obs: Any, reward: float) -> Arrays:
-        out = self.codec.encode(obs)
+    def _encode(self, obs: Any, reward: float | np.ndarray) -> Arrays:
+        out = self.codec.encode(obs, self.envs)
         if self._remembers:
-            like = self.spec.observations["obs/last_action"]
-            last = self._last_action
-            out["obs/last_action"] = np.zeros((1, *like.shape), like.dtype)
+            like, num = self.spec.observations["obs/last_action"], len(self._first)
+            last, begins = self._last_action, self._first
+            out["obs/last_action"] = np.zeros((num, *like.shape), like.dtype)
+            out["obs/last_reward"] = np.zeros((num, 1), np.float32)
             if last is not None:
-                out["obs/last_action"][:] = last.reshape(like.shape)
-            out["obs/last_reward"] = np.array([[0.0 if last is None else reward]], np.float32)
+                out["obs/last_action"][:] = last.reshape(num, *like.shape)
+                out["obs/last_reward"][:, 0] = reward
+                out["obs/last_action"][begins], out["obs/last_reward"][begins] = 0, 0.0
         return out
 
 

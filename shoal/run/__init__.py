@@ -1,5 +1,5 @@
 """The front door: train, resume and evaluate; what a run leaves behind."""
 
 from shoal.run.options import RunOptions as RunOptions
-from shoal.run.run import Run as Run
+from shoal.run.run import Run as Run, load as load
 from shoal.run.training import resume as resume, start as start, train as train

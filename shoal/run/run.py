@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,3 +56,26 @@ class Run:
         cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
         version, params = load_params(path, self.channel)
         return Policy(system, cfg, params, version, seed)
+
+
+def load(file: str | Path, seed: int = 0) -> Policy:
+    """The policy in a file that ``Policy.save`` wrote; ``seed``: of the actions that it draws. Its system is imported,
+    and its environment where that is of the user's own. UsageError for any other file."""
+    from safetensors import SafetensorError, safe_open
+
+    from shoal import systems
+
+    file = Path(file)
+    if not file.is_file():
+        raise UsageError(f"no such file: '{file}'")
+    try:
+        with safe_open(file, "pt") as opened:
+            facts = json.loads((opened.metadata() or {}).get("shoal", "{}"))
+            params = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UsageError(f"'{file}' is no safetensors file, or damaged: {error}") from None
+    if not {"format", "system", "config", "version"} <= facts.keys():
+        raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
+    system = systems.load(facts["system"])
+    cfg = build(system.Config, coerce_all(system.Config, facts["config"], str(file)))
+    return Policy(system, cfg, params, int(facts["version"]), seed)

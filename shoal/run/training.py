@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import RoleFailed, UsageError, WiringError
+from shoal.envs import absolute
 from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
@@ -83,7 +84,8 @@ def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace
     path = Path(options.run_dir)
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
-        "config": {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()},
+        "config": {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
+        | {"env": absolute(cfg.env)},
         "origins": resolved.origins,
         "preset": resolved.preset,
         "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,

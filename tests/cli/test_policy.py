@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
+import shoal
 from shoal import systems
 from shoal.api import UsageError
 from shoal.policy import Policy
@@ -87,3 +91,80 @@ def test_a_gymnasium_environment_is_played_to_its_end() -> None:
         obs, _, terminated, truncated, _ = env.step(policy.act(obs))
         done = terminated or truncated
     env.close()
+
+
+@pytest.mark.parametrize("system, settings", [("dqn", {}), ("impala", dict(core="lstm", last_action_reward=True))])
+def test_a_batch_is_acted_on_as_its_environments_one_by_one(system: str, settings: dict[str, object]) -> None:
+    batch = untrained(system, "CartPole-v1", hidden=(8,), **settings)
+    ones = [Policy(batch.system, batch.cfg, batch.params) for _ in range(3)]
+    batch.reset(3)
+    rng = np.random.default_rng(0)
+    for t in range(6):
+        obs, reward = rng.normal(size=(3, 4)).astype(np.float32), rng.normal(size=3)
+        first = np.array([False, t == 2, t == 4])
+        for one, begins in zip(ones, first, strict=True):
+            if begins:
+                one.reset()
+        expected = [one.act(o, reward=r) for one, o, r in zip(ones, obs, reward, strict=True)]
+        actions = batch.act(obs, reward=reward, first=first)
+        assert actions.shape == (3,) and actions.tolist() == expected
+        for name, state in batch._state.items():
+            each = np.concatenate([one._state[name].numpy() for one in ones])
+            np.testing.assert_allclose(state.numpy(), each, atol=1e-6)
+    with pytest.raises(UsageError, match=r"'obs' should have shape \(3, 4\), found \(4,\)"):
+        batch.act(np.zeros(4))
+    with pytest.raises(UsageError, match=r"'first' should have shape \(3,\)"):
+        batch.act(np.zeros((3, 4)), first=np.zeros(2, bool))
+    with pytest.raises(UsageError, match="at least 1 environment"):
+        batch.reset(0)
+
+
+def test_a_batch_of_parts_and_of_offset_actions() -> None:
+    policy = untrained("dqn", f"{ODD}:offset", hidden=(8,))
+    envs = [offset() for _ in range(2)]
+    seen = [env.reset(seed=i)[0] for i, env in enumerate(envs)]
+    expected = []
+    for obs in seen:
+        policy.reset()
+        expected.append(policy.act(obs))
+    policy.reset(2)
+    assert policy.act({k: np.stack([obs[k] for obs in seen]) for k in seen[0]}).tolist() == expected
+
+
+def test_a_policy_is_saved_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ODD.parent)
+    policy = untrained("impala", f"{ODD.name}:offset", hidden=(8,), core="gru", core_size=4)
+    file = tmp_path / "policy.safetensors"
+    policy.save(file)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.safetensors"]
+    monkeypatch.chdir(tmp_path)  # a relative path of an environment means the same from here
+    again = shoal.load(file)
+    assert again.cfg.env == f"{ODD.resolve()}:offset" and again.version == policy.version
+    assert dataclasses.replace(again.cfg, env=policy.cfg.env) == policy.cfg
+    obs, _ = offset().reset(seed=1)
+    assert again.act(obs) == policy.act(obs)
+    assert all((again.params[k] == v).all() for k, v in policy.params.items())
+
+
+def test_only_a_saved_policy_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        shoal.load(tmp_path / "none")
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(UsageError, match="no safetensors file"):
+        shoal.load(tmp_path / "text")
+    save_file({"x": torch.zeros(1)}, tmp_path / "other")
+    with pytest.raises(UsageError, match="holds no policy"):
+        shoal.load(tmp_path / "other")
+    with pytest.raises(UsageError, match="cannot be saved"):
+        untrained("dqn", "CartPole-v1", hidden=(8,)).save(tmp_path / "nowhere" / "policy")
+
+
+def test_a_run_keeps_the_whole_path_of_an_environments_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ODD.parent)
+    run = shoal.train(
+        "impala", env=f"{ODD.name}:offset", preset="none", runtime="serial", steps=16, actors=1, envs=1, unroll=8,
+        hidden=(8,), run_dir=tmp_path / "r", device="cpu",
+    )  # fmt: skip
+    assert run.config["env"] == f"{ODD.resolve()}:offset"
+    monkeypatch.chdir(tmp_path)
+    assert shoal.Run.open("r").policy().cfg.env == f"{ODD.resolve()}:offset"
