@@ -25,9 +25,10 @@ ALLOWED: dict[str, set[str] | None] = {
     "roles": {"ops"},
     "envs": {"jit", "settings"},
     "replay": {"ops", "jit"},
+    "demonstrations": {"envs"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": set(),
-    "systems": {"program", "roles", "replay", "algos", "nets", "envs", "ops", "settings"},
+    "systems": {"program", "roles", "replay", "demonstrations", "algos", "nets", "envs", "ops", "settings"},
     "metering": set(),
     "records": {"metering", "program"},
     "runtime": {"program", "metering", "records"},

@@ -11,5 +11,6 @@ from __future__ import annotations
 from ._make import Codec, make, spec
 from .options import EnvOptions
 from .registry import absolute, held_out
+from .wrappers import training_reward
 
-__all__ = ["Codec", "EnvOptions", "absolute", "held_out", "make", "spec"]
+__all__ = ["Codec", "EnvOptions", "absolute", "held_out", "make", "spec", "training_reward"]

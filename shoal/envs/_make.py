@@ -50,6 +50,14 @@ class Codec:
         ``[num, ...]`` in each of its parts -> arrays ``[num, ...]``; UsageError unless it is of that shape."""
         return self._observation(batch_of(self.observation_space, obs, num))
 
+    def encode_steps(self, obs: Nested) -> Arrays:
+        """Many observations (of each leaf ``[N, ...]``) -> arrays ``[N, ...]``."""
+        return self._observation(obs)
+
+    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
+        """Actions of a discrete space, as the environment takes them ``[N]`` -> as agents choose them ``[N]``."""
+        return np.asarray(actions, np.int64) - int(getattr(self.action_space, "start", 0))
+
     def decode(self, action: np.ndarray, batch: bool = False) -> np.ndarray | int:
         """An action ``[1, ...]`` of an agent -> one that the environment takes; with ``batch``, actions ``[N, ...]``
         -> as many."""

@@ -118,6 +118,14 @@ class CartPoleNoVelocity(CartPoleVectorEnv):
         return obs[:, ::2], info
 
 
+def training_reward(reward: np.ndarray, clip: RewardClip, scale: float | np.float32) -> np.ndarray:
+    """The reward as it is learned from: its sign, clipped to [-1, 1], or as it is; then scaled."""
+    if clip != "none":
+        reward = np.sign(reward) if clip == "sign" else np.clip(reward, -1, 1)
+    out: np.ndarray = reward * np.float32(scale)
+    return out
+
+
 class TrainingReward:
     """The reward's sign, or the reward clipped to [-1, 1], or as it is; then scaled. ``Episode.ret`` stays raw."""
 
@@ -130,10 +138,7 @@ class TrainingReward:
 
     def step(self, action: np.ndarray) -> EnvStep:
         step = self.inner.step(action)
-        reward = step.reward
-        if self._clip != "none":
-            reward = np.sign(reward) if self._clip == "sign" else np.clip(reward, -1, 1)
-        return step._replace(reward=reward * self._scale)
+        return step._replace(reward=training_reward(step.reward, self._clip, self._scale))
 
     def close(self) -> None:
         self.inner.close()

@@ -32,28 +32,29 @@ TRAINING = (
     ),
 )
 LEARNING = (
-    Entry("policy_lag_p50", "gradient steps", "learner; actor (dqn, apex-dqn, r2d2)", "median of how much older than "
-          "the learner's newest parameters those were that acted: per message when it is learned from; with a "
+    Entry("policy_lag_p50", "gradient steps", "learner; actor (dqn, apex-dqn, r2d2, r2d3)", "median of how much older "
+          "than the learner's newest parameters those were that acted: per message when it is learned from; with a "
           "replay, per unroll when its last step is taken"),
     Entry("policy_lag_p95", "gradient steps", "as above", "its 95th percentile"),
     Entry("policy_lag_max", "gradient steps", "as above", "its maximum"),
-    Entry("loss", "", "learner (dqn, apex-dqn, r2d2, impala)", "what is minimised, over the batch"),
+    Entry("loss", "", "learner (dqn, apex-dqn, r2d2, r2d3, impala)", "what is minimised, over the batch"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
-    Entry("q_mean", "return", "learner (dqn, apex-dqn, r2d2)", "mean Q-value of the batch's actions, every tenth "
+    Entry("q_mean", "return", "learner (dqn, apex-dqn, r2d2, r2d3)", "mean Q-value of the batch's actions, every tenth "
           "update; of r2d2 with the rescaling undone"),
-    Entry("td_error", "return", "learner (dqn, apex-dqn, r2d2)", "mean absolute TD error, unclipped, every tenth "
+    Entry("td_error", "return", "learner (dqn, apex-dqn, r2d2, r2d3)", "mean absolute TD error, unclipped, every tenth "
           "update; of r2d2 between rescaled values"),
     Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
           "far values after the stored recurrent state are from those after the learner's, over the sequence's largest "
           "value; 0 without lag; every tenth update"),
     Entry("delta_q_last", "share", "learner (r2d2)", "ΔQ at the last step, of sequences of full length"),
-    Entry("replay_size", "items", "learner (dqn, apex-dqn, r2d2)", "that can be sampled: transitions; of r2d2 "
+    Entry("demonstrations", "share", "learner (r2d3)", "of a batch's elements that were demonstrations"),
+    Entry("replay_size", "items", "learner (dqn, apex-dqn, r2d2, r2d3)", "that can be sampled: transitions; of r2d2 "
           "sequences"),
-    Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn, r2d2)", "drawn per item inserted beyond the first "
-          "`min_replay`, since the start"),
+    Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn, r2d2, r2d3)", "drawn per item inserted beyond the "
+          "first `min_replay`, since the start"),
     Entry("policy_loss", "", "learner (impala, PPO, a3c)", "the policy's part; its size says little, as "
           "advantages change"),
     Entry("value_loss", "return²", "learner (impala, PPO, a3c)", "half the squared error of the values"),

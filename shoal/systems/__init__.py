@@ -19,6 +19,7 @@ SYSTEMS: dict[str, str] = {
     "dqn": "shoal.systems.dqn",
     "apex-dqn": "shoal.systems.apex_dqn",
     "r2d2": "shoal.systems.r2d2",
+    "r2d3": "shoal.systems.r2d3",
     "impala": "shoal.systems.impala",
     "recurrent-ppo": "shoal.systems.recurrent_ppo",
     "es": "shoal.systems.es",

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shoal
@@ -68,6 +69,10 @@ def general(name: str) -> list[str]:
     return [name]
 
 
+def demonstrations() -> list[Any]:
+    return [(np.zeros((21, 4), np.float32), np.zeros(20, np.int64), np.ones(20), True, False)]
+
+
 @pytest.mark.timeout(600)
 def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
     small = dict(env="CartPole-v1", preset="none", actors=1, device="cpu", hidden=(8,), unroll=8, envs=4)
@@ -76,16 +81,21 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
         "dqn": dict(replay, prioritised=True),
         "apex-dqn": replay,
         "r2d2": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
+        "r2d3": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
         "es": dict(pairs=8, evaluate_every=1),
     }
     told: set[str] = {"return", "length"}  # of episodes.csv
     for runtime in ("serial", "local"):
         for system in SYSTEMS:
             path = tmp_path / f"{system}-{runtime}"
+            if system == "r2d3" and runtime == "serial":  # another process could not import this file
+                shown = {"demonstrations": f"{__name__}:demonstrations", "demo_ratio": 0.5}
+            else:
+                shown = {}
             how = Evaluation(every=500, episodes=1) if system == "impala" else None
             shoal.train(
                 system, runtime=runtime, run_dir=path, steps=1_500, evaluation=how, checkpoint_every=0.1,
-                **{**small, **fields.get(system, {})},
+                **{**small, **fields.get(system, {}), **shown},
             )  # fmt: skip
             columns = {name for row in read_curve(path) for name in row}
             for name in columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from shoal.algos.data_parallel import Team
@@ -27,6 +28,16 @@ class Snapshots:
         self.seen.append(snapshot)
 
 
+def demonstrations() -> list[Any]:
+    """Three episodes of CartPole that nobody would play: every number says which step it is."""
+    out = []
+    for e, steps in enumerate((30, 9, 21)):
+        obs = np.full((steps + 1, 4), 1000.0 * (e + 1), np.float32)
+        obs[:, 0] += np.arange(steps + 1)
+        out.append((obs, np.arange(steps) % 2, np.arange(steps) % 3, e != 1, e == 1))
+    return out
+
+
 def config(system: str, **fields: Any) -> Any:
     small = {"dqn": dict(batch=16, min_replay=64, replay=2_000, hidden=(16,), unroll=8, envs=4)}
     small["apex-dqn"] = small["dqn"]
@@ -34,6 +45,7 @@ def config(system: str, **fields: Any) -> Any:
         batch=8, min_replay=20, replay=400, hidden=(16,), core_size=12, dueling=False, unroll=8, envs=4, sequence=8,
         overlap=4, burn_in=4, n_step=3,
     )  # fmt: skip
+    small["r2d3"] = dict(small["r2d2"], demonstrations=f"{__name__}:demonstrations", demo_ratio=0.25)
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
     small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
     small["dd-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2, actors=2, min_fraction=0.5)

@@ -41,14 +41,14 @@ ACTIONS: dict[str, gs.Space[Any]] = {
     "Box of integers": gs.Box(0, 5, (2,), np.int64),
     "Dict": gs.Dict({"move": gs.Discrete(2)}),
 }
-HEAD = ("dqn", "apex-dqn", "r2d2", "impala", "recurrent-ppo", "es", "dd-ppo", "a3c")
+HEAD = ("dqn", "apex-dqn", "r2d2", "r2d3", "impala", "recurrent-ppo", "es", "dd-ppo", "a3c")
 EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
 OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
 ACTION_TABLE = {
     "Discrete": EVERY,
-    "MultiDiscrete": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
-    "MultiBinary": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
-    "Box of floats": (REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
+    "MultiDiscrete": (REFUSED, REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
+    "MultiBinary": (REFUSED, REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
+    "Box of floats": (REFUSED, REFUSED, REFUSED, REFUSED, TRAINS, TRAINS, TRAINS, TRAINS, TRAINS),
     "Box of integers": NONE,
     "Dict": NONE,
 }
@@ -73,7 +73,8 @@ class Small(gym.Env[Any, Any]):
 
 
 def cfg_of(system: str, obs: str, action: str) -> Any:
-    return config(system, env=f"{__name__}:Small", env_kwargs={"obs": obs, "action": action})
+    fields = {"demonstrations": ""} if system == "r2d3" else {}  # its demonstrations are of one environment
+    return config(system, **fields, env=f"{__name__}:Small", env_kwargs={"obs": obs, "action": action})
 
 
 def expected(system: str, obs: str, action: str) -> str:

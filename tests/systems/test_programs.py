@@ -30,7 +30,7 @@ from shoal.systems import SYSTEMS, load
 
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
 ENVS |= {"pointgoal": "pointgoal:depth"}
-DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2"}
+DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 
 
@@ -141,6 +141,11 @@ PAPER: dict[str, dict[str, Any]] = {
         replay=100_000, core="lstm", core_size=512, last_action_reward=True, dueling=True, double=True, hidden=(),
         epsilon_base=0.4, epsilon_alpha=7.0, samples_per_insert=0.0, reward_clip="none", frame_stack=4,
     ),
+    "r2d3": dict(  # Paine et al. 2019, appendix: R2D2's, but for these
+        sequence=80, overlap=40, burn_in=40, start_state="zero", n_step=5, gamma=0.997, batch=64, learning_rate=2e-4,
+        optimiser_eps=1e-3, target_period=400, priority_mix=0.9, priority_exponent=0.9, importance_exponent=0.6,
+        demo_ratio=1 / 256,
+    ),
     "impala": dict(  # Espeholt et al. 2018, section 5 and appendix G, Atari
         ATARI, unroll=20, batch=32, learning_rate=6e-4, anneal=True, optimiser="rmsprop", optimiser_eps=0.01,
         entropy_cost=0.01, value_cost=0.5, gamma=0.99, rho_bar=1.0, c_bar=1.0, trace_lambda=1.0, max_grad_norm=40.0,
@@ -185,6 +190,7 @@ def test_paper_presets_hold_the_papers_values(system: str, preset: str, values: 
         ("dqn", dict(lr=2.5e-4, decay=0.95, eps=0.01, centred=True, momentum=0.0)),
         ("apex-dqn", dict(lr=6.25e-5, decay=0.95, eps=1.5e-7, centred=True, momentum=0.0)),
         ("r2d2", dict(lr=1e-4, eps=1e-3, betas=(0.9, 0.999))),
+        ("r2d3", dict(lr=2e-4, eps=1e-3, betas=(0.9, 0.999))),
         ("impala", dict(lr=6e-4, decay=0.99, eps=0.01, centred=False, momentum=0.0)),
         ("recurrent-ppo", dict(eps=1e-5, betas=(0.9, 0.999))),
     ],

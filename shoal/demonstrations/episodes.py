@@ -1,0 +1,78 @@
+"""Episodes and where they are read from: Minari data sets, or a function of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from shoal.api import UsageError
+
+
+class Episode(NamedTuple):
+    """``T`` steps as the environment gave them: observations of its space, ``T + 1`` of each leaf; raw rewards."""
+
+    observations: Any  # an array, or dicts and tuples of arrays
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """A set of episodes. ``lengths``: steps of each, known without reading them. Spaces: None where nobody says."""
+
+    name: str
+    lengths: Sequence[int]
+    episodes: Callable[[], Iterator[Episode]]
+    observation_space: gs.Space[Any] | None = None
+    action_space: gs.Space[Any] | None = None
+
+
+def read(source: str) -> Demonstrations:
+    """The set called ``source``: a directory or an ID of a Minari data set (of version 0.5, on this machine), or
+    ``module:function`` that returns a list of ``Episode``. Raises UsageError where there is none."""
+    if not Path(source).exists() and ":" in source:
+        return _called(source)
+    try:
+        import minari
+        from minari.dataset.minari_dataset import MinariDataset
+        from minari.storage.datasets_root_dir import get_dataset_path
+    except ImportError as error:
+        raise UsageError(
+            f"to read the demonstrations '{source}', install Minari: pip install 'shoal[minari]'"
+        ) from error
+    folder = Path(source) if Path(source).is_dir() else Path(get_dataset_path(source))
+    data = folder / "data" if (folder / "data").is_dir() else folder
+    if not (data / "metadata.json").is_file():
+        known = sorted(minari.list_local_datasets())
+        raise UsageError(
+            f"no demonstrations '{source}': expected a Minari data set's directory, or the ID of one on this machine "
+            f"({', '.join(known) or 'there is none'})"
+        )
+    stored = MinariDataset(data)
+    facts = stored.storage.get_episode_metadata(stored.episode_indices)
+
+    def episodes() -> Iterator[Episode]:
+        for e in stored.iterate_episodes():
+            ends = bool(e.terminations[-1])
+            yield Episode(e.observations, np.asarray(e.actions), np.asarray(e.rewards), ends, not ends)
+
+    lengths = [int(found["total_steps"]) for found in facts]
+    return Demonstrations(source, lengths, episodes, stored.observation_space, stored.action_space)
+
+
+def _called(source: str) -> Demonstrations:
+    module, _, function = source.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the demonstrations '{source}' cannot be imported: {error}") from error
+    episodes = [Episode(*episode) for episode in found]
+    return Demonstrations(source, [len(e.rewards) for e in episodes], lambda: iter(episodes))

@@ -1,0 +1,75 @@
+"""Episodes as the streams that actors send, so that a replay table takes them: the same observations, the same training
+reward, the same last action and reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gs
+
+from shoal.api import Arrays, EnvSpec, Field, Spec, UsageError
+from shoal.demonstrations.episodes import Demonstrations, Episode
+from shoal.envs import Codec, EnvOptions, training_reward
+
+CHUNK = 256  # steps of an unroll
+
+
+def stream_fields(sent: Spec) -> dict[str, Field]:
+    """What of an actor's stream a demonstration has: steps, without values, recurrent states and final observations."""
+    left_out = ("q_taken", "q_max")
+    return {
+        name: Field((CHUNK, 1, *f.shape[2:]), f.dtype)
+        for name, f in sent.items()
+        if name not in left_out and not name.startswith(("state/", "final/"))
+    }
+
+
+def check(demonstrations: Demonstrations, codec: Codec, env: EnvSpec) -> None:
+    """Raise UsageError unless these demonstrations are of such an environment."""
+    where = f"the demonstrations '{demonstrations.name}'"
+    if env.stack > 1:
+        raise UsageError(f"{where} cannot be used with {env.id}: demonstrations of stacked frames are not supported")
+    if not demonstrations.lengths or min(demonstrations.lengths) < 1:
+        raise UsageError(f"{where} hold no episode, or one without a step")
+    for what, found, expected in (
+        ("observations", demonstrations.observation_space, codec.observation_space),
+        ("actions", demonstrations.action_space, codec.action_space),
+    ):
+        if found is not None and not alike(found, expected):
+            raise UsageError(f"{where} have the {what} {found}, but those of {env.id} are {expected}")
+
+
+def alike(a: gs.Space[Any], b: gs.Space[Any]) -> bool:
+    """Whether two spaces hold the same arrays: bounds of a Box do not matter."""
+    if isinstance(a, gs.Dict) and isinstance(b, gs.Dict):
+        return a.spaces.keys() == b.spaces.keys() and all(alike(a[k], b[k]) for k in a.spaces)
+    if isinstance(a, gs.Tuple) and isinstance(b, gs.Tuple):
+        return len(a.spaces) == len(b.spaces) and all(map(alike, a.spaces, b.spaces))
+    if isinstance(a, gs.Box) and isinstance(b, gs.Box):
+        return a.shape == b.shape and a.dtype == b.dtype
+    return bool(a == b)
+
+
+def unrolls(episode: Episode, codec: Codec, options: EnvOptions, fields: Mapping[str, Field]) -> Iterator[Arrays]:
+    """An episode as unrolls ``[T, 1, ...]`` of ``fields`` that continue one another."""
+    steps = len(episode.rewards)
+    whole: Arrays = {name: np.zeros((steps + 1, 1, *f.shape[2:]), f.dtype) for name, f in fields.items()}
+    for name, leaf in codec.encode_steps(episode.observations).items():
+        if leaf.shape[0] != steps + 1:
+            raise UsageError(f"an episode of {steps} steps needs {steps + 1} observations, found {leaf.shape[0]}")
+        whole[name][:, 0] = leaf
+    whole["action"][:-1, 0] = codec.encode_actions(episode.actions)
+    whole["reward"][:-1, 0] = training_reward(
+        np.asarray(episode.rewards, np.float32), options.reward_clip, options.reward_scale
+    )
+    if "obs/last_action" in whole:
+        whole["obs/last_action"][1:] = whole["action"][:-1].reshape(whole["obs/last_action"][1:].shape)
+        whole["obs/last_reward"][1:, 0, 0] = whole["reward"][:-1, 0]
+    whole["first"][0] = True
+    whole["valid"][:-1] = True
+    whole["terminated"][steps - 1] = episode.terminated
+    whole["truncated"][steps - 1] = not episode.terminated  # also where a recording was cut off
+    for begin in range(0, steps + 1, CHUNK):
+        yield {name: array[begin : begin + CHUNK] for name, array in whole.items()}

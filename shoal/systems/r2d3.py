@@ -1,0 +1,88 @@
+"""R2D3: R2D2 that also replays demonstrations: each element of a batch is one with a small, fixed probability.
+
+Paine et al. 2019, "Making Efficient Use of Demonstrations to Solve Hard Exploration Problems".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from shoal.algos.demonstrated import Demonstrated
+from shoal.algos.recurrent_q import RecurrentQNetwork
+from shoal.api import Context, Learner, Replay, UsageError
+from shoal.demonstrations.episodes import Demonstrations, read
+from shoal.demonstrations.streams import check, stream_fields, unrolls
+from shoal.envs import Codec
+from shoal.program import Program
+from shoal.replay import SequenceSpec
+from shoal.settings.ranges import Count, Fraction
+from shoal.systems import r2d2
+from shoal.systems.wiring import actors_and_learner, replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(r2d2.Config):
+    """R2D3."""
+
+    demonstrations: str = ""
+    """Demonstrations: a Minari data set's ID or directory, or `module:function` that returns episodes; empty: none,
+    which is R2D2."""
+    demo_ratio: Fraction = 1 / 256
+    """Probability that an element of a batch is a demonstration (ρ in the paper); 0: none, which is R2D2."""
+    start_state: Literal["stored", "zero"] = "zero"
+    """Recurrent state at a sequence's start; demonstrations have none, so it is zero (with a burn-in)."""
+    staleness: bool = False
+    """Measure by ΔQ how stale stored states are; not with demonstrations, which have none."""
+    target_period: Count = 400
+
+
+PAPER: dict[str, Any] = {**r2d2.PAPER, "learning_rate": 2e-4, "target_period": 400}  # appendix, table of parameters
+CLASSIC: dict[str, Any] = {**r2d2.CLASSIC, "demo_ratio": 1 / 16}
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+network, agent = r2d2.network, r2d2.agent
+
+
+def demonstrations(cfg: Config) -> Demonstrations | None:
+    """The demonstrations, checked against the environment; None where none are to be shown."""
+    if not cfg.demo_ratio or not cfg.demonstrations:
+        return None
+    if cfg.start_state != "zero" or cfg.staleness:
+        raise UsageError("r2d3 needs start_state zero and no staleness: demonstrations have no recurrent states")
+    found = read(cfg.demonstrations)
+    check(found, Codec(cfg.env, cfg), cfg.env_spec())
+    return found
+
+
+def demonstration_table(cfg: Config, found: Demonstrations) -> SequenceSpec:
+    """The replay that holds all of them: at first alike, then prioritised by what is learned of them."""
+    table, steps = cfg.sequences(), sum(length + 1 for length in found.lengths)
+    sequences = sum(1 + max(0, length - table.length + table.stride - 1) // table.stride for length in found.lengths)
+    return replace(table, capacity=max(sequences, -(-steps // table.stride)), initial="max", probes=False)
+
+
+def fill(cfg: Config, found: Demonstrations, seed: int) -> Replay:
+    """The replay of demonstrations, with them in it."""
+    fields, codec = stream_fields(r2d2.sent(cfg)), Codec(cfg.env, cfg)
+    table = demonstration_table(cfg, found).build(fields, 1, seed)
+    for episode in found.episodes():
+        for unroll in unrolls(episode, codec, cfg, fields):
+            table.add(unroll)
+    return table
+
+
+def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> Learner:
+    """R2D2's learner, shown demonstrations."""
+    learner, found = r2d2.learn(cfg, nets, ctx), demonstrations(cfg)
+    return learner if found is None else Demonstrated(learner, fill(cfg, found, ctx.seed), cfg.demo_ratio, ctx.seed)
+
+
+def program(cfg: Config) -> Program:
+    """Actors, a replay of sequences, a learner with a second replay of demonstrations."""
+    cfg.gradient_processes()
+    found = demonstrations(cfg)
+    held = 0 if found is None else demonstration_table(cfg, found).nbytes(stream_fields(r2d2.sent(cfg)))
+    sequences = replay("sequences", r2d2.sent(cfg), cfg.sequences(), cfg.ratio())
+    return actors_and_learner(
+        "r2d3", cfg, sequences, network, agent, lambda nets, ctx: learn(cfg, nets, ctx), count=cfg.batch, memory=held
+    )
