@@ -6,22 +6,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.algos.hyperparameters import Choice, Interval
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Channel, Program
     from shoal.replay import Ratio
-    from shoal.run import Run, resume, train
+    from shoal.run import Run, pbt, resume, train
     from shoal.runtime.launch import Stop
 
 __version__ = "0.1.0"
 __all__ = [
-    "Channel", "Field", "Policy", "Program", "Ratio", "Run", "ShoalError", "Stop", "UsageError", "WiringError",
-    "load", "resume", "train",
+    "Channel", "Choice", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError", "Stop", "UsageError",
+    "WiringError", "load", "pbt", "resume", "train",
 ]  # fmt: skip
 _HOME = {
     "Channel": "shoal.program", "Policy": "shoal.policy", "Program": "shoal.program", "Ratio": "shoal.replay",
     "Run": "shoal.run", "Stop": "shoal.runtime.launch",
-    "load": "shoal.run", "resume": "shoal.run", "train": "shoal.run",
+    "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run", "train": "shoal.run",
+    "Choice": "shoal.algos.hyperparameters", "Interval": "shoal.algos.hyperparameters",
 }  # fmt: skip
 
 

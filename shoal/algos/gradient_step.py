@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,14 @@ def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
     """Scale gradients of global norm ``norm`` down to ``max_norm``, as torch's ``clip_grad_norm_`` does."""
     if (divisor := excess(norm, max_norm)) != 1.0:
         torch._foreach_mul_(grads, 1.0 / divisor)
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take the averages of a saved optimiser, but not its settings: those are the configuration's."""
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimiser.param_groups]
+    optimiser.load_state_dict(state)
+    for group, settings in zip(optimiser.param_groups, own, strict=True):
+        group.update(settings)
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -25,7 +25,7 @@ from shoal.algos.actor_critic import (
 )
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.data_parallel import DataParallel, Team
-from shoal.algos.gradient_step import GradientStep, make_optimiser, set_learning_rate
+from shoal.algos.gradient_step import GradientStep, load_optimiser, make_optimiser, set_learning_rate
 from shoal.algos.sgd import to_device
 from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update
@@ -139,7 +139,7 @@ class PPOLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nets.load_state_dict(state["nets"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser(self.optimiser, state["optimiser"])
         self.workers.restart()
         self.step, self.env_steps, self.gradient_step.skipped = state["step"], state["env_steps"], state["skipped"]
         self.rng.set_state(state["rng"])

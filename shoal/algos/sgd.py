@@ -10,7 +10,7 @@ import torch
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.data_parallel import DataParallel, Team
-from shoal.algos.gradient_step import GradientStep, set_learning_rate
+from shoal.algos.gradient_step import GradientStep, load_optimiser, set_learning_rate
 from shoal.algos.trajectories import TrajectoryReplay, split
 from shoal.api import Batch, Stateful, Tensors, Update
 
@@ -91,7 +91,7 @@ class SGDLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.algorithm.nets.load_state_dict(state["nets"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser(self.optimiser, state["optimiser"])
         self.step, self.gradient_step.skipped = state["step"], state["skipped"]
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])

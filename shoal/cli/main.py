@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ shoal: distributed deep reinforcement learning in PyTorch
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled
       --quiet                   show nothing
+  shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH
+                                population-based training: --population N (default 8), --interval STEPS (between two
+                                turns; default a twentieth of --steps), --exploit truncation|tournament|ttest,
+                                --explore perturb|resample, --share, --gap, --warm-up, --slots N (members at a time),
+                                --runtime serial|local (of members; default serial); other flags are the system's
   shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
                                 (new limits, counted from the run's beginning), --quiet
   shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
@@ -42,7 +48,7 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
                                 --seed N, --envs N, --best (instead of the last parameters), --video FILE.mp4
   shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
-                                (default curves.png), --x steps|seconds|both
+                                (default curves.png), --x steps|seconds|both; of a population: its lineage
   shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
   shoal --version
@@ -142,6 +148,10 @@ def _help(command: str, args: list[str]) -> int:
 
 # -------------------------------------------------------------------------------------- commands
 def train(args: list[str]) -> int:
+    if args[:1] == ["pbt"]:
+        from shoal.cli.population import train as train_population
+
+        return train_population(args[1:])
     from shoal.run import RunOptions, start
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import RUNTIMES
@@ -159,6 +169,7 @@ def resume(args: list[str]) -> int:
     from shoal.api import UsageError
     from shoal.run import resume as go_on
     from shoal.run.options import LIMITS
+    from shoal.run.population import is_population
     from shoal.settings.flags import options, split
 
     if not args or args[0].startswith("--"):
@@ -167,6 +178,10 @@ def resume(args: list[str]) -> int:
     opts = options(split(args[1:]), kinds, "resume")
     quiet = bool(opts.get("quiet"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
+    if is_population(Path(args[0])):
+        from shoal.cli.population import resume as go_on_with
+
+        return go_on_with(Path(args[0]), wanted, quiet)
     return _report(go_on(args[0], **wanted, quiet=quiet), quiet)
 
 

@@ -67,15 +67,28 @@ def plot(args: list[str]) -> int:
     """shoal plot RUN..."""
     from shoal.analysis.curves import groups
     from shoal.analysis.plot import AXES, draw
+    from shoal.run.population import is_population
 
     paths, rest = _runs(args, "plot")
     opts = options(rest, FLAGS["plot"], "plot")
     x = opts.get("x", "both")
     choice("--x", x, (*AXES, "both"))
     out = Path(opts.get("out", "curves.png"))
+    if any(is_population(Path(path)) for path in paths):
+        return _plot_population(paths, Path(opts.get("out", "population.png")))
     found = groups(paths)
     draw(found, out, tuple(AXES) if x == "both" else (x,))
     print(f"{out}: " + "; ".join(f"{g.label} ({len(g.curves)})" for g in found))
+    return 0
+
+
+def _plot_population(paths: list[str], out: Path) -> int:
+    from shoal.analysis.lineage import draw
+
+    if len(paths) > 1:
+        raise UsageError(f"shoal plot draws one population at a time, found {len(paths)} directories")
+    draw(Path(paths[0]), out)
+    print(f"{out}: scores, hyperparameters and copies of {paths[0]}")
     return 0
 
 

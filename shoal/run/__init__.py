@@ -2,4 +2,5 @@
 
 from shoal.run.options import RunOptions as RunOptions
 from shoal.run.run import Run as Run, load as load
+from shoal.run.search import pbt as pbt
 from shoal.run.training import resume as resume, start as start, train as train

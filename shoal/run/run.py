@@ -12,6 +12,7 @@ from shoal.policy import Policy
 from shoal.records.evaluation_files import BEST
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json
+from shoal.run.population import best_member, is_population
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 
@@ -29,10 +30,12 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """The run in a directory that ``train`` made."""
+        """The run in a directory that ``train`` made; of a population, that of its best member."""
         path = Path(path)
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
+        if is_population(path):
+            path = best_member(path)
         facts = read_json(path / "config.json", "run", ("system", "config"))
         report = None
         if (path / "report.json").is_file():

@@ -52,6 +52,7 @@ class Launch:
     display: gets one every ``interval`` seconds and at the end, whatever the runtime.
     saving: where and when checkpoints are written; None: there are none.
     resume: the checkpoint that the run goes on from; None: it begins.
+    exact: a deterministic runtime saves environments too, and goes on from them bit for bit, by playing them again.
     spans: how many phases, each with its times, a replica records for a profile; 0: none.
     """
 
@@ -63,6 +64,7 @@ class Launch:
     interval: float = 0.5
     saving: Saving | None = None
     resume: Checkpoint | None = None
+    exact: bool = True
     spans: int = 0
 
 

@@ -38,8 +38,8 @@ class SerialQueue:
 class SerialWriter:
     """Write end of a queue or replay channel for one writer."""
 
-    def __init__(self, target: SerialQueue | SerialReplay, index: int, metrics: Recorder):
-        self.target, self.index, self.metrics = target, index, metrics
+    def __init__(self, target: SerialQueue | SerialReplay, index: int, metrics: Recorder, generation: int = 0):
+        self.target, self.index, self.metrics, self.generation = target, index, metrics, generation
 
     def ready(self) -> bool:
         if isinstance(self.target, SerialReplay):
@@ -65,7 +65,7 @@ class SerialWriter:
         """Send an item that was written."""
         if isinstance(self.target, SerialReplay):
             with self.metrics.phase("insert"):
-                self.target.table.add(arrays, self.index, 0)
+                self.target.table.add(arrays, self.index, self.generation)
         else:
             self.target.queues[self.index].append((version, arrays))
 

@@ -9,7 +9,7 @@ from shoal.api import GROUPS, Context, Role
 from shoal.metering.recorder import Recorder, recorder as recorder_of
 from shoal.program import Program, RoleSpec
 from shoal.runtime.launch import Launch
-from shoal.runtime.seeds import life_seed, table_seed
+from shoal.runtime.seeds import LAUNCH, life_seed, table_seed
 from shoal.serial import generators, groups
 from shoal.serial.channels import (
     QueueReader,
@@ -55,6 +55,9 @@ class Instance:
 
     def __init__(self, program: Program, launch: Launch) -> None:
         self.program, self._launch = program, launch
+        # a launch that does not go on exactly starts new episodes: they are another life's, as after a restart
+        self._generation = launch.saving.launch if launch.saving is not None and not launch.exact else 0
+        self._first_life = LAUNCH * self._generation
         self.channels = {c.name: self._channel(program, c.name, launch.seed) for c in program.channels.values()}
         generators.seed(launch.seed)
         self.recorders = {role.name: recorder_of(launch.spans) for role in program.roles}
@@ -85,12 +88,12 @@ class Instance:
             role.name,
             index,
             role.replicas,
-            0,
-            life_seed(launch.seed, len(self.replicas)),
+            self._generation,
+            life_seed(launch.seed, self._first_life + len(self.replicas)),
             recorder,
             total_steps=launch.stop.steps,
             run_dir=launch.run_dir,
-            exact=launch.saving is not None or launch.resume is not None,
+            exact=launch.exact and (launch.saving is not None or launch.resume is not None),
             steps=self.steps,
         )
         ends = {k: self._end(role, k, recorder) for k, port in role.ports.items() if index < port.of(role.replicas)}
@@ -111,7 +114,7 @@ class Instance:
         if port.direction == "write":
             number = self._writers[port.channel.name]
             self._writers[port.channel.name] += 1
-            return SerialWriter(channel, number, recorder)
+            return SerialWriter(channel, number, recorder, self._generation)
         if isinstance(channel, SerialReplay):
             return ReplayReader(channel, port, recorder)
         return QueueReader(channel, port)

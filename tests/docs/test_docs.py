@@ -12,6 +12,7 @@ import pytest
 
 from shoal.cli import main as cli, runs as cli_runs
 from shoal.program import draw
+from shoal.run.population import check_space
 from shoal.settings.flags import options, split
 from shoal.systems import SYSTEMS, load
 
@@ -48,7 +49,7 @@ def commands() -> list[Any]:
 @pytest.mark.parametrize("words", commands())
 def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsed by the command's own resolver; the programs are wired and validated, and nothing is run."""
-    wired = []
+    wired: list[Any] = []
 
     def validate_only(name: str, system: Any, resolved: Any, *_: Any, **__: Any) -> Any:
         program = system.program(resolved.cfg)
@@ -56,7 +57,13 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         wired.append(program)
         raise KeyboardInterrupt
 
+    def population_only(path: Path, setup: Any, tell: Any = None) -> Any:
+        check_space(setup)
+        wired.append(setup)
+        raise KeyboardInterrupt
+
     monkeypatch.setattr("shoal.run.start", validate_only)
+    monkeypatch.setattr("shoal.run.population.PopulationRun.begin", population_only)
     words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))  # where the modules of one's own are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,13 +24,26 @@ COMMANDS = {  # example -> how it is run, and the training return it must reach 
 }
 
 
+SEARCHES = {"own_objective.py": (["2"], r"score 1\.1\d\d|score 1\.200")}  # without a run: arguments, what is printed
+
+
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == COMMANDS.keys()
+    assert {path.name for path in EXAMPLES.glob("*.py")} == COMMANDS.keys() | SEARCHES.keys()
 
 
-@pytest.mark.parametrize("example", COMMANDS)
+@pytest.mark.parametrize("example", [*COMMANDS, *SEARCHES])
 def test_is_short(example: str) -> None:
-    assert len((EXAMPLES / example).read_text(encoding="utf-8").splitlines()) < 60
+    lines = len((EXAMPLES / example).read_text(encoding="utf-8").splitlines())
+    assert lines < (30 if example in SEARCHES else 60)
+
+
+@pytest.mark.parametrize("example", SEARCHES)
+def test_searches_and_finds(example: str, tmp_path: Path) -> None:
+    words, printed = SEARCHES[example]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / example), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert re.search(printed, done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("example", COMMANDS)

@@ -1,0 +1,102 @@
+"""The hyperparameters that a population searches: where they may lie, how they are drawn, and how they are changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from shoal.api import UsageError
+
+FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
+RESAMPLE = 0.25  # share of changes that are fresh draws, where a search resamples
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from ``low`` to ``high``: drawn uniformly, or with ``log`` uniformly in their logarithm; ``integer``:
+    rounded. ``one_minus``: it is 1 - x that is drawn and changed, as for discounts."""
+
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+    one_minus: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high or not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise UsageError(f"a hyperparameter lies between two numbers, the lower first: {self.low}:{self.high}")
+        if self.log and self._ends()[0] <= 0:
+            raise UsageError(f"a logarithmic interval lies above 0; found {self.low}:{self.high}")
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """A value of the prior."""
+        low, high = self._ends()
+        x = math.exp(generator.uniform(math.log(low), math.log(high))) if self.log else generator.uniform(low, high)
+        return self._within(x)
+
+    def perturb(self, value: float, generator: np.random.Generator, factors: Sequence[float] = FACTORS) -> float:
+        """``value`` (or 1 - it) times one of ``factors``, within the interval; an integer changes by 1 at least."""
+        factor = float(generator.choice(factors))
+        x = (1.0 - value if self.one_minus else value) * factor
+        if self.integer and round(x) == round(value):
+            x = value + (1 if factor > 1 else -1)
+        return self._within(x)
+
+    def _ends(self) -> tuple[float, float]:
+        return (1.0 - self.high, 1.0 - self.low) if self.one_minus else (self.low, self.high)
+
+    def _within(self, x: float) -> float:
+        value = min(max(1.0 - x if self.one_minus else x, self.low), self.high)
+        return round(value) if self.integer else value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of ``values``, in an order: a change leads to a neighbour, never to what lies between."""
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise UsageError("a choice needs at least one value")
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def perturb(self, value: Any, generator: np.random.Generator, factors: Sequence[float] = FACTORS) -> Any:
+        at = self.values.index(value) + (1 if generator.choice(factors) > 1 else -1)
+        return self.values[min(max(at, 0), len(self.values) - 1)]
+
+
+Space: TypeAlias = Mapping[str, Interval | Choice]
+
+
+def draw(space: Space, generator: np.random.Generator) -> dict[str, Any]:
+    """A value of the prior for each hyperparameter."""
+    return {name: one.draw(generator) for name, one in space.items()}
+
+
+def perturb(
+    space: Space,
+    values: Mapping[str, Any],
+    generator: np.random.Generator,
+    factors: Sequence[float] = FACTORS,
+    probability: float = 1.0,
+    resample: float = 0.0,
+) -> dict[str, Any]:
+    """Each hyperparameter, with ``probability``, changed: drawn afresh with probability ``resample``, else multiplied
+    by one of ``factors``. Values that are not in the space stay.
+
+    Source: Jaderberg et al. (2017), section 3 (explore: perturb, resample); factors 1.2 and 1 / 1.2 with probability
+    0.33: Espeholt et al. (2018), appendix F.
+    """
+    out = dict(values)
+    for name, one in space.items():
+        if generator.random() < probability:
+            fresh = generator.random() < resample
+            out[name] = one.draw(generator) if fresh else one.perturb(values[name], generator, factors)
+    return out

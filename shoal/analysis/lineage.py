@@ -1,0 +1,84 @@
+"""The picture of a population: who copied whom, and the hyperparameters over time."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+from shoal.api import UsageError
+
+Row = dict[str, str]
+
+
+def read(path: Path) -> tuple[list[Row], list[Row]]:
+    """The rows of ``scores.csv`` and ``lineage.csv``, in the order in which they were written."""
+    out = []
+    for name in ("scores.csv", "lineage.csv"):
+        file = path / name
+        rows: list[Row] = []
+        if file.is_file():
+            with open(file, newline="", encoding="utf-8") as opened:
+                rows = list(csv.DictReader(opened))
+        out.append(rows)
+    if not out[0]:
+        raise UsageError(f"no member of the population in '{path}' has made a step yet")
+    return out[0], out[1]
+
+
+def draw(path: Path, out: Path) -> None:
+    """Write a picture (PNG, SVG or PDF) of the population in ``path``: the tree of scores, in which a copy is a branch,
+    then each hyperparameter over time, one colour a member."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    scores, copies = read(path)
+    names = [c for c in scores[0] if c not in ("member", "step", "score", "seconds")]
+    panels = ["score", *names]
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(9, 2.6 * len(panels)), sharex=True, squeeze=False, layout="constrained"
+    )
+    members: dict[int, list[Row]] = defaultdict(list)
+    for row in scores:
+        members[int(row["member"])].append(row)
+    for axis, name in zip(axes[:, 0], panels, strict=True):
+        for index, rows in sorted(members.items()):
+            steps, values = line(rows, [c for c in copies if int(c["child"]) == index], name)
+            axis.plot(steps, values, marker=".", color=f"C{index % 10}", label=str(index), linewidth=1)
+        axis.set_ylabel(name)
+        if name != "score" and all(float(row[name]) > 0 for row in scores if row[name]):
+            axis.set_yscale("log")
+        ends = [(float(c["step"]), float(c[_before(name)])) for c in copies if c[_before(name)]]
+        axis.plot(*zip(*ends, strict=True), "x", color="grey", label="given up") if ends else None
+    axes[0, 0].set_title(f"{path.name}: {len(members)} members, {len(copies)} copies")
+    axes[0, 0].legend(title="member", fontsize="small", ncols=2)
+    axes[-1, 0].set_xlabel("environment steps of a member")
+    figure.savefig(out, dpi=120)
+    plt.close(figure)
+
+
+def line(rows: list[Row], copies: list[Row], name: str) -> tuple[list[float], list[float]]:
+    """Steps and values of one member. Where it copied another its line ends, and the next begins where the other was:
+    a branch of the tree."""
+    steps: list[float] = []
+    values: list[float] = []
+    waiting = list(copies)
+    for row in rows:
+        steps.append(float(row["step"]))
+        values.append(_number(row[name]))
+        if waiting and row["step"] == waiting[0]["step"]:
+            copy = waiting.pop(0)
+            started = copy["parent_score"] if name == "score" else copy[f"after/{name}"]
+            steps += [float("nan"), float(copy["parent_step"])]
+            values += [float("nan"), _number(started)]
+    return steps, values
+
+
+def _before(name: str) -> str:
+    return "score" if name == "score" else f"before/{name}"
+
+
+def _number(cell: str) -> float:
+    return float(cell) if cell else float("nan")

@@ -1,0 +1,103 @@
+"""``shoal train pbt --of SYSTEM``: a population of any system."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from shoal.api import UsageError
+from shoal.settings.flags import choice, split
+from shoal.settings.ranges import Count, Natural, NonNegative
+
+FLAGS: dict[str, Any] = {
+    "of": str, "population": Count, "mutate": str, "interval": Count, "exploit": str, "explore": str,
+    "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
+    "runtime": str, "quiet": bool,
+}  # fmt: skip
+EXPLOIT, EXPLORE = ("truncation", "tournament", "ttest"), ("perturb", "resample")
+
+
+def train(args: list[str]) -> int:
+    """shoal train pbt"""
+    from shoal import systems
+    from shoal.records.run_dir import new_directory
+    from shoal.run.population import PopulationRun, Setup, interval_of
+    from shoal.run.runtimes import RUNTIMES
+    from shoal.settings.config import resolve_flags
+    from shoal.systems.config import cores
+
+    groups = split(args)
+    names = [words for flag, words in groups if flag == "--of"]
+    if not names or len(names[0]) != 1:
+        example = "shoal train pbt --of impala --population 8 --mutate learning_rate,entropy_cost"
+        raise UsageError(f"shoal train pbt needs the system of its members, for example: {example}")
+    name = names[0][0]
+    opts, resolved = resolve_flags(name, systems.load(name), groups, FLAGS)
+    choice("--exploit", opts.get("exploit", EXPLOIT[0]), EXPLOIT)
+    choice("--explore", opts.get("explore", EXPLORE[0]), EXPLORE)
+    choice("--runtime", opts.get("runtime", "serial"), tuple(RUNTIMES))
+    if "mutate" not in opts:
+        raise UsageError("shoal train pbt needs what members differ by, for example: --mutate learning_rate")
+    values = {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
+    runtime = opts.get("runtime", "serial")
+    if runtime == "serial" and resolved.origins["actors"] == "default":
+        values["actors"] = 1  # a member has one process
+    steps = resolved.cfg.steps
+    rules = dict(
+        interval=opts.get("interval", max(1, steps // 20)), exploit=opts.get("exploit", EXPLOIT[0]),
+        explore=opts.get("explore", EXPLORE[0]), share=opts.get("share", 0.2), gap=opts.get("gap", 0.0),
+        warm_up=opts.get("warm-up", 0),
+    )  # fmt: skip
+    size = opts.get("population", 8)
+    slots = opts.get("slots", 0) or min(size, cores() if runtime == "serial" else 1)
+    seed = opts.get("seed", 0)
+    setup = Setup(
+        str(Path(name).resolve()) if name.endswith(".py") else name, values, resolved.origins, resolved.preset,
+        space_of(opts["mutate"], values, name, interval_of), size, rules, steps, slots, seed, runtime,
+    )  # fmt: skip
+    quiet = bool(opts.get("quiet"))
+    given = contextlib.nullcontext(Path(opts["run-dir"])) if "run-dir" in opts else None
+    with given or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
+        return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
+
+
+def space_of(text: str, values: dict[str, Any], system: str, interval: Any) -> dict[str, dict[str, Any]]:
+    """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval."""
+    from shoal.settings.flags import unknown
+
+    out = {}
+    for part in text.split(","):
+        field, _, ends = part.strip().partition("=")
+        field = field.replace("-", "_")
+        if field not in values:
+            raise unknown("field", field, list(values), f"--mutate of {system}")
+        low, _, high = ends.partition(":")
+        try:
+            given = (float(low), float(high)) if ends else (None, None)
+        except ValueError:
+            raise UsageError(f"--mutate takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
+        out[field] = interval(field, values[field], *given)
+    return out
+
+
+def resume(path: Path, limits: dict[str, Any], quiet: bool) -> int:
+    """shoal resume, of a population; of the ``limits``, it has steps only."""
+    from shoal.run.population import PopulationRun
+
+    if others := [name for name, value in limits.items() if value is not None and name != "steps"]:
+        raise UsageError(f"a population ends after its steps; it takes no --{others[0].replace('_', '-')}")
+    steps = limits["steps"]
+    return tell(PopulationRun.reopen(path, steps, None if quiet else show).go(), quiet)
+
+
+def show(line: str) -> None:
+    print(line, flush=True)
+
+
+def tell(ended: Any, quiet: bool) -> int:
+    """How a population ended; the exit code."""
+    if not quiet:
+        score = "none" if ended.best.score is None else f"{ended.best.score:.4g}"
+        print(f"{ended.path}: best member {ended.best.index}, score {score}, {ended.copies} copies ({ended.reason})")
+    return {"interrupted": 130, "terminated": 143}.get(ended.reason, 0)

@@ -1,0 +1,145 @@
+"""A member of a population: a run of its own, trained in slices, each with the hyperparameters of the moment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.metering.aggregator import Snapshot
+from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
+from shoal.records.run_dir import RunDirectory
+from shoal.records.run_lock import NAME as LOCK
+from shoal.runtime.launch import Launch
+from shoal.settings.config import build, coerce_all
+
+WINDOW = 100  # episodes whose mean return is a member's score
+FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl", "episodes.csv")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration."""
+
+    path: Path
+    system: str
+    values: dict[str, Any]
+    origins: dict[str, str]
+    preset: str
+    seed: int
+    until: int
+    runtime: str = "serial"
+    replay_gb: float = 8.0
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy; reason: as
+    of any run."""
+
+    steps: int
+    returns: list[float]
+    seconds: float
+    reason: str
+
+    @property
+    def score(self) -> float:
+        """Mean return; nan without an episode."""
+        return sum(self.returns) / len(self.returns) if self.returns else math.nan
+
+
+class _Episodes:
+    """An observer that keeps the slice's returns; ``skip`` are left over from the slice before."""
+
+    def __init__(self, skip: int) -> None:
+        self.returns: list[float] = []
+        self._skip = skip
+
+    def update(self, snapshot: Snapshot) -> None:
+        new = [float(ret) for ret, *_ in snapshot.new_episodes]
+        self.returns = [*self.returns, *new[self._skip :]][-WINDOW:]
+        self._skip = max(0, self._skip - len(new))
+
+
+def train_slice(task: Slice) -> Reached:
+    """Begin the run, or go on from its newest checkpoint, and save it at the end of the slice."""
+    from shoal import systems
+    from shoal.program import draw
+    from shoal.run.options import RunOptions
+    from shoal.run.runtimes import make_runtime
+
+    torch.set_num_threads(1)
+    system = systems.load(task.system)
+    cfg = build(system.Config, coerce_all(system.Config, task.values, "population.json"))
+    program = system.program(cfg)
+    checkpoint, directory = _open(task.path)
+    try:
+        if checkpoint is not None:
+            checkpoint.check_fits(program)
+            directory.go_on(checkpoint)
+            if checkpoint.steps >= task.until:
+                return Reached(checkpoint.steps, [], 0.0, "steps")
+        options = RunOptions(
+            runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, checkpoint_replay_gb=task.replay_gb
+        )  # fmt: skip
+        settings = {
+            "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
+            "actors": cfg.num_actors(), "policy": program.policy_channel().name, **options.to_json(task.until),
+        }  # fmt: skip
+        directory.describe(settings, {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)})
+        pending = 0 if checkpoint is None else len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
+        episodes = _Episodes(pending)
+        saving = Saving(task.path.absolute() / FOLDER, 0.0, task.replay_gb * 1e9, launch=directory.lock.launch)
+        before = 0.0 if checkpoint is None else float(checkpoint.manifest["seconds"])
+        report = make_runtime(task.runtime, options.hang_timeout).launch(program, Launch(
+            seed=task.seed, stop=options.stop(task.until), run_dir=task.path.absolute(),
+            observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
+        ))  # fmt: skip
+        directory.finish(report)
+        return Reached(report.steps, episodes.returns, report.seconds - before, report.reason)
+    finally:
+        directory.close()
+
+
+def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
+    """The newest checkpoint and the directory; what has no checkpoint yet begins anew."""
+    if completed(path / FOLDER):
+        return newest(path / FOLDER), RunDirectory.reopen(path)
+    if path.exists():
+        shutil.rmtree(path)  # of a slice that was killed before its first checkpoint
+    return None, RunDirectory(path)
+
+
+def copy_member(parent: Path, child: Path, steps: int) -> int:
+    """Make ``child`` what ``parent`` was at its checkpoint of ``steps`` (or else its newest): networks, optimiser,
+    statistics, counters and metric files. Returns the checkpoint's steps. The parent may go on meanwhile."""
+    new = child.with_name(f".{child.name}.new")
+    for _ in range(5):
+        shutil.rmtree(new, ignore_errors=True)
+        wanted = parent / FOLDER / f"{steps:012d}"
+        source = wanted if (wanted / "manifest.json").is_file() else newest(parent / FOLDER).path
+        try:
+            shutil.copytree(source, new / FOLDER / source.name)
+        except (FileNotFoundError, shutil.Error):  # forgotten as the parent's next one was completed
+            continue
+        break
+    for name in FILES:
+        shutil.copy(parent / name, new / name)
+    for name, of in ((LOCK, child), ("config.json", parent)):  # the child's seeds go on where they were
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(of / name, new / name)
+    os.chmod(new, 0o700)
+    old = child.with_name(f".{child.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if child.exists():
+        os.rename(child, old)
+    os.rename(new, child)
+    shutil.rmtree(old, ignore_errors=True)
+    return int(json.loads((child / FOLDER / source.name / "manifest.json").read_text(encoding="utf-8"))["steps"])

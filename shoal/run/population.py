@@ -1,0 +1,277 @@
+"""Population-based training of a system: members are runs, which share the machine in slices of ``interval`` steps.
+
+Jaderberg et al. 2017, "Population Based Training of Neural Networks".
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.algos.hyperparameters import Choice, Interval, Space
+from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
+from shoal.api import RoleFailed, UsageError
+from shoal.records.checkpoint import FOLDER, completed, shape_of
+from shoal.records.run_dir import read_json
+from shoal.records.run_lock import RunLock
+from shoal.run.member import Reached, Slice, copy_member, train_slice
+from shoal.run.slots import Slots
+from shoal.runtime.interrupts import Interrupts
+from shoal.settings.config import build
+from shoal.settings.flags import unknown
+
+FILE, STATE = "population.json", "state.json"
+TRIES = 3  # failures in a row after which a member begins again from another, or is given up
+FAR = 10.0  # where no interval is given: from the configured value divided by this to that times this
+
+log = logging.getLogger("shoal.runtime")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What ``population.json`` holds. values, origins, preset: the configuration that members share; space: what they
+    differ by; slots: processes, each of which trains one member at a time."""
+
+    system: str
+    values: dict[str, Any]
+    origins: dict[str, str]
+    preset: str
+    space: dict[str, dict[str, Any]]
+    size: int
+    rules: dict[str, Any]
+    steps: int
+    slots: int
+    seed: int
+    runtime: str = "serial"
+
+    def interval_space(self) -> Space:
+        """The space itself."""
+        made: dict[str, Interval | Choice] = {}
+        for name, fields in self.space.items():
+            made[name] = Choice(tuple(fields["values"])) if "values" in fields else Interval(**fields)
+        return made
+
+
+@dataclass
+class Ended:
+    """How a population ended: its directory, the best member, and why."""
+
+    path: Path
+    best: Member
+    copies: int
+    reason: str
+
+
+def is_population(path: Path) -> bool:
+    """Whether a directory holds a population rather than a run."""
+    return (path / FILE).is_file()
+
+
+def member_path(path: Path, index: int) -> Path:
+    """The run of one member."""
+    return path / "members" / f"{index:03d}"
+
+
+def best_member(path: Path) -> Path:
+    """The run of the member with the highest score; one that was copied just now has none."""
+    state = read_json(path / STATE, "state", ("members",))
+    scored = [m for m in state["members"] if m["score"] is not None]
+    if not scored:
+        raise UsageError(f"no member of the population in '{path}' has a score yet")
+    return member_path(path, max(scored, key=lambda m: float(m["score"]))["index"])
+
+
+def interval_of(name: str, value: Any, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    """The interval of a field whose configured value is ``value``: a discount by its distance from 1, all else in its
+    logarithm; without ends from a tenth to ten times of it. UsageError for a field that is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"--mutate takes numbers, and {name} is {value!r}")
+    discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
+    size = 1.0 - value if discount else float(value)
+    if (low is None or high is None) and size <= 0:
+        raise UsageError(f"{name} is {value!r}: give its interval, as in --mutate {name}=0.001:0.1")
+    if low is None or high is None:
+        ends = size / FAR, min(size * FAR, 0.999 if discount else float("inf"))
+        low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends
+    integer = isinstance(value, int)
+    if integer:
+        low, high = max(1, round(low)), max(1, round(high))
+    log_scale = (1.0 - high if discount else low) > 0
+    return dataclasses.asdict(Interval(low, high, log=log_scale, integer=integer, one_minus=discount))
+
+
+class PopulationRun:
+    """A population in ``path``, new or to be gone on with."""
+
+    def __init__(self, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> None:
+        self.path, self.setup = path, setup
+        self.tell = tell or (lambda line: None)
+        self.control = Population(
+            setup.interval_space(), setup.size, Rules(**setup.rules), setup.seed, start=setup.values
+        )
+        self.failures = [0] * setup.size
+        self.slots = Slots(train_slice, min(setup.slots, setup.size))
+        if (path / STATE).is_file():
+            self.control.load_state_dict(read_json(path / STATE, "state", ("members", "lineage", "generator")))
+
+    @classmethod
+    def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
+        """A new population. UsageError if a mutated field changes the shapes of the program."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError(f"'{path}' exists and is not empty; a run never overwrites another")
+        check_space(setup)
+        (path / "members").mkdir(parents=True, mode=0o700)
+        _write(path / FILE, dataclasses.asdict(setup))
+        return cls(path, setup, tell)
+
+    @classmethod
+    def reopen(cls, path: Path, steps: int | None = None, tell: Callable[[str], None] | None = None) -> PopulationRun:
+        """Go on with the population in ``path``; ``steps``: a new limit for each member."""
+        fields = read_json(path / FILE, "population", [f.name for f in dataclasses.fields(Setup)])
+        setup = Setup(**fields)
+        if steps is not None:
+            setup = dataclasses.replace(setup, steps=steps)
+            _write(path / FILE, dataclasses.asdict(setup))
+        return cls(path, setup, tell)
+
+    def go(self) -> Ended:
+        """Train until every member has made its steps, or until a signal."""
+        lock = RunLock(self.path)
+        try:
+            if not self._waiting(set()):
+                raise UsageError(
+                    f"the population in '{self.path}' is finished: every member has made {self.setup.steps:,} steps"
+                )
+            with Interrupts() as interrupts:
+                try:
+                    self._train(self.slots, interrupts)
+                finally:
+                    self.slots.close()
+            self._save()
+        finally:
+            lock.release()
+        return Ended(self.path, self.control.best(), len(self.control.lineage), interrupts.reason or "steps")
+
+    def _train(self, slots: Slots, interrupts: Interrupts) -> None:
+        asked = False
+        while True:
+            while slots.free and not interrupts.reason and (waiting := self._waiting(set(slots.busy()))):
+                slots.submit(waiting[0], self._slice(self.control.members[waiting[0]]))
+            if interrupts.reason and not asked:
+                asked = True
+                slots.stop()
+            if not slots.busy():
+                return
+            for index, reached, failure in slots.wait(timeout=0.5):
+                if failure:
+                    self._failed(index, failure)
+                else:
+                    self._reached(index, reached)
+
+    def _waiting(self, busy: set[int]) -> list[int]:
+        """Members that have steps to make, the one furthest back first."""
+        found = [m for m in self.control.members if m.step < self.setup.steps and m.index not in busy and not m.lost]
+        return [m.index for m in sorted(found, key=lambda m: m.step)]
+
+    def _slice(self, member: Member) -> Slice:
+        setup, rules = self.setup, self.control.rules
+        return Slice(
+            member_path(self.path, member.index), setup.system, {**setup.values, **member.values},
+            {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
+            min(setup.steps, member.turn + rules.interval), setup.runtime,
+        )  # fmt: skip
+
+    def _reached(self, index: int, reached: Reached) -> None:
+        self.failures[index] = 0
+        member = self.control.members[index]
+        self.control.report(index, reached.steps, reached.score, reached.returns[-WINDOW:])
+        self._note("scores.csv", {
+            "member": index, "step": reached.steps, "score": member.score, "seconds": round(reached.seconds, 3),
+            **member.values,
+        })  # fmt: skip
+        shown = "none yet" if member.score is None else f"{member.score:.4g}"
+        self.tell(f"member {index}: {reached.steps:,} steps, score {shown}, {_shown(member.values)}")
+        if reached.steps < self.setup.steps and (copy := self.control.turn(index)) is not None:
+            self._copied(copy)
+        self._save()
+
+    def _copied(self, copy: Copy) -> None:
+        member = self.control.members[copy.child]
+        began = time.monotonic()
+        steps = copy_member(member_path(self.path, copy.parent), member_path(self.path, copy.child), copy.parent_step)
+        member.step = member.turn = steps
+        line = {k: v for k, v in dataclasses.asdict(copy).items() if k not in ("before", "after")}
+        line |= {f"before/{k}": v for k, v in copy.before.items()} | {f"after/{k}": v for k, v in copy.after.items()}
+        self._note("lineage.csv", {**line, "seconds": round(time.monotonic() - began, 4)})
+        self.tell(f"member {copy.child} copies member {copy.parent}: {_shown(copy.after)}")
+
+    def _failed(self, index: int, failure: str) -> None:
+        """Try again; after ``TRIES`` failures go on from the best other member, or without this one."""
+        self.failures[index] += 1
+        member, cause = self.control.members[index], failure.rstrip().rpartition("\n")[2]
+        log.warning("member %d failed: %s", index, cause)
+        self.tell(f"member {index} failed: {cause}")
+        if self.failures[index] < TRIES:
+            return
+        others = [m for m in self.control.members if m is not member and not m.lost]
+        saved = [m for m in others if m.score is not None and completed(member_path(self.path, m.index) / FOLDER)]
+        if saved and self.failures[index] == TRIES:
+            self._copied(self.control.copy(member, max(saved, key=lambda m: m.score or 0.0)))
+        elif others:
+            member.lost = True
+            self.tell(f"the population goes on without member {index}")
+        else:
+            raise RoleFailed("member", index, self.failures[index] - 1, None, failure)
+
+    def _save(self) -> None:
+        _write(self.path / STATE, self.control.state_dict())
+
+    def _note(self, name: str, row: Mapping[str, Any]) -> None:
+        path = self.path / name
+        new = not path.exists()
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def check_space(setup: Setup) -> None:
+    """UsageError for a field that the system does not have, or that changes what a checkpoint must fit."""
+    from shoal import systems
+
+    system = systems.load(setup.system)
+    plain = shape_of(system.program(build(system.Config, _tuples(setup.values))))
+    for name, one in setup.interval_space().items():
+        if name not in setup.values:
+            raise unknown("field", name, list(setup.values), f"--mutate of {setup.system}")
+        for value in one.values if isinstance(one, Choice) else (one.low, one.high):
+            cfg = build(system.Config, _tuples({**setup.values, name: value}))
+            if shape_of(system.program(cfg)) != plain:
+                raise UsageError(f"{name} cannot be mutated: it changes the shapes that members exchange")
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+
+
+def _write(path: Path, content: Any) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

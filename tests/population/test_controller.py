@@ -1,0 +1,224 @@
+"""Who copies whom and what a copy changes: the fact sheet's worked numbers, and the paper's toy surface."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.algos.hyperparameters import Choice, Interval, perturb
+from shoal.algos.population import Population, Rules, better, student_tail, welch
+from shoal.api import RoleFailed, UsageError
+
+A, B = [10, 12, 11, 9, 13, 10, 12, 11, 10, 12], [13, 15, 12, 14, 16, 13, 12, 15, 14, 13]
+RATE = {"rate": Interval(1e-5, 1.0, log=True)}
+
+
+def population(scores: list[float], seed: int = 0, **rules: Any) -> Population:
+    made = Population(RATE, len(scores), Rules(**rules), seed)
+    for index, score in enumerate(scores):
+        made.report(index, 10, score)
+    return made
+
+
+# ------------------------------------------------------------------------------- worked numbers
+def test_welch() -> None:
+    t, freedom = welch(A, B)
+    assert t == pytest.approx(4.668762, abs=1e-6) and freedom == pytest.approx(17.913, abs=1e-3)
+    assert better(B, A) and not better(A, B)
+    assert not better(A, A) and not better(A, A[:1])
+
+
+@pytest.mark.parametrize("t,freedom,tail", [  # from tables of Student's distribution
+    (1.812461, 10, 0.05), (2.228139, 10, 0.025), (6.313752, 1, 0.05), (1.729133, 19, 0.05), (0.0, 5, 0.5),
+])  # fmt: skip
+def test_student(t: float, freedom: float, tail: float) -> None:
+    assert student_tail(t, freedom) == pytest.approx(tail, abs=1e-6)
+    assert student_tail(-t, freedom) == pytest.approx(1 - tail, abs=1e-6)
+
+
+def test_truncation_of_ten() -> None:
+    """Ranks 9 and 10 each copy rank 1 or 2; the others stay, hyperparameters too."""
+    parents = set()
+    for seed in range(20):
+        made = population([float(s) for s in range(10)], seed)
+        before = [dict(m.values) for m in made.members]
+        made_copies = [made.turn(index) for index in range(9, -1, -1)]
+        found = [c for c in made_copies if c is not None]
+        assert {c.child for c in found} == {0, 1}
+        parents |= {c.parent for c in found}
+        for index in range(2, 10):
+            assert made.members[index].values == before[index]
+    assert parents == {8, 9}
+
+
+def test_a_tournament_copies_only_what_is_better_by_more_than_the_gap() -> None:
+    """IMPALA's rule: own 46.0; other 50.9: no copy; 51.1: copy."""
+    assert population([46.0, 50.9], exploit="tournament", gap=5.0).turn(0) is None
+    assert population([46.0, 51.1], exploit="tournament", gap=5.0).turn(0) is not None
+    assert population([46.0, 51.1], exploit="tournament").turn(1) is None
+
+
+def test_the_t_test_looks_at_samples() -> None:
+    made = Population(RATE, 2, Rules(exploit="ttest"))
+    made.report(0, 10, float(np.mean(A)), A)
+    made.report(1, 10, float(np.mean(B)), B)
+    assert made.turn(1) is None
+    assert made.turn(0) is not None
+    noisy = Population(RATE, 2, Rules(exploit="ttest"))
+    noisy.report(0, 10, 5.0, [0.0, 10.0, 5.0])
+    noisy.report(1, 10, 5.5, [0.5, 10.5, 5.5])
+    assert noisy.turn(0) is None
+
+
+def test_equal_scores_and_a_population_of_one_copy_nothing() -> None:
+    for exploit in ("truncation", "tournament", "ttest"):
+        made = population([3.0] * 5, exploit=exploit)
+        assert [made.turn(i) for i in range(5)] == [None] * 5
+        assert population([3.0], exploit=exploit).turn(0) is None
+
+
+def test_a_copy_clears_the_scores() -> None:
+    made = population([0.0, 1.0])
+    assert made.turn(0) is not None
+    member = made.members[0]
+    assert member.score is None and member.samples == [] and member.turn == member.step == 10
+    assert not made.ready(0)
+    made.report(0, 11, math.nan)
+    assert made.ready(0) and made.turn(0) is None  # no episode since the copy: no reason to copy again
+
+
+def test_a_member_is_ready_by_steps() -> None:
+    made = Population(RATE, 2, Rules(interval=100, warm_up=250))
+    for step, ready in ((99, False), (249, False), (250, True)):
+        made.report(0, step, 0.0)
+        assert made.ready(0) is ready
+
+
+def test_perturbing() -> None:
+    generator = np.random.default_rng(0)
+    found = {round(RATE["rate"].perturb(1e-3, generator), 9) for _ in range(50)}
+    assert found == {1.2e-3, 8e-4}
+    assert RATE["rate"].perturb(1.0, np.random.default_rng(1), (1.2,)) == 1.0  # within its bounds
+    gamma = Interval(0.9, 0.999, one_minus=True, log=True)
+    assert gamma.perturb(0.99, generator, (2.0,)) == pytest.approx(0.98)
+    assert all(0.9 <= gamma.draw(generator) <= 0.999 for _ in range(100))
+    whole = Interval(1, 8, integer=True)
+    assert {whole.perturb(2, generator) for _ in range(50)} == {1, 3}
+    assert whole.perturb(1, generator, (0.8,)) == 1
+    choice = Choice(("a", "b", "c"))
+    assert {choice.perturb("b", generator) for _ in range(50)} == {"a", "c"}
+    assert choice.perturb("c", generator, (1.2,)) == "c"
+
+
+def test_how_often_hyperparameters_change() -> None:
+    """IMPALA: none of three with probability 0.67^3 = 0.300763. Ray Tune: a quarter drawn afresh."""
+    space = {name: Interval(1e-5, 1.0, log=True) for name in "abc"}
+    values, generator = dict.fromkeys("abc", 1e-2), np.random.default_rng(0)
+    trials = 4_000
+    none = sum(perturb(space, values, generator, probability=0.33) == values for _ in range(trials)) / trials
+    assert abs(none - 0.300763) < 4 * math.sqrt(0.3 * 0.7 / trials)
+    drawn = [perturb(RATE, {"rate": 1e-2}, generator, resample=0.25)["rate"] for _ in range(trials)]
+    for wanted, share in ((1.2e-2, 0.375), (8e-3, 0.375)):
+        found = sum(math.isclose(x, wanted) for x in drawn) / trials
+        assert abs(found - share) < 4 * math.sqrt(share * (1 - share) / trials)
+
+
+def test_the_lineage_gives_the_schedule() -> None:
+    made = population([0.0, 1.0, 2.0], share=0.34)
+    first = made.turn(0)
+    assert first is not None and first.parent == 2
+    made.report(0, 30, 9.0)
+    made.report(1, 25, 1.5)
+    second = made.turn(1)
+    assert second is not None and second.parent == 0
+    assert made.schedule(1) == [(0, first.before | made.members[2].values), (10, first.after), (30, second.after)]
+    assert made.schedule(2) == [(0, made.members[2].values)]
+
+
+def test_its_state_is_json_and_goes_on_where_it_was() -> None:
+    made = population([0.0, 1.0, 2.0, 3.0, 4.0])
+    made.turn(0)
+    other = Population(RATE, 5, Rules(), seed=99)
+    other.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    for one in (made, other):
+        one.report(0, 20, -1.0)
+        one.turn(0)
+    assert made.lineage == other.lineage and made.members == other.members
+
+
+# ------------------------------------------------------------------------------ the toy surface
+def toy(theta: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:
+    """Jaderberg et al. 2017, section 3.2: Q = 1.2 - x0^2 - x1^2 is maximised by way of 1.2 - h0 x0^2 - h1 x1^2."""
+    theta = np.array([0.9, 0.9]) if theta is None else theta
+    for _ in range(steps):
+        theta -= 0.01 * 2.0 * np.array([values["h0"], values["h1"]]) * theta
+    return theta, 1.2 - float((theta**2).sum())
+
+
+def one_sided(theta: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:
+    h = values["side"], 1.0 - values["side"]
+    return toy(theta, {"h0": h[0] * values["rate"], "h1": h[1] * values["rate"]}, steps)
+
+
+def test_it_beats_random_search_on_the_toy_surface() -> None:
+    """The members can only move along one axis: alone none gets beyond 1.2 - 0.81; copying, both are brought down."""
+    space = {"side": Choice((0, 1)), "rate": Interval(0.5, 1.0)}
+    alone = max(one_sided(None, {"side": side, "rate": 1.0}, 400)[1] for side in (0, 1))  # the best that there is
+    for seed in range(8):
+        found = shoal.pbt(one_sided, space, steps=400, interval=5, population=8, seed=seed, explore="resample")
+        assert found.score > 1.1 > alone + 0.7, (seed, found.score)
+        assert {values["side"] for _, values in found.schedule} == {0, 1}
+
+
+def test_a_search_is_deterministic_and_moves_states() -> None:
+    space = {"h0": Interval(0.0, 1.0), "h1": Interval(0.0, 1.0)}
+    one, two = (shoal.pbt(toy, space, steps=100, interval=5, population=4, seed=3) for _ in range(2))
+    assert one.score == two.score and one.history == two.history and np.array_equal(one.state, two.state)
+    assert toy(copy.copy(one.state), {"h0": 0.0, "h1": 0.0}, 1)[1] == one.score
+    copied = one.lineage[0]
+    after = next(row for row in one.history[copied.child] if row[2] == copied.after)
+    assert after[1] >= copied.parent_score  # it went on from the parent's state, not from its own
+
+
+def test_a_search_on_two_processes_survives_a_kill() -> None:
+    def dies(state: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:
+        import os
+        import pathlib
+
+        told = pathlib.Path(values["where"])
+        if state is not None and not told.exists():
+            told.touch()
+            os._exit(9)
+        return toy(state, values, steps)
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        space = {"h0": Interval(0.0, 1.0), "h1": Interval(0.0, 1.0), "where": Choice((f"{folder}/told",))}
+        found = shoal.pbt(dies, space, steps=40, interval=10, population=3, workers=2)
+        assert [rows[-1][0] for rows in found.history] == [40] * 3 or found.lineage
+    with pytest.raises(RoleFailed, match="boom"):
+        shoal.pbt(boom, {"h0": Interval(0.0, 1.0)}, steps=2, interval=1, population=2, workers=2)
+
+
+def boom(state: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:
+    raise ValueError("boom")
+
+
+@pytest.mark.parametrize("make,told", [
+    (lambda: Rules(exploit="best"), "exploit expects one of truncation, tournament, ttest, found 'best'"),  # type: ignore[arg-type]
+    (lambda: Rules(share=0.7), "share expects"),
+    (lambda: Interval(2.0, 1.0), "the lower first"),
+    (lambda: Interval(0.0, 1.0, log=True), "above 0"),
+    (lambda: Choice(()), "at least one value"),
+    (lambda: shoal.pbt(toy, {}, steps=1, interval=2), "steps"),
+])  # fmt: skip
+def test_mistakes_are_told(make: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        make()

@@ -1,0 +1,179 @@
+"""A population of runs: slices, copies, kills, signals, resuming, and the commands that read it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import main as cli
+from shoal.records import checkpoint
+from shoal.run import Run
+from shoal.run.member import Slice, copy_member, train_slice
+from shoal.run.population import PopulationRun, Setup, best_member, check_space, interval_of, member_path
+from shoal.settings.config import resolve
+from shoal.systems import impala
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "systems"))
+from helpers import spy
+from states import same
+
+FIELDS = dict(env="CartPole-v1", actors=1, envs=4, unroll=8, hidden=(8,), device="cpu", steps=3_000, anneal=False,
+              optimiser="rmsprop")  # fmt: skip
+
+
+def values(**fields: Any) -> dict[str, Any]:
+    resolved = resolve(impala, "none", None, {**FIELDS, **fields}, source="argument", name="impala")
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
+
+
+def piece(path: Path, until: int, seed: int = 0, **fields: Any) -> Slice:
+    return Slice(path, "impala", values(**fields), dict.fromkeys(values(), "default"), "none", seed, until)
+
+
+def setup(**fields: Any) -> Setup:
+    plain = values()
+    space = {name: interval_of(name, plain[name]) for name in ("learning_rate", "entropy_cost")}
+    given = dict(system="impala", values=plain, origins=dict.fromkeys(plain, "default"), preset="none", space=space,
+                 size=3, rules=dict(interval=500, share=0.34), steps=1_500, slots=2, seed=0)  # fmt: skip
+    return Setup(**{**given, **fields})
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_what_is_mutated_is_what_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the optimiser was saved with another value: its averages travel, its settings do not."""
+    made: list[Any] = []
+    program = impala.program
+    monkeypatch.setattr(impala, "program", lambda cfg: spy(program(cfg), "learner", made.append))
+    first = train_slice(piece(tmp_path / "m", 300, learning_rate=1e-3, optimiser_eps=0.1, entropy_cost=0.02))
+    assert first.reason == "steps" and 300 <= first.steps < 400 and first.returns
+    squares = {k: v["square_avg"].clone() for k, v in made[0].learner.optimiser.state_dict()["state"].items()}
+    new = dict(learning_rate=5e-4, optimiser_eps=0.3, entropy_cost=0.005)
+    second = train_slice(piece(tmp_path / "m", 301, **new))
+    assert second.steps == first.steps and second.returns == []  # nothing to do: it is there already
+    third = train_slice(piece(tmp_path / "m", 600, **new))
+    learner = made[-1].learner
+    (group,) = learner.optimiser.param_groups
+    assert (group["lr"], group["eps"], learner.algorithm.cfg.entropy_cost) == (5e-4, 0.3, 0.005)
+    assert learner.step > made[0].learner.step and third.steps >= 600
+    assert squares.keys() == learner.optimiser.state_dict()["state"].keys()
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["config"]["learning_rate"] == 5e-4
+
+
+def test_a_copy_is_the_parent_bit_for_bit_and_then_goes_its_own_way(tmp_path: Path) -> None:
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    reached = train_slice(piece(parent, 300))
+    train_slice(piece(child, 600, seed=1))
+    assert copy_member(parent, child, reached.steps) == reached.steps
+    one, other = (checkpoint.newest(path / checkpoint.FOLDER) for path in (parent, child))
+    assert one.manifest == other.manifest
+    for name in one.manifest["files"]:
+        if name.endswith(".json"):
+            same(one.read(name[:-5]), other.read(name[:-5]))
+    assert (parent / "metrics.csv").read_bytes() == (child / "metrics.csv").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["child", "parent"]
+    after = [train_slice(piece(path, 600, seed)) for seed, path in enumerate((parent, child))]
+    assert after[0].returns != after[1].returns  # other seeds
+
+
+def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, told = tmp_path / "run", []
+    killed: list[int] = []
+    signalled: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        busy = list(run.slots.busy().values())
+        if not killed and busy:
+            killed.append(busy[0])
+            os.kill(busy[0], signal.SIGKILL)
+        elif killed and len(told) > 4 and not signalled:
+            signalled.append(line)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = PopulationRun.begin(path, setup(), tell)
+    ended = run.go()
+    assert ended.reason == "terminated" and killed
+    assert any("failed: killed by SIGKILL" in line for line in told)
+    unfinished = PopulationRun.reopen(path)
+    assert unfinished.control.members == run.control.members
+    assert unfinished.go().reason == "steps"
+    assert all(m.step >= 1_500 for m in unfinished.control.members)
+    scores, copies = rows(path / "scores.csv"), rows(path / "lineage.csv")
+    assert {row["member"] for row in scores} == {"0", "1", "2"} and len(copies) == len(unfinished.control.lineage) > 0
+    for copy in copies:  # the child goes on with what it was given
+        config = [row for row in scores if row["member"] == copy["child"]]
+        assert any(row["learning_rate"] == copy["after/learning_rate"] for row in config)
+    for member in unfinished.control.members:
+        used = json.loads((member_path(path, member.index) / "config.json").read_text())["config"]
+        assert {k: used[k] for k in member.values} == member.values
+    best = unfinished.control.best()
+    assert Run.open(path).path == best_member(path) == member_path(path, best.index)
+    assert cli.main(["eval", str(path), "--episodes", "2"]) == 0
+    assert cli.main(["plot", str(path), "--out", str(tmp_path / "tree.png")]) == 0
+    assert (tmp_path / "tree.png").stat().st_size > 10_000
+    assert cli.main(["resume", str(path)]) == 2
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_a_member_that_always_fails_begins_again_from_another(tmp_path: Path) -> None:
+    run = PopulationRun.begin(tmp_path / "run", setup(steps=1_000, slots=1))
+    broken: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("member 0: ") and not broken:  # its checkpoints are damaged from now on
+            broken.append(line)
+            for file in (member_path(run.path, 0) / "checkpoints").rglob("manifest.json"):
+                file.write_text(file.read_text().replace('"format": 1', '"format": 999'))
+
+    run.tell = tell
+    assert run.go().reason == "steps"
+    assert broken and run.control.lineage[0].child == 0 and all(m.step >= 1_000 for m in run.control.members)
+
+
+def test_intervals() -> None:
+    assert interval_of("learning_rate", 1e-3) == dict(
+        low=pytest.approx(1e-4), high=pytest.approx(1e-2), log=True, integer=False, one_minus=False
+    )
+    gamma = interval_of("gamma", 0.99)
+    assert (gamma["low"], gamma["high"]) == (pytest.approx(0.9), pytest.approx(0.999)) and gamma["one_minus"]
+    assert interval_of("batch", 16)["integer"]
+
+
+@pytest.mark.parametrize("words,told", [
+    ("--of impala --mutate unroll", "unroll cannot be mutated: it changes the shapes"),
+    ("--of impala --mutate learning_rte", "did you mean 'learning_rate'"),
+    ("--of impala --mutate torso", "takes numbers"),
+    ("--of impala --mutate learning_rate=a:b", "FIELD=LOW:HIGH"),
+    ("--of impala", "needs what members differ by"),
+    ("--mutate learning_rate", "needs the system of its members"),
+    ("--of impala --mutate learning_rate --exploit best", "unknown value 'best' of --exploit"),
+    ("--of impala --mutate entropy_cost --entropy-cost 0", "give its interval"),
+])  # fmt: skip
+def test_mistakes_are_told_and_leave_nothing(
+    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "pbt", *words.split(), "--env", "CartPole-v1"]) == 2
+    assert told in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_field_that_no_system_has() -> None:
+    with pytest.raises(Exception, match="learning_rate"):
+        check_space(setup(space={"learning_rat": interval_of("learning_rat", 1e-3)}))
