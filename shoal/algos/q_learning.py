@@ -6,7 +6,6 @@ Mnih et al. 2015 (DQN), van Hasselt et al. 2016 (double), Wang et al. 2016 (duel
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -15,38 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import OptimiserConfig
+from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import importance_weights, select, td_loss
-from shoal.settings.ranges import Count, Fraction, Positive
-
-METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+from shoal.ops import select, td_loss
+from shoal.settings.ranges import Fraction, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class QLearningConfig(OptimiserConfig):
+class QLearningConfig(OffPolicyConfig):
     """The learning rule of the DQN family."""
 
-    gamma: Fraction = 0.99
-    """Discount per agent step."""
     double: bool = True
     """Select the next action by the online network (double Q-learning)."""
     dueling: bool = False
     """Separate value and advantage streams."""
-    prioritised: bool = False
-    """Sample in proportion to the TD error."""
     td_clip: Positive | None = 1.0
     """Clip of the TD error's gradient (Huber loss); none: squared error."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over the batch (the paper's code sums)."""
-    target_period: Count = 100
-    """Updates between copies into the target network."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy (Mnih et al. 2015)."""
 
@@ -86,36 +76,15 @@ class QNetwork(nn.Module):
         return Outputs(values, values, backward)
 
 
-class QLearning(Algorithm):
+class QLearning(OffPolicy):
     """The loss. ``beta`` is the exponent of the importance weights, constant or by the update's number (None: no
     weights)."""
 
     def __init__(
         self, cfg: QLearningConfig, nets: QNetwork, beta: float | Callable[[int], float] | None = None
     ) -> None:
-        super().__init__(nets)
-        self.cfg, self.beta = cfg, beta
-        self.target = inferring(copy.deepcopy(nets))
-        self.frozen = (self.target,)
-        self.updates = 0
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
-        reward = batch.items["reward"]
-        self.scalars = [1.0 / len(reward)]
-        scale = self.scalars[0] if self.cfg.reduction == "mean" else 1.0
-        if self.beta is None:
-            weight = torch.full_like(reward, scale)
-        else:
-            assert batch.probs is not None, "importance weights need a prioritised replay"
-            beta = self.beta(self.updates) if callable(self.beta) else self.beta
-            weight = scale * importance_weights(batch.probs, batch.size or 1, beta)
-        return batch._replace(items={**batch.items, "weight": weight})
-
-    def select(self, items: Tensors, rows: Tensor) -> Tensors:
-        """Rows that follow one another."""
-        first = int(rows[0]) if len(rows) else 0
-        return {k: v[first : first + len(rows)] for k, v in items.items()}
+        super().__init__(nets, cfg.target_period, beta, cfg.reduction)
+        self.cfg = cfg
 
     def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
         """The squared or Huber loss of the TD errors; outputs: the values [B, A]."""
@@ -129,22 +98,10 @@ class QLearning(Algorithm):
             clip=self.cfg.td_clip,
         )  # fmt: skip
         metrics = {}
-        if self.updates % METRICS_EVERY == 0:
+        if self.tells():
             q = select(outputs.detach(), items["action"])
             metrics = {"q_mean": q.sum() * self.scalars[0], "td_error": error.sum() * self.scalars[0]}
         return loss, Update(metrics, error if self.cfg.prioritised else None)
-
-    def after_step(self, step: int) -> None:
-        self.updates = step
-        if step % self.cfg.target_period == 0:
-            self.target.load_state_dict(self.nets.state_dict())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"target": self.target.state_dict(), "updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.target.load_state_dict(state["target"])
-        self.updates = state["updates"]
 
 
 class QAgent:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from shoal.algos.actor_critic import observations
 from shoal.algos.algorithm import Algorithm
-from shoal.algos.q_learning import METRICS_EVERY, QLearningConfig
+from shoal.algos.off_policy import METRICS_EVERY
+from shoal.algos.q_learning import QLearningConfig
 from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring

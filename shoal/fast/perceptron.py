@@ -74,6 +74,15 @@ class Perceptron:
             parameter.grad = grad
         return self._gradient
 
+    @torch.no_grad()
+    def backward_to_input(self, kept: list[Tensor], gradient: Tensor, last: int) -> Tensor:
+        """The loss's gradient by the ``last`` columns of the input ``[N, last]``, given ``forward``'s result and the
+        gradient by its output; none of the parameters."""
+        weights = [weight for weight, _ in self._layers] + [self._joined(0)]
+        for i in reversed(range(1, len(weights))):
+            gradient = self._back(gradient.mm(weights[i]), kept[i])
+        return gradient.mm(weights[0][:, -last:])
+
     def _joined(self, which: int) -> Tensor:
         """Weights (0) or biases (1) of the heads."""
         return self._heads[0][which] if len(self._heads) == 1 else torch.cat([head[which] for head in self._heads])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import logging
 import os
 import signal
 import sys
@@ -83,6 +84,17 @@ class _Reporter:
 
     def last(self) -> None:
         self.outbox.send(("telemetry", self._recorder.drain()))
+
+
+class _Told(logging.Handler):
+    """Sends what Shoal's own code logs in this replica to the supervisor, which tells it as its own."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__()
+        self._outbox = outbox
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._outbox.send(("log", (record.levelno, "%s", record.getMessage())))
 
 
 class _Progress:
@@ -186,6 +198,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         plan: Plan
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
+        logging.getLogger("shoal").addHandler(_Told(outbox))
         seed = seeds.life_seed(job.seed, job.life)
         if job.run_dir is not None:
             reporter.log = _log(spec, job, seed)

@@ -157,6 +157,8 @@ class Supervisor:
         for kind, content in replica.receive():
             if kind == "telemetry":
                 self._aggregator.add(replica.role.name, content, replica.index)
+            elif kind == "log":
+                log.log(*content)
             elif kind in ("snapshot", "saved"):
                 if self._checkpoints is not None:
                     self._checkpoints.hear(replica.label, kind, content)

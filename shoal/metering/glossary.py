@@ -32,29 +32,34 @@ TRAINING = (
     ),
 )
 LEARNING = (
-    Entry("policy_lag_p50", "gradient steps", "learner; actor (dqn, apex-dqn, r2d2, r2d3)", "median of how much older "
-          "than the learner's newest parameters those were that acted: per message when it is learned from; with a "
+    Entry("policy_lag_p50", "gradient steps", "learner; actor (with a replay)", "median of how much older than the "
+          "learner's newest parameters those were that acted: per message when it is learned from; with a "
           "replay, per unroll when its last step is taken"),
     Entry("policy_lag_p95", "gradient steps", "as above", "its 95th percentile"),
     Entry("policy_lag_max", "gradient steps", "as above", "its maximum"),
-    Entry("loss", "", "learner (dqn, apex-dqn, r2d2, r2d3, impala)", "what is minimised, over the batch"),
+    Entry("loss", "", "learner (of all but recurrent-ppo and es)", "what is minimised, over the batch; of apex-dpg "
+          "and d4pg the critic's part"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
-    Entry("q_mean", "return", "learner (dqn, apex-dqn, r2d2, r2d3)", "mean Q-value of the batch's actions, every tenth "
+    Entry("q_mean", "return", "learner (with a replay)", "mean Q-value of the batch's actions, every tenth "
           "update; of r2d2 with the rescaling undone"),
-    Entry("td_error", "return", "learner (dqn, apex-dqn, r2d2, r2d3)", "mean absolute TD error, unclipped, every tenth "
-          "update; of r2d2 between rescaled values"),
+    Entry("td_error", "return", "learner (with a replay)", "mean absolute TD error, unclipped, every tenth "
+          "update; of r2d2 between rescaled values, of d4pg of the means"),
     Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
           "far values after the stored recurrent state are from those after the learner's, over the sequence's largest "
           "value; 0 without lag; every tenth update"),
     Entry("delta_q_last", "share", "learner (r2d2)", "ΔQ at the last step, of sequences of full length"),
     Entry("demonstrations", "share", "learner (r2d3)", "of a batch's elements that were demonstrations"),
-    Entry("replay_size", "items", "learner (dqn, apex-dqn, r2d2, r2d3)", "that can be sampled: transitions; of r2d2 "
+    Entry("action_gradient", "return", "learner (apex-dpg, d4pg)", "mean absolute derivative of the value by an "
+          "element of the policy's action (per half side of the box), before the clip, every tenth update"),
+    Entry("edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the outermost two of its returns, "
+          "every tenth update"),
+    Entry("replay_size", "items", "learner (with a replay)", "that can be sampled: transitions; of r2d2 "
           "sequences"),
-    Entry("samples_per_insert", "samples", "replay (dqn, apex-dqn, r2d2, r2d3)", "drawn per item inserted beyond the "
-          "first `min_replay`, since the start"),
+    Entry("samples_per_insert", "samples", "replay", "drawn per item inserted beyond the first "
+          "`min_replay`, since the start"),
     Entry("policy_loss", "", "learner (impala, PPO, a3c)", "the policy's part; its size says little, as "
           "advantages change"),
     Entry("value_loss", "return²", "learner (impala, PPO, a3c)", "half the squared error of the values"),

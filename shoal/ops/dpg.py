@@ -10,8 +10,8 @@ __all__ = ["dpg_loss"]
 
 
 def dpg_loss(actions: Tensor, value_gradients: Tensor, clip: float | None = None) -> Tensor:
-    """``-sum_j a_j * g_j`` with ``g = clip(dq/da, -clip, clip)`` held constant: its gradient by the actions is ``-g``,
-    so that descending it ascends the value. The number itself means nothing.
+    """``-sum_j a_j * g_j`` with ``g = clip(dq/da, -clip, clip)`` held constant, plus a constant that makes it 0: its
+    gradient by the actions is ``-g``, so that descending it ascends the value.
 
     Args: actions: float ``[..., A]``, of the policy that learns; value_gradients: float ``[..., A]``, of the critic's
     value by these actions; clip: bound of each element of it (None: no bound). Returns: ``[...]``.
@@ -24,4 +24,4 @@ def dpg_loss(actions: Tensor, value_gradients: Tensor, clip: float | None = None
         if clip <= 0.0:
             raise ValueError(f"dpg_loss: expected clip > 0, found {clip}")
         gradients = gradients.clamp(-clip, clip)
-    return -(actions * gradients).sum(-1)
+    return ((actions.detach() - actions) * gradients).sum(-1)

@@ -17,6 +17,7 @@ from gymnasium import spaces as gs
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic
+from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import Observation, ShoalError, UsageError
@@ -60,10 +61,8 @@ def export(policy: Policy, to: str, out: Path, about: dict[str, Any] | None = No
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
-    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork)):
-        raise UsageError(
-            "only policies with Shoal's own networks (ActorCritic, QNetwork, RecurrentQNetwork) can be exported"
-        )
+    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork)):
+        raise UsageError("only policies with Shoal's own networks (such as ActorCritic or QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
     for name, tensor in nets.state_dict(keep_vars=True).items():
         tensor.data = policy.params[name].cpu().clone()  # an agent may hold its own rounded
@@ -110,6 +109,8 @@ def _array(tensor: Tensor) -> dict[str, Any]:
 
 
 def _sampling(module: PolicyModule) -> str:
+    if module.deterministic:
+        return "The policy is deterministic; while it was trained, Gaussian noise was added."
     if module.q_learning:
         return "`q` are the action values it is the argmax of."
     if isinstance(module.space, gs.Box):

@@ -9,6 +9,7 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCritic
+from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 
@@ -18,18 +19,21 @@ class PolicyModule(nn.Module):
     and, for a recurrent policy, ``first`` (bool ``[B]``, True where an episode starts) and its state.
 
     Outputs: ``action``, the best guess, as the environment takes it; what it was chosen from (``q``, ``logits``, or
-    ``mean`` and ``log_std``); the next state.
+    ``mean`` and ``log_std``; of a deterministic policy nothing); the next state.
     """
 
     offset: Tensor
     low: Tensor
     high: Tensor
 
-    def __init__(self, nets: ActorCritic | QNetwork | RecurrentQNetwork, names: list[str], space: gs.Space[Any]):
+    def __init__(
+        self, nets: ActorCritic | QNetwork | RecurrentQNetwork | DPGNetwork, names: list[str], space: gs.Space[Any]
+    ):
         super().__init__()
         self.nets, self.names, self.space = nets, names, space
         self.q_learning = isinstance(nets, (QNetwork, RecurrentQNetwork))
-        self.state_names = [] if isinstance(nets, QNetwork) else list(nets.initial_state(1))
+        self.deterministic = isinstance(nets, DPGNetwork)
+        self.state_names = [] if isinstance(nets, (QNetwork, DPGNetwork)) else list(nets.initial_state(1))
         self.discrete = isinstance(space, gs.Discrete)
         offset = torch.as_tensor(getattr(space, "start", 0)).reshape(-1)
         self.register_buffer("offset", offset.long(), persistent=False)
@@ -41,6 +45,8 @@ class PolicyModule(nn.Module):
         return self.names + (["first", *(f"state/{n}" for n in self.state_names)] if self.state_names else [])
 
     def outputs(self) -> list[str]:
+        if self.deterministic:
+            return ["action"]
         parts = ["mean", "log_std"] if isinstance(self.space, gs.Box) else ["q" if self.q_learning else "logits"]
         return ["action", *parts, *(f"next/{n}" for n in self.state_names)]
 
@@ -50,6 +56,8 @@ class PolicyModule(nn.Module):
         if isinstance(self.nets, QNetwork):
             q = self.nets(obs)
             return self._discrete(q.argmax(-1)), q
+        if isinstance(self.nets, DPGNetwork):
+            return (self._continuous(self.nets.to_box(self.nets.act(self.nets.features(obs)))),)
         state = dict(zip(self.state_names, rest[1:], strict=False))
         first = rest[0] if rest else next(iter(obs.values())).new_zeros(args[0].shape[0], dtype=torch.bool)
         if isinstance(self.nets, RecurrentQNetwork):

@@ -9,6 +9,10 @@ MUJOCO = {
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
+DM_CONTROL = {  # as EnvPool names them: the domain, then the task
+    "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
+    "Manipulator", "Pendulum", "PointMass", "Quadruped", "Reacher", "Stacker", "Swimmer", "Walker",
+}  # fmt: skip
 BOX2D = {"LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing"}
 
 
@@ -27,4 +31,4 @@ def env_kind(env: str) -> str | None:
     for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
         if base in names:
             return kind
-    return None
+    return "dm_control" if re.fullmatch(f"({'|'.join(DM_CONTROL)})[A-Z]\\w*-v1", env) else None

@@ -20,6 +20,8 @@ SYSTEMS: dict[str, str] = {
     "apex-dqn": "shoal.systems.apex_dqn",
     "r2d2": "shoal.systems.r2d2",
     "r2d3": "shoal.systems.r2d3",
+    "apex-dpg": "shoal.systems.apex_dpg",
+    "d4pg": "shoal.systems.d4pg",
     "impala": "shoal.systems.impala",
     "recurrent-ppo": "shoal.systems.recurrent_ppo",
     "es": "shoal.systems.es",

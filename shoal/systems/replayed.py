@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import make_optimiser
+from shoal.algos.off_policy import OffPolicyConfig
 from shoal.algos.q_learning import QLearningConfig
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
@@ -20,7 +21,7 @@ from shoal.systems.wiring import Network, actors_and_learner, parameters, replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(SystemConfig, QLearningConfig):
+class TransitionConfig(SystemConfig, OffPolicyConfig):
     """A replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
 
     n_step: Count = 3
@@ -69,25 +70,32 @@ class ReplayConfig(SystemConfig, QLearningConfig):
         return self.processes(self.batch // 16 if self.has_images() and self.samples_per_insert else 1)
 
 
-def descent(cfg: ReplayConfig, ctx: Context, algorithm: Algorithm) -> SGDLearner:
-    """The learner that minimises ``algorithm`` as ``cfg`` says."""
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(TransitionConfig, QLearningConfig):
+    """Q-learning from a replay of n-step transitions."""
+
+
+def descent(
+    cfg: TransitionConfig, ctx: Context, algorithm: Algorithm, kind: type[SGDLearner] = SGDLearner
+) -> SGDLearner:  # fmt: skip
+    """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says."""
 
     def learning_rate(update: int) -> float:
         return cfg.learning_rate * (linear(1.0, 0.0, cfg.progress(update)) if cfg.anneal else 1.0)
 
     members = cfg.gradient_processes()
     team = ctx.team(members) if ctx.team is not None and members > 1 else None
-    return SGDLearner(
+    return kind(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
         device=cfg.learner_device(), team=team,
     )  # fmt: skip
 
 
 def replay_program(
-    name: str, cfg: ReplayConfig, stream: Spec, table: TableSpec, network: Network, agent: Callable[..., Agent],
+    name: str, cfg: TransitionConfig, stream: Spec, table: TableSpec, network: Network, agent: Callable[..., Agent],
     learn: Callable[[Any, Context], SGDLearner],
 ) -> Program:  # fmt: skip
-    """Actors -> replay -> learner -> parameters -> actors: the topology of DQN and of Ape-X DQN."""
+    """Actors -> replay -> learner -> parameters -> actors: the topology of DQN, Ape-X and D4PG."""
     members = cfg.gradient_processes()
     copies = members + 4  # of the parameters: both networks, a gradient of each member, both averages of the optimiser
     held = copies * spec_nbytes(parameters("params", lambda: network(cfg)).spec) if members > 1 else 0

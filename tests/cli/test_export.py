@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("dqn", "CartPole-v1", dict(dueling=True)),
     "apex-dqn, offset actions": ("apex-dqn", f"{ODD}:offset", dict(hidden=(16,))),
     "r2d2": ("r2d2", "CartPole-v1", dict(core_size=16, dueling=False)),
+    "d4pg": ("d4pg", f"{ODD}:matrix", dict(hidden=(16,), prioritised=True, v_min=-9.0, v_max=9.0)),
     "impala, lstm": ("impala", "CartPole-v1", dict(core="lstm", normalise_obs=True, last_action_reward=True)),
     "impala, tuples": ("impala", f"{ODD}:tuples", dict(hidden=(16,))),
     "recurrent-ppo, continuous": ("recurrent-ppo", f"{ODD}:matrix", dict(normalise_obs=True, separate_critic=True)),
@@ -119,7 +120,7 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
                 parts = {"mean": halves[0], "log_std": halves[1]} if nets.dist.kind == "continuous" else {}
                 parts = parts or {"logits": params}
             else:
-                parts = {"q": nets(tensors)}
+                parts = {} if hasattr(nets, "policy") else {"q": nets(tensors)}
         act = agent.act(obs, first, state, greedy=True)
         state = act.state
         parts |= {f"next-{k}": v for k, v in state.items()}

@@ -60,6 +60,6 @@ def test_human_bytes(n: float, text: str) -> None:
 @pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_every_system_draws(name: str) -> None:
     system = systems.load(name)
-    program = system.program(resolve(system, overrides={"actors": 2, "env": "CartPole-v1"}, name=name).cfg)
+    program = system.program(resolve(system, overrides={"actors": 2}, name=name).cfg)
     for picture in (draw.text, draw.mermaid, svg):
         assert all(role.name in picture(program) for role in program.roles)

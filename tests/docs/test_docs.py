@@ -113,5 +113,5 @@ def test_the_drawing_is_the_program(system: str) -> None:
     (shown,) = [text for language, _, text in FENCE.findall(page) if language == "mermaid"]
     module = load(system)
     actors = 1 if system == "dqn" else 2
-    program = module.program(module.Config(env="CartPole-v1", actors=actors, device="cpu"))
+    program = module.program(module.Config(actors=actors, device="cpu"))
     assert shown == draw.mermaid(program)

@@ -75,13 +75,15 @@ def demonstrations() -> list[Any]:
 
 @pytest.mark.timeout(600)
 def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
-    small = dict(env="CartPole-v1", preset="none", actors=1, device="cpu", hidden=(8,), unroll=8, envs=4)
+    small = dict(preset="none", actors=1, device="cpu", hidden=(8,), unroll=8, envs=4)
     replay = dict(batch=8, min_replay=100, replay=500, samples_per_insert=1.0)
     fields: dict[str, dict[str, Any]] = {
         "dqn": dict(replay, prioritised=True),
         "apex-dqn": replay,
         "r2d2": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
         "r2d3": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
+        "apex-dpg": replay,
+        "d4pg": replay,
         "es": dict(pairs=8, evaluate_every=1),
     }
     told: set[str] = {"return", "length"}  # of episodes.csv

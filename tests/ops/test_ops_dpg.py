@@ -58,7 +58,9 @@ def test_categorical_mean_oracle_and_gradient(B, N):
 @pytest.mark.parametrize("clip", [0.5, 1.0, None])
 def test_dpg_gradient_oracle(clip):
     actions, by_action = torch.randn(6, 3, requires_grad=True), torch.from_numpy(2 * normal(1, 6, 3))
-    (found,) = torch.autograd.grad(dpg_loss(actions, by_action, clip).sum(), actions)
+    loss = dpg_loss(actions, by_action, clip)
+    assert loss.shape == (6,) and not loss.any()
+    (found,) = torch.autograd.grad(loss.sum(), actions)
     check(found, oracles.dpg_gradient(by_action.numpy(), np.inf if clip is None else clip), tol=0)
 
 

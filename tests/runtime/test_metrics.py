@@ -160,12 +160,12 @@ def test_going_on_behind_a_row_leaves_the_files_of_one_run(tmp_path: Path) -> No
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("system", ["impala", "recurrent-ppo", "dqn", "apex-dqn", "r2d2"])
+@pytest.mark.parametrize("system", ["impala", "recurrent-ppo", "dqn", "apex-dqn", "r2d2", "apex-dpg", "d4pg"])
 def test_two_serial_runs_write_the_same_metric_files(system: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shoal.train(
-            system, env="CartPole-v1", preset="none", runtime="serial", run_dir=tmp_path / name, steps=2_200, seed=1,
-            actors=1, envs=4, hidden=(8,),
+            system, preset="none", runtime="serial", run_dir=tmp_path / name, steps=2_200, seed=1,
+            actors=1, envs=4, hidden=(8,), **({"batch": 16} if system in ("apex-dpg", "d4pg") else {}),
         )  # fmt: skip
     for name in ("metrics.csv", "metrics.jsonl", "episodes.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name

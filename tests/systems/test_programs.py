@@ -30,15 +30,15 @@ from shoal.systems import SYSTEMS, load
 
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
 ENVS |= {"pointgoal": "pointgoal:depth"}
+CONTINUOUS = {"apex-dpg", "d4pg"}  # Pendulum for these
 DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 
 
 def config(system: str, preset: str, **fields: Any) -> Any:
     module = load(system)
-    return module.Config(
-        **{"env": ENVS.get(preset, "ALE/Pong-v5"), "device": "cpu", **module.PRESETS.get(preset, {}), **fields}
-    )
+    env = "Pendulum-v1" if system in CONTINUOUS else ENVS.get(preset, "ALE/Pong-v5")
+    return module.Config(**{"env": env, "device": "cpu", **module.PRESETS.get(preset, {}), **fields})
 
 
 @pytest.fixture
@@ -119,6 +119,10 @@ def test_a_million_atari_transitions_fit_in_7_5_gb() -> None:
 
 # --------------------------------------------------------------------------------- paper presets
 ATARI = dict(frame_skip=4, noop_max=30, life_loss=True, precision="fp32", sticky_actions=0.0)
+DPG = dict(
+    envs=1, n_step=5, gamma=0.99, batch=256, learning_rate=1e-4, noise=0.3, target_period=100, replay=1_000_000,
+    hidden=(400, 300), policy_hidden=(300, 200), late_action=True, samples_per_insert=0.0,
+)  # fmt: skip
 PAPER: dict[str, dict[str, Any]] = {
     "dqn": dict(  # Mnih et al. 2015, extended data table 1; update every 4 steps, target every 10,000 steps
         ATARI, actors=1, envs=1, gamma=0.99, batch=32, replay=1_000_000, min_replay=50_000, learning_rate=2.5e-4,
@@ -145,6 +149,14 @@ PAPER: dict[str, dict[str, Any]] = {
         sequence=80, overlap=40, burn_in=40, start_state="zero", n_step=5, gamma=0.997, batch=64, learning_rate=2e-4,
         optimiser_eps=1e-3, target_period=400, priority_mix=0.9, priority_exponent=0.9, importance_exponent=0.6,
         demo_ratio=1 / 256,
+    ),
+    "apex-dpg": dict(  # Horgan et al. 2018, sections 3.2 and 4.2, appendix D
+        DPG, actors=64, prioritised=True, priority_exponent=0.6, importance_exponent=0.4, action_gradient_clip=1.0,
+        evict_exponent=-0.4, activation="tanh",
+    ),
+    "d4pg": dict(  # Barth-Maron et al. 2018, section 4 and algorithm 1
+        DPG, actors=32, prioritised=True, importance_exponent=1.0, action_gradient_clip=None, critic="categorical",
+        atoms=51,
     ),
     "impala": dict(  # Espeholt et al. 2018, section 5 and appendix G, Atari
         ATARI, unroll=20, batch=32, learning_rate=6e-4, anneal=True, optimiser="rmsprop", optimiser_eps=0.01,
@@ -191,13 +203,16 @@ def test_paper_presets_hold_the_papers_values(system: str, preset: str, values: 
         ("apex-dqn", dict(lr=6.25e-5, decay=0.95, eps=1.5e-7, centred=True, momentum=0.0)),
         ("r2d2", dict(lr=1e-4, eps=1e-3, betas=(0.9, 0.999))),
         ("r2d3", dict(lr=2e-4, eps=1e-3, betas=(0.9, 0.999))),
+        ("apex-dpg", dict(lr=1e-4, eps=1e-8, betas=(0.9, 0.999))),
+        ("d4pg", dict(lr=1e-4, eps=1e-8, betas=(0.9, 0.999))),
         ("impala", dict(lr=6e-4, decay=0.99, eps=0.01, centred=False, momentum=0.0)),
         ("recurrent-ppo", dict(eps=1e-5, betas=(0.9, 0.999))),
     ],
 )
 def test_paper_presets_make_the_papers_optimiser(system: str, expected: dict[str, Any]) -> None:
     """What no field says: decay, centring, momentum."""
-    program = load(system).program(config(system, "paper", env="CartPole-v1", torso="mlp"))
+    env = "Pendulum-v1" if system in CONTINUOUS else "CartPole-v1"
+    program = load(system).program(config(system, "paper", env=env, torso="mlp"))
     (role,) = [r for r in program.roles if r.name == "learner"]
 
     class End:
@@ -375,8 +390,8 @@ def test_learners_import_no_machinery_of_compilers() -> None:
 import sys
 from helpers import config, run
 from shoal.systems import load
-for system in ("dqn", "apex-dqn", "impala", "recurrent-ppo"):
-    for env in ("toy:catch", "CartPole-v1"):
+for system in ("dqn", "apex-dqn", "d4pg", "impala", "recurrent-ppo"):
+    for env in ("toy:point",) if system == "d4pg" else ("toy:catch", "CartPole-v1"):
         assert run(load(system).program(config(system, env=env)), 2).updates
         assert not {"sympy", "torch._dynamo"} & sys.modules.keys(), f"{system} on {env}"
 """

@@ -43,6 +43,8 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         REPLAY, actors=1, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
         burn_in=4, demonstrations="helpers:demonstrations", demo_ratio=0.3,
     ),
+    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2),
+    "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),

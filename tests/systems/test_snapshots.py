@@ -1,5 +1,5 @@
-"""Twenty serial updates of every system on CartPole, against stored sums of how each parameter tensor changed: a change
-of any number on the way is noticed. Where the change is meant, write the new sums with
+"""Twenty serial updates of every system on its default environment, against stored sums of how each parameter tensor
+changed: a change of any number on the way is noticed. Where the change is meant, write the new sums with
 
     python tests/systems/test_snapshots.py
 
@@ -23,6 +23,10 @@ CASES = {
     **{name: (name, {}) for name in SYSTEMS},
     "dqn, every switch": ("dqn", dict(double=True, dueling=True, n_step=3, prioritised=True)),
     "r2d2, zero state": ("r2d2", dict(start_state="zero", core="gru", dueling=True, rescale=None)),
+    "d4pg, every switch": (
+        "d4pg",
+        dict(critic="mixture", prioritised=True, late_action=True, activation="tanh", policy_hidden=(8,)),
+    ),
     "impala, lstm": ("impala", dict(core="lstm", core_size=16, last_action_reward=True)),
     "dd-ppo, lstm": ("dd-ppo", dict(core="lstm", core_size=16, normalise_obs=True, normalise_reward=True)),
     "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, anneal_clip=True)),
@@ -32,7 +36,7 @@ CASES = {
 def snapshot(case: str) -> dict[str, list[float]]:
     """Of each parameter tensor, what the updates added to it: the sum, and the sum of absolute values."""
     system, fields = CASES[case]
-    cfg = config(system, env="CartPole-v1", device="cpu", precision="fp32", steps=20_000, **fields)
+    cfg = config(system, device="cpu", precision="fp32", steps=20_000, **fields)
     program, before = load(system).program(cfg), {}
 
     def keep(role: Any) -> None:

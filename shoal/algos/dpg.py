@@ -1,0 +1,178 @@
+"""The deterministic policy gradient from replayed transitions: what Ape-X DPG and D4PG share.
+
+Silver et al. 2014 (the gradient), Lillicrap et al. 2016 (DDPG), Horgan et al. 2018 (Ape-X DPG), Barth-Maron et al. 2018
+(D4PG: the critic is a distribution of the return).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.algos.dpg_network import DPGNetwork, Judgement
+from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Act, Arrays, Batch, Tensors, Update
+from shoal.fast.live import LiveTensors
+from shoal.fast.rounded import inferring
+from shoal.ops import dpg_loss
+from shoal.settings.ranges import Fraction, NonNegative, Positive
+
+EDGES = 0.05  # probability on the outermost atoms from which a user is told
+SETTLED = 1_000  # updates before that: a new critic's distribution is as wide as its range
+log = logging.getLogger("shoal.dpg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPGConfig(OffPolicyConfig):
+    """The learning rule of Ape-X DPG and D4PG."""
+
+    learning_rate: NonNegative = 1e-3
+    optimiser_eps: Positive = 1e-8
+    max_grad_norm: Positive | None = None
+    noise: NonNegative = 0.3
+    """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
+    action_gradient_clip: Positive | None = None
+    """Bound of each element of the critic's gradient by the action (in units of half the box); none: no bound."""
+    importance_exponent: Fraction = 0.4
+    """Exponent β of the importance weights, the same for the whole run."""
+
+
+class DPG(OffPolicy):
+    """The loss of critic and policy, both at the same parameters (D4PG, algorithm 1). What a mixture's loss draws comes
+    from ``seed``."""
+
+    def __init__(self, cfg: DPGConfig, nets: DPGNetwork, seed: int = 0) -> None:
+        super().__init__(nets, cfg.target_period, cfg.importance_exponent if cfg.prioritised else None)
+        assert nets.returns is not None
+        self.cfg, self.returns = cfg, nets.returns
+        self.rng = torch.Generator().manual_seed(seed)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Also draws the noise of the critic's loss."""
+        batch = super().prepare(batch)
+        reward = batch.items["reward"]
+        drawn = self.returns.noise(len(reward), self.rng)
+        return batch._replace(items={**batch.items, **{k: v.to(reward.device) for k, v in drawn.items()}})
+
+    def loss(self, outputs: Judgement, batch: Batch) -> tuple[Tensor, Update]:
+        """The critic's loss, with the policy's gradient beside it; priorities are the errors of the expected return."""
+        items, target = batch.items, self.target
+        with torch.no_grad():
+            features = target.features({k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")})
+            after = target.judge(features, target.act(features))
+        loss = items["weight"].dot(self.returns.loss(outputs.critic, items, after))
+        ascent = dpg_loss(outputs.action, outputs.by_action, self.cfg.action_gradient_clip).sum()
+        return loss + self.scalars[0] * ascent, self.findings(outputs, items, after)
+
+    @torch.no_grad()
+    def findings(self, outputs: Judgement, items: Tensors, after: Tensor) -> Update:
+        """Priorities, and every tenth time metrics; after: what the target networks say of the next observations."""
+        if not (self.tells() or self.cfg.prioritised):
+            return Update({})
+        value, share = self.returns.mean(outputs.critic), self.scalars[0]
+        error = (torch.addcmul(items["reward"], items["discount"], self.returns.mean(after)) - value).abs()
+        metrics: dict[str, Tensor | float] = {}
+        if self.tells():
+            slope, edges = outputs.by_action.abs().mean(-1), self.returns.edge_mass(outputs.critic)
+            metrics = {
+                "q_mean": share * value.sum(), "td_error": share * error.sum(), "action_gradient": share * slope.sum(),
+            }  # fmt: skip
+            if edges is not None:
+                metrics["edge_mass"] = share * edges.sum()
+        return Update(metrics, error if self.cfg.prioritised else None)
+
+    def params(self) -> Tensors:
+        """Policy and encoder; the critic too where its values are the first priorities."""
+        everything = self._live.tensors
+        if self.cfg.prioritised:
+            return everything
+        return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rng": self.rng.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.rng.set_state(state["rng"])
+
+
+class RangeLearner(SGDLearner):
+    """The learner of a critic with a range of returns. It says at its first update where that range came from
+    (``told``), and once, if so, that it is too narrow: when the share of the probability on the outermost returns, an
+    average over about a hundred looks, is above 5 % (``EDGES``)."""
+
+    told = ""
+    edges = 0.0
+    warned = False
+
+    def update(self, batch: Batch) -> Update:
+        if self.step == 0 and self.told:
+            log.warning("%s", self.told)
+        update = super().update(batch)
+        if "edge_mass" in update.metrics:
+            self.watch(float(update.metrics["edge_mass"]))
+        return update
+
+    def watch(self, mass: float) -> None:
+        """Take in one look at the outermost returns."""
+        self.edges += 0.01 * (mass - self.edges)
+        if self.edges > EDGES and self.step >= SETTLED and not self.warned:
+            self.warned = True
+            low, high = (float(x) for x in self.algorithm.nets.returns.atoms[[0, -1]])
+            log.warning(
+                "%.0f %% of the critic's probability lies on the outermost of its returns, %.4g and %.4g: what is "
+                "beyond them cannot be told apart; set --v-min lower or --v-max higher", 100 * self.edges, low, high,
+            )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "edges": self.edges, "warned": self.warned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.edges, self.warned = state["edges"], state["warned"]
+
+
+class DPGAgent:
+    """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
+    for every actor; actions are clipped to the box. If its network has a critic, it also returns ``q_taken``, the value
+    of the action as it was executed, and ``q_max``, that of the policy's own: the first priority of a transition."""
+
+    def __init__(self, nets: DPGNetwork, noise: float, seed: int) -> None:
+        self.nets, self.noise = inferring(nets), noise
+        self._live = LiveTensors(nets)
+        self.rng = np.random.default_rng(seed)
+
+    def initial_state(self, envs: int) -> Tensors:
+        return {}
+
+    def load(self, params: Tensors, version: int) -> None:
+        self._live.load(params)
+
+    @torch.no_grad()
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        nets = self.nets
+        features = nets.features({k: torch.from_numpy(v) for k, v in obs.items()})
+        best = nets.act(features)
+        if greedy:
+            return Act(nets.to_box(best).numpy(), state, {})
+        noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
+        action = nets.to_box((best + self.noise * noise).clamp(-1.0, 1.0))
+        extras: Arrays = {}
+        if nets.returns is not None:
+            both = torch.cat((nets.from_box(action), best))
+            values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy()
+            extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
+        return Act(action.numpy(), state, extras)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.nets.load_state_dict(state["nets"])
+        self.rng.bit_generator.state = state["rng"]

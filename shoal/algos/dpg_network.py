@@ -1,0 +1,179 @@
+"""The networks of the deterministic policy gradient: a policy into a finite box, a critic of observation and action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from shoal import fast
+from shoal.algos.returns import Returns
+from shoal.api import EnvSpec, Tensors
+from shoal.fast.perceptron import Backward, Perceptron
+from shoal.nets import MLP, Encoder, autocast
+from shoal.nets.outputs import Outputs, detached
+from shoal.nets.precision import Precision, full, resolve
+from shoal.nets.torsos import ACTIVATIONS, Activation
+
+
+class Judgement(NamedTuple):
+    """What both networks say of a batch.
+
+    critic: its outputs for the batch's actions [B, size]. action: the policy's own [B, A], in [-1, 1]. by_action: the
+    gradient of the critic's expected return by these [B, A].
+    """
+
+    critic: Tensor
+    action: Tensor
+    by_action: Tensor
+
+
+class DPGNetwork(nn.Module):
+    """Actions inside are in [-1, 1], whatever the environment's box; ``to_box`` and ``from_box`` scale them.
+
+    Images (and a network of the user's own) are read by one encoder, which policy and critic share and the critic
+    alone trains; vectors go to both as they are. ``policy_perceptron`` and ``critic_perceptron`` compute the same
+    outside autograd; None where they cannot.
+
+    returns: what the critic's outputs mean; None: no critic, for an actor that needs no values. policy_hidden: if
+    empty, ``hidden``. late_action: the action joins at the critic's second layer, not with the observation.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self, env: EnvSpec, returns: Returns | None, *, torso: str = "auto", hidden: Sequence[int] = (256, 256),
+        policy_hidden: Sequence[int] = (), activation: Activation = "relu", late_action: bool = False,
+        precision: Precision = "auto", device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.register_buffer("low", torch.tensor(env.action.low), persistent=False)
+        self.register_buffer("high", torch.tensor(env.action.high), persistent=False)
+        actions = len(env.action.low)
+        self.encoder = _encoder(env, torso, hidden, activation)
+        self.shared = any(True for _ in self.encoder.parameters())
+        features = self.encoder.features
+        own = tuple(policy_hidden or hidden)
+        self.policy = nn.Sequential(*MLP((features, *own), activation), nn.Linear((features, *own)[-1], actions))
+        last = cast(nn.Linear, self.policy[-1])
+        nn.init.uniform_(last.weight, -3e-3, 3e-3)  # Lillicrap et al. 2016, section 7
+        nn.init.uniform_(last.bias, -3e-3, 3e-3)
+        self.returns, self.critic = returns, None
+        if returns is not None:
+            self.critic = Critic(features, actions, hidden, returns.size, activation, late_action)
+            returns.start(cast(nn.Linear, self.critic.rest[-1]))
+        self.precision, self.device = resolve(precision, device, self.encoder), device
+        self.policy_perceptron = self.critic_perceptron = None
+        if fast.ENABLED and not self.shared:
+            self.policy_perceptron = _perceptron(self.policy, activation)
+            if self.critic is not None and not late_action:
+                self.critic_perceptron = _perceptron(self.critic.rest, activation)
+
+    def features(self, obs: Tensors) -> Tensor:
+        """Observations ``[B, ...]`` to what policy and critic see ``[B, F]``."""
+        if not self.shared:
+            return self.encoder.vector(obs)
+        with autocast(self.precision, self.device):
+            return cast(Tensor, self.encoder(obs))
+
+    def act(self, features: Tensor) -> Tensor:
+        """Features ``[B, F]`` to actions ``[B, A]`` in [-1, 1]."""
+        if self.policy_perceptron is not None and not torch.is_grad_enabled():
+            return torch.tanh(self.policy_perceptron.forward(features)[-1])
+        with full(features.device):
+            return torch.tanh(self.policy(features))
+
+    def judge(self, features: Tensor, actions: Tensor) -> Tensor:
+        """The critic's outputs ``[B, size]`` for features ``[B, F]`` and actions ``[B, A]`` in [-1, 1]."""
+        assert self.critic is not None
+        if self.critic_perceptron is not None and not torch.is_grad_enabled():
+            return self.critic_perceptron.forward(torch.cat((features, actions), -1))[-1]
+        with full(features.device):
+            return cast(Tensor, self.critic(features, actions))
+
+    def outputs(self, items: Tensors) -> Outputs:
+        """A ``Judgement`` of a batch, to learn from. The gradient of the critic's outputs goes to critic and encoder,
+        that of the actions to the policy alone."""
+        features = self.features({k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")})
+        critic, to_critic = self._judged(features, self.from_box(items["action"]))
+        action, to_policy = self._acted(features.detach())
+        by_action = self.value_gradient(features.detach(), action)
+        size = critic.shape[-1]
+        leaf = torch.cat((critic, action), -1).requires_grad_()
+        said = Judgement(leaf[:, :size], leaf[:, size:], by_action)
+        return Outputs(said, leaf, partial(_backward, to_critic, to_policy, size))
+
+    def _judged(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Backward]:
+        """The critic's outputs, and what takes their gradient to the parameters of critic and encoder."""
+        if self.critic_perceptron is None:
+            return detached(self.judge(features, actions))
+        return self.critic_perceptron.differentiable(torch.cat((features, actions), -1))
+
+    def _acted(self, features: Tensor) -> tuple[Tensor, Backward]:
+        """The policy's actions in [-1, 1], and what takes their gradient to its parameters."""
+        if self.policy_perceptron is None:
+            return detached(self.act(features))
+        found, backward = self.policy_perceptron.differentiable(features)
+        action = torch.tanh(found)
+        return action, lambda gradient: backward(torch.ops.aten.tanh_backward.default(gradient, action))
+
+    def value_gradient(self, features: Tensor, actions: Tensor) -> Tensor:
+        """dq/da ``[B, A]`` of the critic's expected return; no parameter gets a gradient."""
+        assert self.returns is not None
+        if self.critic_perceptron is None:
+            leaf = actions.detach().clone().requires_grad_()
+            (found,) = torch.autograd.grad(self.returns.mean(self.judge(features, leaf)).sum(), leaf)
+            return found
+        with torch.no_grad():
+            kept = self.critic_perceptron.forward(torch.cat((features, actions), -1))
+        outputs = kept[-1].requires_grad_()
+        (by_outputs,) = torch.autograd.grad(self.returns.mean(outputs).sum(), outputs)
+        return self.critic_perceptron.backward_to_input(kept, by_outputs, actions.shape[-1])
+
+    def to_box(self, actions: Tensor) -> Tensor:
+        """From [-1, 1] to the environment's units, inside its bounds after rounding too."""
+        scaled = (self.high + self.low) / 2 + (self.high - self.low) / 2 * actions
+        return torch.minimum(torch.maximum(scaled, self.low), self.high)
+
+    def from_box(self, actions: Tensor) -> Tensor:
+        """The inverse of ``to_box``; 0 along a side of length 0."""
+        half = (self.high - self.low) / 2
+        return (actions - (self.high + self.low) / 2) / torch.where(half > 0, half, torch.ones_like(half))
+
+
+class Critic(nn.Module):
+    """Features ``[B, F]`` and actions ``[B, A]`` to ``[B, outputs]``."""
+
+    def __init__(
+        self, features: int, actions: int, hidden: Sequence[int], outputs: int, activation: Activation,
+        late_action: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        before, after = hidden[:late_action], hidden[late_action:]
+        self.first = MLP((features, *before), activation) if before else nn.Identity()
+        joined = ((features, *before)[-1] + actions, *after)
+        self.rest = nn.Sequential(*MLP(joined, activation), nn.Linear(joined[-1], outputs))
+
+    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
+        y: Tensor = self.rest(torch.cat((self.first(features), actions), -1))
+        return y
+
+
+def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
+    images = any(o.kind == "image" for o in env.observations.values())
+    plain = torso in ("mlp", "none") or (not images and ":" not in torso)
+    return Encoder(env.observations, "none" if plain else torso, hidden[:1], activation)
+
+
+def _backward(to_critic: Backward, to_policy: Backward, size: int, gradient: Tensor) -> None:
+    to_critic(gradient[:, :size])
+    to_policy(gradient[:, size:])
+
+
+def _perceptron(layers: nn.Sequential, activation: Activation) -> Perceptron:
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    return Perceptron(linear[:-1], ACTIVATIONS[activation], linear[-1:])

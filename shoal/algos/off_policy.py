@@ -1,0 +1,84 @@
+"""What algorithms that learn from replayed transitions share: a target network and importance weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.algorithm import Algorithm
+from shoal.algos.gradient_step import OptimiserConfig
+from shoal.api import Batch, Tensors
+from shoal.fast.rounded import inferring
+from shoal.ops import importance_weights
+from shoal.settings.ranges import Count, Fraction
+
+METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(OptimiserConfig):
+    """Learning from a replay, with a target network."""
+
+    gamma: Fraction = 0.99
+    """Discount per agent step."""
+    prioritised: bool = False
+    """Sample in proportion to the TD error."""
+    target_period: Count = 100
+    """Updates between copies into the target network."""
+
+
+class OffPolicy(Algorithm):
+    """A target network that is a copy of ``nets`` every ``target_period`` updates.
+
+    beta: exponent of the importance weights, constant or by the update's number (None: no weights). reduction: of the
+    loss over a batch.
+    """
+
+    def __init__(
+        self, nets: nn.Module, target_period: int, beta: float | Callable[[int], float] | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> None:  # fmt: skip
+        super().__init__(nets)
+        self.target_period, self.beta, self.reduction = target_period, beta, reduction
+        self.target: Any = inferring(copy.deepcopy(nets))
+        self.frozen = (self.target,)
+        self.updates = 0
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
+        reward = batch.items["reward"]
+        self.scalars = [1.0 / len(reward)]
+        scale = self.scalars[0] if self.reduction == "mean" else 1.0
+        if self.beta is None:
+            weight = torch.full_like(reward, scale)
+        else:
+            assert batch.probs is not None, "importance weights need a prioritised replay"
+            beta = self.beta(self.updates) if callable(self.beta) else self.beta
+            weight = scale * importance_weights(batch.probs, batch.size or 1, beta)
+        return batch._replace(items={**batch.items, "weight": weight})
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Rows that follow one another."""
+        first = int(rows[0]) if len(rows) else 0
+        return {k: v[first : first + len(rows)] for k, v in items.items()}
+
+    def tells(self) -> bool:
+        """Whether this update has metrics that only people read."""
+        return self.updates % METRICS_EVERY == 0
+
+    def after_step(self, step: int) -> None:
+        self.updates = step
+        if step % self.target_period == 0:
+            self.target.load_state_dict(self.nets.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"target": self.target.state_dict(), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target.load_state_dict(state["target"])
+        self.updates = state["updates"]

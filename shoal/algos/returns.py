@@ -1,0 +1,121 @@
+"""What a critic's outputs say of the return: its mean only, a categorical distribution, or a mixture of Gaussians.
+
+Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients", section 3 and appendix A.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shoal.api import Tensors
+from shoal.ops import (
+    categorical_cross_entropy,
+    categorical_mean,
+    categorical_projection,
+    mixture_cross_entropy,
+    mixture_mean,
+    mixture_sample,
+)
+
+FLOOR = 1e-4  # of a component's deviation, relative to half the range: its likelihood stays bounded
+
+
+class Returns(nn.Module):
+    """``size`` outputs ``[B, size]`` of a critic, read as returns ``Z(x, a)``; no parameters of its own."""
+
+    size = 1
+
+    def start(self, last: nn.Linear) -> None:
+        """Set the last layer of a new critic: small, as in DDPG (Lillicrap et al. 2016, section 7)."""
+        nn.init.uniform_(last.weight, -3e-3, 3e-3)
+        nn.init.uniform_(last.bias, -3e-3, 3e-3)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """``[B, size] -> [B]``: the expected return, differentiable."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
+        """How far each of ``outputs`` is from the distribution of ``r + d Z'`` ``[B]``. items: ``reward`` [B], n-step
+        sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target networks' outputs for Z'
+        ``[B, size]``."""
+        raise NotImplementedError
+
+    def noise(self, rows: int, rng: torch.Generator) -> Tensors:
+        """What the loss of so many rows draws, to be put among its items."""
+        return {}
+
+    def edge_mass(self, outputs: Tensor) -> Tensor | None:
+        """Probability on the first and the last atom ``[B]``; None for a distribution without edges."""
+        return None
+
+
+class Expected(Returns):
+    """The mean alone: half the squared error (DDPG; Ape-X DPG, Horgan et al. 2018, section 3)."""
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs.squeeze(-1)
+
+    def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
+        target = torch.addcmul(items["reward"], items["discount"], self.mean(after))
+        return 0.5 * (self.mean(outputs) - target).square()
+
+
+class Categorical(Returns):
+    """Logits of ``atoms`` evenly spaced returns from ``low`` to ``high``; cross-entropy to the projected target."""
+
+    atoms: Tensor
+
+    def __init__(self, low: float, high: float, atoms: int) -> None:
+        super().__init__()
+        self.size = atoms
+        self.register_buffer("atoms", torch.linspace(low, high, atoms))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return categorical_mean(outputs, self.atoms)
+
+    def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
+        target = categorical_projection(items["reward"], items["discount"], torch.softmax(after, -1), self.atoms)
+        return categorical_cross_entropy(target, outputs)
+
+    def edge_mass(self, outputs: Tensor) -> Tensor:
+        probs = torch.softmax(outputs, -1)
+        return probs[..., 0] + probs[..., -1]
+
+
+class Mixture(Returns):
+    """Weights, means and deviations of ``components`` Gaussians, in units of half the range from ``low`` to ``high``
+    around its middle; cross-entropy to ``samples`` of the target."""
+
+    scale: Tensor
+
+    def __init__(self, low: float, high: float, components: int, samples: int) -> None:
+        super().__init__()
+        self.size, self.samples = 3 * components, samples
+        self.register_buffer("scale", torch.tensor([(high + low) / 2, (high - low) / 2]))
+
+    def start(self, last: nn.Linear) -> None:
+        """Components spread over the inner half of the range, so that they do not begin as one."""
+        super().start(last)
+        with torch.no_grad():
+            count = self.size // 3
+            last.bias[count : 2 * count] += torch.linspace(-0.5, 0.5, count)
+
+    def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, means and deviations ``[B, K]``, in units of the return."""
+        logits, means, widths = outputs.chunk(3, -1)
+        return logits, self.scale[0] + self.scale[1] * means, self.scale[1] * (F.softplus(widths) + FLOOR)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        logits, means, _ = self.parts(outputs)
+        return mixture_mean(logits, means)
+
+    def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
+        z = mixture_sample(items["noise/uniform"], items["noise/normal"], *self.parts(after))
+        samples = torch.addcmul(items["reward"][:, None], items["discount"][:, None], z)
+        return mixture_cross_entropy(samples, *self.parts(outputs))
+
+    def noise(self, rows: int, rng: torch.Generator) -> Tensors:
+        shape = (rows, self.samples)
+        return {"noise/uniform": torch.rand(shape, generator=rng), "noise/normal": torch.randn(shape, generator=rng)}

@@ -1,0 +1,127 @@
+"""Ape-X DPG: many actors with the same Gaussian noise feed one prioritised replay; one learner moves a critic and,
+along the critic's gradient by the action, a deterministic policy.
+
+Horgan et al. 2018, "Distributed Prioritized Experience Replay", section 3 and appendix D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from shoal.algos.dpg import DPG, DPGAgent, DPGConfig
+from shoal.algos.dpg_network import DPGNetwork
+from shoal.algos.returns import Expected, Returns
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Context, UsageError
+from shoal.program import Program
+from shoal.replay import TableSpec
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.systems.config import cores, require_actions
+from shoal.systems.replayed import TransitionConfig, descent, replay_program
+from shoal.systems.wiring import stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of the first win
+    """Ape-X DPG."""
+
+    env: str = "Pendulum-v1"
+    actors: Natural = 0
+    """Actor processes; 0: one less than the cores, at least one."""
+    envs: Count = 4
+    unroll: Count = 16
+    steps: Count = 200_000
+    hidden: tuple[Count, ...] = (256, 256)
+    """Units of each layer of the critic, and of the policy."""
+    policy_hidden: tuple[Count, ...] = ()
+    """Units of each layer of the policy, if not those of `hidden`."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """Activation after each hidden layer."""
+    late_action: bool = False
+    """Join the action at the critic's second layer; false: with the observation."""
+    action_gradient_clip: Positive | None = 1.0
+    n_step: Count = 5
+    batch: Count = 256
+    samples_per_insert: NonNegative = 256.0
+    prioritised: bool = True
+    evict: Literal["proportional", "fifo"] = "proportional"
+    """Which transitions leave a full replay that is prioritised: drawn by priority, or the oldest."""
+    evict_exponent: float = -0.4
+    """Power of the priority in proportion to which surplus transitions are drawn to leave."""
+    evict_every: Count = 1_000
+    """Transitions inserted between two removals of the replay's surplus."""
+
+    def num_actors(self) -> int:
+        return self.actors or max(1, cores() - 1)
+
+    def returns(self) -> Returns:
+        """What the critic says of the return: its mean."""
+        return Expected()
+
+
+PAPER: dict[str, Any] = dict(  # section 4.2 and appendix D
+    actors=64, envs=1, unroll=50, steps=500_000_000, hidden=(400, 300), policy_hidden=(300, 200), activation="tanh",
+    late_action=True, noise=0.3, action_gradient_clip=1.0, n_step=5, learning_rate=1e-4, batch=256,
+    samples_per_insert=0.0, replay=1_000_000, min_replay=10_000, target_period=100,
+    evict_every=80_000,  # 100 learner updates, at 64 actors' transitions in and 86 updates a second
+)  # fmt: skip
+CLASSIC: dict[str, Any] = dict(steps=20_000, envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0)
+MUJOCO: dict[str, Any] = dict(steps=300_000, envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
+DM_CONTROL: dict[str, Any] = dict(steps=500_000, envs=2, unroll=8, replay=500_000, min_replay=5_000)
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+
+
+def network(cfg: Config, device: str | None = None) -> DPGNetwork:
+    """With a device the learner's; without, what actors hold, which has a critic only where its values are the first
+    priorities."""
+    return DPGNetwork(
+        cfg.env_spec(), cfg.returns() if device or cfg.prioritised else None, torso=cfg.torso, hidden=cfg.hidden,
+        policy_hidden=cfg.policy_hidden, activation=cfg.activation, late_action=cfg.late_action,
+        precision=cfg.precision, device=device or "cpu",
+    )  # fmt: skip
+
+
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
+    """The policy, with the same noise for every actor."""
+    return DPGAgent(network(cfg), cfg.noise, seed)
+
+
+def require_box(system: str, cfg: Config) -> None:
+    """Raise UsageError unless the environment's actions are a finite box."""
+    env = cfg.env_spec()
+    require_actions(system, env, "continuous")
+    if not np.isfinite([*env.action.low, *env.action.high]).all():
+        raise UsageError(
+            f"{system} scales its actions into a bounded box; {env.id} has the bounds {list(env.action.low)} and "
+            f"{list(env.action.high)}: wrap it in gymnasium.wrappers.ClipAction or RescaleAction"
+        )
+
+
+def table(cfg: Config) -> TableSpec:
+    """Prioritised: with first priorities from the actors' values."""
+    if not cfg.prioritised:
+        return cfg.table(evict_every=cfg.evict_every)
+    return cfg.table(
+        initial="given", evict=cfg.evict, alpha_evict=cfg.evict_exponent, evict_every=cfg.evict_every
+    )  # fmt: skip
+
+
+def wired(name: str, cfg: Config, learn: Any) -> Program:
+    """Actors, one replay, one learner; actors send values only where the replay is prioritised."""
+    values = {"q_taken": ((), "float32"), "q_max": ((), "float32")}
+    return replay_program(
+        name, cfg, stream(cfg, values if cfg.prioritised else {}), table(cfg), network, agent, learn
+    )  # fmt: skip
+
+
+def program(cfg: Config) -> Program:
+    """Actors, one prioritised replay, one learner."""
+    require_box("apex-dpg", cfg)
+
+    def learn(nets: DPGNetwork, ctx: Context) -> SGDLearner:
+        return descent(cfg, ctx, DPG(cfg, nets, ctx.seed))
+
+    return wired("apex-dpg", cfg, learn)

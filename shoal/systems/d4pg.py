@@ -1,0 +1,79 @@
+"""D4PG: the roles of Ape-X DPG, with a critic that is a distribution of the n-step return.
+
+Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from shoal.algos.dpg import DPG, RangeLearner
+from shoal.algos.dpg_network import DPGNetwork
+from shoal.algos.returns import Categorical, Expected, Mixture, Returns
+from shoal.api import Context, UsageError
+from shoal.program import Program
+from shoal.settings.ranges import Count, Fraction, Positive
+from shoal.systems import apex_dpg
+from shoal.systems.replayed import descent
+from shoal.systems.return_range import return_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(apex_dpg.Config):
+    """D4PG."""
+
+    critic: Literal["categorical", "mixture", "mean"] = "categorical"
+    """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""
+    v_min: float | None = None
+    """Smallest discounted return of the distribution; none: from the rewards of random play."""
+    v_max: float | None = None
+    """Largest discounted return of the distribution; none: from the rewards of random play."""
+    atoms: Count = 51
+    """Returns of the categorical distribution, evenly spaced."""
+    components: Count = 5
+    """Gaussians of the mixture."""
+    mixture_samples: Count = 32
+    """Samples of the target from which the mixture's cross-entropy is estimated."""
+    action_gradient_clip: Positive | None = None
+    prioritised: bool = False
+    importance_exponent: Fraction = 1.0
+    evict: Literal["proportional", "fifo"] = "fifo"
+
+    def returns(self) -> Returns:
+        """What the critic says of the return. A range not yet known does not matter to actors: parameters bring it."""
+        low, high = self.v_min or 0.0, self.v_max or 0.0
+        if self.critic == "categorical":
+            return Categorical(low, high, self.atoms)
+        return Mixture(low, high, self.components, self.mixture_samples) if self.critic == "mixture" else Expected()
+
+
+PAPER: dict[str, Any] = dict(  # section 4 and algorithm 1; the range of returns is set for each task
+    actors=32, envs=1, unroll=50, steps=500_000_000, hidden=(400, 300), policy_hidden=(300, 200), late_action=True,
+    noise=0.3, n_step=5, learning_rate=1e-4, batch=256, samples_per_insert=0.0, replay=1_000_000, min_replay=10_000,
+    target_period=100, prioritised=True, critic="categorical", atoms=51,
+)  # fmt: skip
+CLASSIC: dict[str, Any] = {**apex_dpg.CLASSIC}
+MUJOCO: dict[str, Any] = {**apex_dpg.MUJOCO, "v_min": -200.0, "v_max": 1_000.0, "atoms": 101}
+DM_CONTROL: dict[str, Any] = {**apex_dpg.DM_CONTROL, "v_min": 0.0, "v_max": 100.0}  # rewards in [0, 1], gamma 0.99
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+network, agent = apex_dpg.network, apex_dpg.agent
+
+
+def program(cfg: Config) -> Program:
+    """Actors, one replay, one learner."""
+    apex_dpg.require_box("d4pg", cfg)
+    if cfg.critic == "categorical" and cfg.atoms < 2:
+        raise UsageError(f"--atoms expects at least 2 returns, found {cfg.atoms}")
+    told = ""
+    if cfg.critic != "mean":
+        low, high, told = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max)
+        cfg = replace(cfg, v_min=low, v_max=high)
+
+    def learn(nets: DPGNetwork, ctx: Context) -> RangeLearner:
+        learner = descent(cfg, ctx, DPG(cfg, nets, ctx.seed), RangeLearner)
+        assert isinstance(learner, RangeLearner)
+        learner.told = told
+        return learner
+
+    return apex_dpg.wired("d4pg", cfg, learn)

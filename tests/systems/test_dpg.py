@@ -1,0 +1,386 @@
+"""The deterministic policy gradient against autograd and against DDPG step by step; its agent; its bad inputs."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gs
+from helpers import config, record_batches, run
+from torch import nn
+
+from shoal import fast
+from shoal.algos.algorithm import differentiate
+from shoal.algos.dpg import DPG, DPGAgent, DPGConfig, RangeLearner
+from shoal.algos.dpg_network import DPGNetwork
+from shoal.algos.returns import Categorical, Expected, Mixture, Returns
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
+from shoal.metering.recorder import Recorder
+from shoal.ops import importance_weights
+from shoal.systems import apex_dpg, d4pg, load, return_range
+from shoal.systems.replayed import descent
+
+LOW, HIGH = (-1.0, 0.0), (3.0, 0.5)
+ENV = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), LOW, HIGH))
+SMALL_IMAGE = EnvSpec("test", {"obs": Observation((3, 20, 20), "uint8", "image")}, ENV.action)
+BOTH = EnvSpec("test", {"obs/a": Observation((2,), "float32"), "obs/b": SMALL_IMAGE.observations["obs"]}, ENV.action)
+ROWS = 16
+KINDS: dict[str, Any] = {
+    "mean": Expected,
+    "categorical": lambda: Categorical(-6.0, 4.0, 11),
+    "mixture": lambda: Mixture(-6.0, 4.0, 3, 8),
+}
+
+
+def observations(env: EnvSpec, prefix: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    out = {}
+    for name, leaf in env.observations.items():
+        shape = (ROWS, *leaf.shape)
+        image = leaf.kind == "image"
+        draw = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        out[prefix + name] = draw if image else torch.randn(shape, generator=generator)
+    return out
+
+
+def batch(env: EnvSpec = ENV, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    low, high = torch.tensor(LOW), torch.tensor(HIGH)
+    items = {
+        **observations(env, "", generator), **observations(env, "next/", generator),
+        "action": low + (high - low) * torch.rand(ROWS, 2, generator=generator),
+        "reward": torch.randn(ROWS, generator=generator),
+        "discount": torch.tensor([0.9, 0.0]).repeat(ROWS // 2),
+    }  # fmt: skip
+    return Batch(items, torch.arange(ROWS), torch.rand(ROWS, generator=generator) / ROWS + 0.01, 100)
+
+
+def network(env: EnvSpec, returns: Returns | None, **fields: Any) -> DPGNetwork:
+    torch.manual_seed(1)
+    nets = DPGNetwork(env, returns, hidden=(12, 7), precision="fp32", **fields)
+    for p in nets.parameters():
+        p.data += 0.1 * torch.randn_like(p)
+    return nets
+
+
+def learner(cfg: Any, seed: int = 0) -> Any:
+    """As the program makes it, of a configuration whose range is given."""
+    torch.manual_seed(seed)
+    kind = RangeLearner if isinstance(cfg, d4pg.Config) else SGDLearner
+    ctx = Context("learner", 0, 1, 0, seed, Recorder())
+    return descent(cfg, ctx, DPG(cfg, apex_dpg.network(cfg, "cpu"), seed), kind)
+
+
+def obs_of(items: dict[str, torch.Tensor], prefix: str = "") -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in items.items() if k.startswith(f"{prefix}obs")}
+
+
+@pytest.mark.parametrize("env", [ENV, SMALL_IMAGE, BOTH], ids=["vectors", "images", "both"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("late, activation, clip, beta", [
+    (False, "relu", None, None), (False, "tanh", 0.002, 0.4), (True, "relu", 0.002, 1.0),
+])  # fmt: skip
+def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, clip, beta) -> None:
+    """By hand or not, with importance weights and a clip that clips; critic and policy both at the old parameters."""
+    nets, given = network(env, KINDS[kind](), late_action=late, activation=activation, policy_hidden=(9,)), batch(env)
+    assert (nets.critic_perceptron is None) == (late or env is not ENV or not fast.ENABLED)
+    assert (nets.policy_perceptron is None) == (env is not ENV or not fast.ENABLED)
+    cfg = DPGConfig(action_gradient_clip=clip, prioritised=beta is not None, importance_exponent=beta or 0.0)
+    algorithm = DPG(cfg, nets, seed=3)
+    for p in algorithm.target.parameters():
+        p.add_(0.1 * torch.randn_like(p))
+    found, _, update = differentiate(algorithm, algorithm.prepare(given))
+    grads = {name: p.grad.clone() for name, p in nets.named_parameters()}
+    nets.zero_grad()
+
+    items, middle, half = given.items, torch.tensor([1.0, 0.25]), torch.tensor([2.0, 0.25])
+    with torch.no_grad():
+        seen = algorithm.target.features(obs_of(items, "next/"))
+        after = algorithm.target.critic(seen, torch.tanh(algorithm.target.policy(seen)))
+    features = nets.features(obs_of(items))
+    outputs = nets.critic(features, (items["action"] - middle) / half)
+    noise = nets.returns.noise(ROWS, torch.Generator().manual_seed(3))
+    losses = nets.returns.loss(outputs, {**items, **noise}, after)
+    weights = torch.ones(ROWS) if beta is None else importance_weights(given.probs, given.size, beta)
+    loss = (weights * losses).mean()
+    loss.backward()
+    expected = {name: p.grad.clone() for name, p in nets.named_parameters() if p.grad is not None}
+    assert not any(name.startswith("policy") for name in expected)
+    nets.zero_grad()
+    actions = torch.tanh(nets.policy(features.detach()))
+    leaf = actions.detach().requires_grad_()
+    (by_action,) = torch.autograd.grad(nets.returns.mean(nets.critic(features.detach(), leaf)).sum(), leaf)
+    assert clip is None or (by_action.abs() > clip).any()
+    bounded = by_action if clip is None else by_action.clamp(-clip, clip)
+    (-(actions * bounded).sum() / ROWS).backward()
+    expected |= {name: p.grad.clone() for name, p in nets.named_parameters() if name.startswith("policy")}
+
+    assert found == pytest.approx(loss.item(), rel=1e-4)
+    assert grads.keys() == expected.keys()
+    for name, grad in grads.items():
+        torch.testing.assert_close(grad, expected[name], rtol=1e-3, atol=1e-6, msg=name)
+    assert (update.priorities is None) == (beta is None)
+    error = items["reward"] + items["discount"] * nets.returns.mean(after) - nets.returns.mean(outputs.detach())
+    assert float(update.metrics["td_error"]) == pytest.approx(float(error.abs().mean()), rel=1e-4)
+    if update.priorities is not None:
+        torch.testing.assert_close(update.priorities, error.abs(), rtol=1e-3, atol=1e-4)
+
+
+def test_one_hot_target_is_cross_entropy_by_hand() -> None:
+    """Past a terminal state, a return on an atom: -log of that atom's probability."""
+    returns = Categorical(-2.0, 2.0, 5)
+    logits = torch.tensor([[0.1, 0.2, -0.3, 0.4, 0.0]])
+    found = returns.loss(logits, {"reward": torch.tensor([1.0]), "discount": torch.zeros(1)}, torch.randn(1, 5))
+    total = sum(math.exp(x) for x in logits[0].tolist())
+    assert found.item() == pytest.approx(-math.log(math.exp(0.4) / total), rel=1e-6)
+    assert returns.edge_mass(logits).item() == pytest.approx((math.exp(0.1) + 1.0) / total, rel=1e-6)
+
+
+# ------------------------------------------------------------------------------------ identities
+class PlainDDPG:
+    """Lillicrap et al. 2016, algorithm 1, with modules and optimisers of its own, critic and policy moved together and
+    the targets copied every ``period`` updates."""
+
+    def __init__(self, params: dict[str, torch.Tensor], rate: float, gamma: float, period: int, bound: float) -> None:
+        def net(prefix: str) -> nn.Sequential:
+            found = [(k, v) for k, v in params.items() if k.startswith(prefix)]
+            layers: list[nn.Module] = []
+            for (_, weight), (_, bias) in zip(found[::2], found[1::2], strict=True):
+                linear = nn.Linear(weight.shape[1], weight.shape[0])
+                linear.load_state_dict({"weight": weight, "bias": bias})
+                layers += [linear, nn.ReLU()]
+            return nn.Sequential(*layers[:-1])
+
+        self.policy, self.critic = net("policy."), net("critic.")
+        self.policy_target, self.critic_target = copy.deepcopy(self.policy), copy.deepcopy(self.critic)
+        self.by_policy = torch.optim.Adam(self.policy.parameters(), rate)
+        self.by_critic = torch.optim.Adam(self.critic.parameters(), rate)
+        self.gamma, self.period, self.bound, self.updates = gamma, period, bound, 0
+
+    def update(self, items: dict[str, torch.Tensor]) -> None:
+        obs, after = items["obs"], items["next/obs"]
+        not_terminal = (items["discount"] > 0).float()
+        with torch.no_grad():
+            next_action = torch.tanh(self.policy_target(after))
+            bootstrap = self.critic_target(torch.cat((after, next_action), -1))[:, 0]
+            y = items["reward"] + self.gamma * not_terminal * bootstrap
+        q = self.critic(torch.cat((obs, items["action"] / self.bound), -1))[:, 0]
+        critic_loss = (0.5 * (y - q) ** 2).mean()
+        policy_loss = -self.critic(torch.cat((obs, torch.tanh(self.policy(obs))), -1)).mean()
+        self.by_critic.zero_grad()
+        self.by_policy.zero_grad()
+        policy_loss.backward()
+        self.by_critic.zero_grad()
+        critic_loss.backward()
+        self.by_critic.step()
+        self.by_policy.step()
+        self.updates += 1
+        if self.updates % self.period == 0:
+            self.policy_target.load_state_dict(self.policy.state_dict())
+            self.critic_target.load_state_dict(self.critic.state_dict())
+
+    def params(self) -> list[torch.Tensor]:
+        return [*self.policy.state_dict().values(), *self.critic.state_dict().values()]
+
+
+def test_d4pg_of_one_step_a_mean_and_uniform_replay_is_ddpg() -> None:
+    """On the very batches that D4PG drew, and as Ape-X DPG too; with more steps of reward the two part."""
+    same = dict(env="Pendulum-v1", n_step=1, prioritised=False, action_gradient_clip=None, target_period=7)
+    cfg = config("d4pg", critic="mean", learning_rate=1e-3, **same)
+    program = d4pg.program(cfg)
+    seen = record_batches(program)
+    ours = learner(cfg)
+    report = run(program, 40)
+    assert len(seen) == 40 and report.updates == 40
+    plain = PlainDDPG(dict(ours.algorithm.nets.state_dict()), 1e-3, cfg.gamma, 7, 2.0)
+    for given, _ in seen:
+        ours.update(given)
+        plain.update(given.items)
+    nets = ours.algorithm.nets.state_dict()
+    for found, expected in zip(nets.values(), plain.params(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    apex = run(load("apex-dpg").program(config("apex-dpg", **same)), 40)
+    other = run(d4pg.program(config("d4pg", critic="mean", **{**same, "n_step": 3})), 40)
+    for name, value in report.params["params"].items():
+        assert torch.equal(apex.params["params"][name], value), name
+    assert any(not torch.equal(v, report.params["params"][k]) for k, v in other.params["params"].items())
+
+
+@pytest.mark.parametrize("system", ["apex-dpg", "d4pg"])
+def test_the_first_priority_is_the_actors_td_error(system: str) -> None:
+    """|R + gamma^n q(s', pi(s')) - q(s, a)| of the network that acted and the executed action, nothing learned."""
+    cfg = config(system, env="Pendulum-v1", learning_rate=0.0, n_step=3, priority_exponent=1.0, prioritised=True)
+    program = load(system).program(cfg)
+    seen = record_batches(program)
+    run(program, 1)
+    ((given, params),) = seen
+    nets = apex_dpg.network(cfg)
+    nets.load_state_dict(params)
+    items = given.items
+    with torch.no_grad():
+        after = nets.features(obs_of(items, "next/"))
+        best = nets.returns.mean(nets.judge(after, nets.act(after)))
+        q = nets.returns.mean(nets.judge(nets.features(obs_of(items)), nets.from_box(items["action"])))
+    weights = (items["reward"] + items["discount"] * best - q).abs() + 0.01
+    torch.testing.assert_close(given.probs / given.probs[0], weights / weights[0], rtol=1e-3, atol=1e-4)
+
+
+def test_targets_are_the_networks_right_after_every_copy_and_else_not() -> None:
+    cfg = config("d4pg", env="Pendulum-v1", target_period=5, v_min=-9.0, v_max=1.0)
+    ours = learner(cfg)
+    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    for step in range(1, 11):
+        given = batch(env, step)
+        given.items["action"] = given.items["action"][:, :1]
+        ours.update(given)
+        algorithm = ours.algorithm
+        pairs = zip(algorithm.nets.parameters(), algorithm.target.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs) == (step % 5 == 0)
+
+
+@pytest.mark.parametrize("critic", ["categorical", "mixture"])
+def test_a_learner_goes_on_from_its_state(critic: str) -> None:
+    """Also with another range of returns in its configuration, and the same samples of a mixture."""
+    cfg = config("d4pg", env="Pendulum-v1", critic=critic, v_min=-9.0, v_max=1.0, target_period=3, prioritised=True)
+    first, second = learner(cfg), learner(replace(cfg, v_max=5.0), 1)
+    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    given = [batch(env, i) for i in range(8)]
+    for one in given:
+        one.items["action"] = one.items["action"][:, :1]
+    for one in given[:4]:
+        first.update(one)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for one in given[4:]:
+        first.update(one)
+        second.update(one)
+    for name, value in first.params().items():
+        assert torch.equal(value, second.params()[name]), name
+
+
+# ----------------------------------------------------------------------------------------- agent
+def test_actions_fill_a_box_that_is_not_symmetric() -> None:
+    nets = network(ENV, None)
+    inside = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])
+    box = nets.to_box(inside)
+    torch.testing.assert_close(box, torch.tensor([[-1.0, 0.0], [3.0, 0.5], [1.0, 0.375]]))
+    torch.testing.assert_close(nets.from_box(box), inside)
+    flat = DPGNetwork(EnvSpec("t", ENV.observations, Action("continuous", (), (1.0, 0.1), (1.0, 0.3))), None)
+    assert torch.isfinite(flat.from_box(flat.to_box(inside))).all()
+    assert (flat.to_box(inside) >= flat.low).all() and (flat.to_box(inside) <= flat.high).all()
+
+
+def test_noise_is_in_units_of_half_the_box_and_clipped_to_it() -> None:
+    agent, obs = DPGAgent(network(ENV, None), 0.3, 0), {"obs": np.zeros((20_000, 3), np.float32)}
+    act = agent.act(obs, np.zeros(20_000, bool), {})
+    best = agent.act(obs, np.zeros(20_000, bool), {}, greedy=True).action
+    assert act.extras == {}
+    assert (act.action >= LOW).all() and (act.action <= HIGH).all() and act.action.dtype == np.float32
+    np.testing.assert_allclose((act.action - best).std(0), [0.6, 0.075], rtol=0.05)
+    still = DPGAgent(network(ENV, None), 0.0, 1)
+    assert np.array_equal(still.act(obs, np.zeros(20_000, bool), {}).action, best)
+    other = DPGAgent(network(ENV, None), 0.3, 0)
+    assert np.array_equal(other.act(obs, np.zeros(20_000, bool), {}).action, act.action)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("env", [ENV, SMALL_IMAGE], ids=["vectors", "images"])
+def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: EnvSpec) -> None:
+    nets = network(env, KINDS[kind]())
+    obs = observations(env, "", torch.Generator().manual_seed(0))
+    act = DPGAgent(nets, 0.5, 0).act({k: v.numpy() for k, v in obs.items()}, np.zeros(ROWS, bool), {})
+    with torch.no_grad():
+        seen = nets.features(obs)
+        taken = nets.returns.mean(nets.critic(seen, nets.from_box(torch.from_numpy(act.action))))
+        best = nets.returns.mean(nets.critic(seen, torch.tanh(nets.policy(seen))))
+    np.testing.assert_allclose(act.extras["q_taken"], taken.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(act.extras["q_max"], best.numpy(), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(act.extras["q_taken"], act.extras["q_max"])
+
+
+# ---------------------------------------------------------------------------------- bad inputs
+class Boxed(gym.Env[Any, Any]):
+    """Rewards of ``reward`` in every step, episodes of 20."""
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, reward: float = 1.0) -> None:
+        self.observation_space, self.action_space = gs.Box(-1, 1, (2,)), gs.Box(low, high, (1,), np.float32)
+        self.reward = reward
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.time += 1
+        return np.full(2, self.time / 20, np.float32), self.reward, False, self.time == 20, {}
+
+
+def boxed(system: str, fields: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    return config(system, env=f"{__name__}:Boxed", env_kwargs=kwargs, **(fields or {}))
+
+
+@pytest.mark.parametrize("system", ["apex-dpg", "d4pg"])
+@pytest.mark.parametrize("bounds", [dict(high=math.inf), dict(low=-math.inf), dict(low=-math.inf, high=math.inf)])
+def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=rf"{system} scales its actions into a bounded box; .*Boxed has the bounds"):
+        load(system).program(boxed(system, **bounds))
+
+
+@pytest.mark.parametrize("fields, reward, sentence", [
+    (dict(v_min=3.0, v_max=3.0), 1.0, "v_min must be below v_max; found 3 and 3"),
+    (dict(v_min=5.0, v_max=-5.0), 1.0, "v_min must be below v_max; found 5 and -5"),
+    (dict(v_min=-50.0, v_max=-10.0), 1.0, r"no return of .* under random play lies from -50 to -10 .*from 0 to 100"),
+    (dict(v_min=10.0, v_max=50.0), -1.0, r"from 10 to 50 .*rewards from -1 to -1 .* returns from -100 to 0"),
+    (dict(v_min=300.0), 1.0, "no return of"),
+    (dict(gamma=1.0), 1.0, "with --gamma 1 the range of returns does not follow from rewards"),
+    (dict(atoms=1), 1.0, "--atoms expects at least 2 returns, found 1"),
+])  # fmt: skip
+def test_a_range_of_returns_that_cannot_be_is_refused(fields: Any, reward: float, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as refusal:
+        d4pg.program(boxed("d4pg", fields, reward=reward))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("reward, low, high, words", [
+    (1.0, -10.0, 110.0, "rewards from 1 to 1 in 1,000 random steps"), (-2.0, -220.0, 20.0, "rewards from -2 to -2"),
+    (0.0, -10.0, 110.0, "rewards assumed from 0 to 1, as 1,000 random steps gave none"),
+])  # fmt: skip
+def test_a_range_of_returns_follows_from_rewards(reward: float, low: float, high: float, words: str) -> None:
+    """r / (1 - gamma), 0 included, and a tenth more on either side; what is given stays."""
+    cfg = boxed("d4pg", reward=reward)
+    found = return_range.return_range(cfg.env, cfg, 0.99, None, None)
+    assert found[:2] == pytest.approx((low, high)) and words in found[2] and "--v-min" in found[2]
+    found = return_range.return_range(cfg.env, cfg, 0.99, -7.0, None)
+    assert found[:2] == pytest.approx((-7.0, high))
+    assert return_range.return_range(cfg.env, cfg, 0.99, -7.0, 8.0) == (-7.0, 8.0, "")
+
+
+def test_too_narrow_a_range_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The mass on the outermost atoms is a metric; above 5 % on average, and not at the start, a sentence says so."""
+    ours = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5, target_period=1_000))
+    ours.told = "the range came from elsewhere"
+    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    given = batch(env)
+    given.items["action"] = given.items["action"][:, :1]
+    masses = [ours.update(given).metrics.get("edge_mass") for _ in range(11)]
+    assert [mass is None for mass in masses] == [False, *[True] * 9, False]
+    assert 0.35 < float(masses[0]) < 0.45  # of a new critic, which knows nothing: 2 in 5
+    assert [record.getMessage() for record in caplog.records] == ["the range came from elsewhere"]
+    ours.edges, ours.step = 0.0, 1_000
+    for _ in range(200):
+        ours.watch(0.04)
+    assert len(caplog.records) == 1
+    for _ in range(20):
+        ours.watch(0.4)
+    _, record = caplog.records
+    assert "outermost of its returns, -0.1 and 0.1" in record.getMessage() and "--v-max" in record.getMessage()
+    again = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5))
+    again.load_state_dict(ours.state_dict())
+    again.watch(1.0)
+    assert len(caplog.records) == 2
