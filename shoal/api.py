@@ -6,7 +6,6 @@ arrays, readers return torch tensors.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -333,16 +332,3 @@ class Context:
     exact: bool = False
     steps: Callable[[], int] = lambda: 0
     team: Callable[[int], Any] | None = None
-
-
-_MOVED = {
-    "Channel": "shoal.program", "Port": "shoal.program", "RoleSpec": "shoal.program", "Ratio": "shoal.replay",
-    "Stop": "shoal.runtime.launch", "Report": "shoal.runtime.launch", "Runtime": "shoal.runtime.launch",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Nouns that stood here, for files written before they moved (to go when no branch needs it)."""
-    if name not in _MOVED:
-        raise AttributeError(f"module 'shoal.api' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MOVED[name]), name)

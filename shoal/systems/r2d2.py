@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from shoal.algos.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning, RecurrentQNetwork
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Context, Ratio, Spec, UsageError
+from shoal.api import Context, Spec, UsageError
 from shoal.program import Program
-from shoal.replay import SequenceSpec
+from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
 from shoal.systems.apex_dqn import ladder
 from shoal.systems.config import cores, require_actions
