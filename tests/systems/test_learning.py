@@ -57,7 +57,6 @@ A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=3e-3, optimis
 CASES += [
     ("dd-ppo", "toy:bandit-identity", 15_000, 7.0, dict(PPO, actors=2, envs=8)),
     ("a3c", "toy:bandit-identity", 20_000, 7.0, A3C),
-    ("dd-ppo", "toy:memory", 40_000, 0.8, dict(PPO, **MEMORY, actors=2, envs=8)),
 ]
 
 NAMES = [f"{case[0]}-{case[1]}-{i}" for i, case in enumerate(CASES)]
