@@ -35,7 +35,12 @@ class LocalRuntime:
         self.grace, self.hang_timeout = grace, hang_timeout
 
     def check(self, program: Program) -> None:
-        """See ``runtime.launch.Runtime``: whether it fits into memory."""
+        """See ``runtime.launch.Runtime``: whether it fits into memory, and needs no other runtime."""
+        for channel in program.channels.values():
+            if channel.lag:
+                raise UsageError(
+                    f"channel '{channel.name}' has a lag of {channel.lag}, which only the serial runtime keeps"
+                )
         program.validate()
         memory.check_fits(layout.needed(layout.plan(program)))
 
@@ -44,13 +49,7 @@ class LocalRuntime:
 
         Observers are called every ``launch.interval`` seconds; in a long run, every 7,200th of its length.
         """
-        for channel in program.channels.values():
-            if channel.lag:
-                raise UsageError(
-                    f"channel '{channel.name}' has a lag of {channel.lag}, which only the serial runtime keeps"
-                )
-        program.validate()
+        self.check(program)
         plan = layout.plan(program)
-        memory.check_fits(layout.needed(plan))
         processes.prepare()
         return Supervisor(program, plan, launch, Failures(self.patience), self.grace, self.hang_timeout).go()
