@@ -27,7 +27,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "recurrent-ppo": dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=1, normalise_obs=True),
     "dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
     "r2d2": dict(hidden=(16,), core_size=8, unroll=8, envs=4, batch=4, sequence=8, overlap=4, burn_in=4, min_replay=16),
-    "d4pg": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000, env="Pendulum-v1"),
     "apex-dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
 }
 
@@ -57,8 +56,7 @@ def test_serial_runs_evaluate_at_fixed_steps_and_repeat_exactly(system: str, tmp
     assert facts["score"] == pytest.approx(best, abs=1e-5)
     assert facts["steps"] == [int(r["steps"]) for r in rows if r["mean"] == best][-1]
     assert [p.name for p in (a / "best").glob("*.safetensors")] == [f"params-{facts['steps']}.safetensors"]
-    policy = runs[0].policy(which="best")
-    assert policy.codec.action_space.contains(policy.act(np.zeros(policy.codec.observation_space.shape)))
+    assert runs[0].policy(which="best").act(np.zeros(4)) in (0, 1)
 
 
 def test_evaluating_does_not_change_the_training(tmp_path: Path) -> None:
