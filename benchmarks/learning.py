@@ -56,6 +56,7 @@ class Recipe:
 RECIPES = {
     "cartpole-dqn": Recipe("dqn", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-apex-dqn": Recipe("apex-dqn", "CartPole-v1", 150_000, 475, greedy=True),
+    "cartpole-rainbow": Recipe("rainbow", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-impala": Recipe("impala", "CartPole-v1", 1_500_000, 475, stop=490),
     "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 300_000, 475, stop=490),
     "cartpole-a3c": Recipe("a3c", "CartPole-v1", 500_000, 475, stop=490),
@@ -67,6 +68,7 @@ RECIPES = {
     "halfcheetah-d4pg": Recipe("d4pg", "HalfCheetah-v5", 300_000, 0, greedy=True),
     "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-apex-dqn": Recipe("apex-dqn", "LunarLander-v3", 500_000, 200, greedy=True),
+    "lunarlander-rainbow": Recipe("rainbow", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, stop=220),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=220),
     "cartpole-es": Recipe("es", "CartPole-v1", 1_000_000, 475, greedy=True),

@@ -42,17 +42,18 @@ class QLearningConfig(OffPolicyConfig):
 
 
 class QNetwork(nn.Module):
-    """Observations ``[B, ...]`` to action values ``[B, A]``."""
+    """Observations ``[B, ...]`` to action values ``[B, A]``. streams: units of each dueling stream."""
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
-        precision: Precision = "auto", device: str = "cpu",
+        precision: Precision = "auto", device: str = "cpu", streams: int = 512,
     ) -> None:  # fmt: skip
         super().__init__()
         actions = env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not dueling)
         features = self.encoder.features
-        self.head = head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
+        head = DuelingQHead(features, actions, streams) if dueling else QHead(features, actions)
+        self.head: nn.Module = head
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
         self.perceptron = self.encoder.perceptron(head.linear) if isinstance(head, QHead) else None
@@ -67,13 +68,23 @@ class QNetwork(nn.Module):
 
     def outputs(self, items: Tensors) -> Outputs:
         """The values [B, A] of a batch's observations, to learn from."""
-        obs = {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
+        obs = observations(items)
         if self.perceptron is not None:
             values, backward = self.perceptron.differentiable(self.encoder.vector(obs))
         else:
             values, backward = detached(self(obs))
         values.requires_grad_()
         return Outputs(values, values, backward)
+
+
+def observations(items: Tensors) -> Tensors:
+    """Of a batch's items: what was seen at the start of each transition."""
+    return {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
+
+
+def next_observations(items: Tensors) -> Tensors:
+    """Of a batch's items: what was seen at the end of each transition."""
+    return {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
 
 
 class QLearning(OffPolicy):
@@ -90,7 +101,7 @@ class QLearning(OffPolicy):
         """The squared or Huber loss of the TD errors; outputs: the values [B, A]."""
         items = batch.items
         with torch.no_grad():
-            next_obs = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
+            next_obs = next_observations(items)
             next_q = self.target(next_obs)
             selector = self.nets(next_obs) if self.cfg.double else next_q
         loss, error = td_loss(
@@ -127,7 +138,7 @@ class QAgent:
 
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        values = self.nets({k: torch.from_numpy(v) for k, v in obs.items()}).numpy()
+        values = self.values({k: torch.from_numpy(v) for k, v in obs.items()}, greedy).numpy()
         action = values.argmax(-1)
         envs = len(action)
         if not greedy:
@@ -138,6 +149,10 @@ class QAgent:
         if self.with_values:
             extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
+
+    def values(self, obs: Tensors, greedy: bool) -> Tensor:
+        """The action values [B, A] that it chooses by."""
+        return cast(Tensor, self.nets(obs))
 
     def state_dict(self) -> dict[str, Any]:
         return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state, "steps": self.steps}

@@ -46,7 +46,9 @@ LEARNING = (
     Entry("q_mean", "return", "learner (with a replay)", "mean Q-value of the batch's actions, every tenth "
           "update; of r2d2 with the rescaling undone"),
     Entry("td_error", "return", "learner (with a replay)", "mean absolute TD error, unclipped, every tenth "
-          "update; of r2d2 between rescaled values, of d4pg of the means"),
+          "update; of r2d2 between rescaled values, of d4pg and rainbow of the means"),
+    Entry("clipped_mass", "share", "learner (rainbow)", "of the target distributions' probability, before it is "
+          "projected, what lies outside of `v_min` to `v_max`; every tenth update"),
     Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
           "far values after the stored recurrent state are from those after the learner's, over the sequence's largest "
           "value; 0 without lag; every tenth update"),

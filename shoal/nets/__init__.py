@@ -4,6 +4,7 @@ from shoal.nets.distributions import ActionDistribution
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
+from shoal.nets.noisy import NoisyLinear, ReturnHead
 from shoal.nets.normaliser import RewardScaler, RunningNorm
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
@@ -16,9 +17,11 @@ __all__ = [
     "Encoder",
     "ImpalaResNet",
     "NatureCNN",
+    "NoisyLinear",
     "PolicyHead",
     "QHead",
     "RecurrentCore",
+    "ReturnHead",
     "RewardScaler",
     "RunningNorm",
     "ValueHead",

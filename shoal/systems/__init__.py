@@ -20,6 +20,7 @@ SYSTEMS: dict[str, str] = {
     "apex-dqn": "shoal.systems.apex_dqn",
     "r2d2": "shoal.systems.r2d2",
     "r2d3": "shoal.systems.r2d3",
+    "rainbow": "shoal.systems.rainbow",
     "apex-dpg": "shoal.systems.apex_dpg",
     "d4pg": "shoal.systems.d4pg",
     "impala": "shoal.systems.impala",

@@ -6,6 +6,7 @@ Wang et al. 2016; Schaul et al. 2016.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,26 +75,35 @@ def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
-    """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, one for
+    """What acts by ``network(cfg)``; see ``explorer``."""
+    return explorer(cfg, network(cfg), seed, ctx)
+
+
+def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAgent:
+    """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, an agent for
     evaluation."""
     if ctx is None:
-        return QAgent(network(cfg), lambda steps: cfg.eval_epsilon, seed)
+        return QAgent(nets, lambda steps: cfg.eval_epsilon, seed)
     replicas = ctx.replicas
 
     def epsilon(steps: int) -> float:
         done = steps * replicas / cfg.epsilon_steps if cfg.epsilon_steps else 1.0
         return linear(cfg.epsilon_start, cfg.epsilon_end, done)
 
-    return QAgent(network(cfg), epsilon, seed, taken=ctx.counts.get("actions", 0))
+    return QAgent(nets, epsilon, seed, taken=ctx.counts.get("actions", 0))
+
+
+def exponent(cfg: Config) -> Callable[[int], float] | None:
+    """Of the importance weights at an update; None: there are none."""
+    if not cfg.prioritised:
+        return None
+    return lambda update: linear(cfg.importance_exponent, 1.0, cfg.progress(update))
 
 
 def program(cfg: Config) -> Program:
     """One actor, a replay, a learner."""
 
     def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
-        def beta(update: int) -> float:
-            return linear(cfg.importance_exponent, 1.0, cfg.progress(update))
-
-        return descent(cfg, ctx, QLearning(cfg, nets, beta if cfg.prioritised else None))
+        return descent(cfg, ctx, QLearning(cfg, nets, exponent(cfg)))
 
     return replay_program("dqn", cfg, stream(cfg), cfg.table(), network, agent, learn)

@@ -32,6 +32,7 @@ FOREIGN_PYTHON = os.environ.get("SHOAL_FOREIGN_PYTHON", sys.executable)
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("dqn", "CartPole-v1", dict(dueling=True)),
     "apex-dqn, offset actions": ("apex-dqn", f"{ODD}:offset", dict(hidden=(16,))),
+    "rainbow": ("rainbow", "CartPole-v1", dict(streams=16)),
     "r2d2": ("r2d2", "CartPole-v1", dict(core_size=16, dueling=False)),
     "d4pg": ("d4pg", f"{ODD}:matrix", dict(hidden=(16,), prioritised=True, v_min=-9.0, v_max=9.0)),
     "impala, lstm": ("impala", "CartPole-v1", dict(core="lstm", normalise_obs=True, last_action_reward=True)),

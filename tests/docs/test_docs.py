@@ -117,6 +117,6 @@ def test_the_drawing_is_the_program(system: str) -> None:
     page = SYSTEM_PAGES[system].read_text(encoding="utf-8")
     (shown,) = [text for language, _, text in FENCE.findall(page) if language == "mermaid"]
     module = load(system)
-    actors = 1 if system == "dqn" else 2
+    actors = 1 if system in ("dqn", "rainbow") else 2
     program = module.program(module.Config(actors=actors, device="cpu"))
     assert shown == draw.mermaid(program)

@@ -41,15 +41,28 @@ ACTIONS: dict[str, gs.Space[Any]] = {
     "Box of integers": gs.Box(0, 5, (2,), np.int64),
     "Dict": gs.Dict({"move": gs.Discrete(2)}),
 }
-HEAD = ("dqn", "apex-dqn", "r2d2", "r2d3", "apex-dpg", "d4pg", "impala", "recurrent-ppo", "es", "dd-ppo", "a3c")
+HEAD = (
+    "dqn",
+    "apex-dqn",
+    "r2d2",
+    "r2d3",
+    "rainbow",
+    "apex-dpg",
+    "d4pg",
+    "impala",
+    "recurrent-ppo",
+    "es",
+    "dd-ppo",
+    "a3c",
+)
 EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
-POLICIES = (*NONE[:6], *EVERY[6:])
+POLICIES = (*NONE[:7], *EVERY[7:])
 OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
 ACTION_TABLE = {
-    "Discrete": (*EVERY[:4], REFUSED, REFUSED, *EVERY[6:]),
+    "Discrete": (*EVERY[:5], REFUSED, REFUSED, *EVERY[7:]),
     "MultiDiscrete": POLICIES,
     "MultiBinary": POLICIES,
-    "Box of floats": (*NONE[:4], *EVERY[4:]),
+    "Box of floats": (*NONE[:5], *EVERY[5:]),
     "Box of integers": NONE,
     "Dict": NONE,
 }

@@ -31,7 +31,7 @@ from shoal.systems import SYSTEMS, load
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
 ENVS |= {"pointgoal": "pointgoal:depth"}
 CONTINUOUS = {"apex-dpg", "d4pg"}  # Pendulum for these
-DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3"}
+DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3", "rainbow"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 
 
@@ -158,6 +158,14 @@ PAPER: dict[str, dict[str, Any]] = {
         DPG, actors=32, prioritised=True, importance_exponent=1.0, action_gradient_clip=None, critic="categorical",
         atoms=51,
     ),
+    "rainbow": dict(  # Hessel et al. 2018, table 1; 80,000 frames before learning, target every 32,000 frames
+        ATARI, actors=1, envs=1, gamma=0.99, batch=32, replay=1_000_000, min_replay=80_000 // 4, learning_rate=6.25e-5,
+        optimiser="adam", optimiser_eps=1.5e-4, max_grad_norm=10.0, reduction="mean", n_step=3,
+        target_period=32_000 // 4 // 4, reward_clip="sign", double=True, dueling=True, prioritised=True,
+        sampler="proportional", priority_exponent=0.5, importance_exponent=0.4, returns="categorical", atoms=51,
+        v_min=-10.0, v_max=10.0, noisy=True, noisy_sigma=0.5, frame_stack=4, torso="nature", streams=512,
+        samples_per_insert=8.0, steps=200_000_000 // 4,
+    ),
     "impala": dict(  # Espeholt et al. 2018, section 5 and appendix G, Atari
         ATARI, unroll=20, batch=32, learning_rate=6e-4, anneal=True, optimiser="rmsprop", optimiser_eps=0.01,
         entropy_cost=0.01, value_cost=0.5, gamma=0.99, rho_bar=1.0, c_bar=1.0, trace_lambda=1.0, max_grad_norm=40.0,
@@ -205,6 +213,7 @@ def test_paper_presets_hold_the_papers_values(system: str, preset: str, values: 
         ("r2d3", dict(lr=2e-4, eps=1e-3, betas=(0.9, 0.999))),
         ("apex-dpg", dict(lr=1e-4, eps=1e-8, betas=(0.9, 0.999))),
         ("d4pg", dict(lr=1e-4, eps=1e-8, betas=(0.9, 0.999))),
+        ("rainbow", dict(lr=6.25e-5, eps=1.5e-4, betas=(0.9, 0.999))),
         ("impala", dict(lr=6e-4, decay=0.99, eps=0.01, centred=False, momentum=0.0)),
         ("recurrent-ppo", dict(eps=1e-5, betas=(0.9, 0.999))),
     ],
@@ -390,7 +399,7 @@ def test_learners_import_no_machinery_of_compilers() -> None:
 import sys
 from helpers import config, run
 from shoal.systems import load
-for system in ("dqn", "apex-dqn", "d4pg", "impala", "recurrent-ppo"):
+for system in ("dqn", "apex-dqn", "rainbow", "d4pg", "impala", "recurrent-ppo"):
     for env in ("toy:point",) if system == "d4pg" else ("toy:catch", "CartPole-v1"):
         assert run(load(system).program(config(system, env=env)), 2).updates
         assert not {"sympy", "torch._dynamo"} & sys.modules.keys(), f"{system} on {env}"

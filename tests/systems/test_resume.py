@@ -45,6 +45,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     ),
     "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2),
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
+    "rainbow": dict(REPLAY, actors=1, streams=8, atoms=11, v_min=0.0, v_max=50.0),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),

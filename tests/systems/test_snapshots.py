@@ -27,6 +27,7 @@ CASES = {
         "d4pg",
         dict(critic="mixture", prioritised=True, late_action=True, activation="tanh", policy_hidden=(8,)),
     ),
+    "rainbow, qr-dqn": ("rainbow", dict(returns="quantile", noisy=False, dueling=False, prioritised=False)),
     "impala, lstm": ("impala", dict(core="lstm", core_size=16, last_action_reward=True)),
     "dd-ppo, lstm": ("dd-ppo", dict(core="lstm", core_size=16, normalise_obs=True, normalise_reward=True)),
     "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, anneal_clip=True)),

@@ -1,0 +1,262 @@
+"""Q-learning of distributions of returns, with or without noisy networks: C51, QR-DQN, Noisy DQN, Rainbow.
+
+Bellemare et al. 2017 (C51), Dabney et al. 2018 (QR-DQN), Fortunato et al. 2018 (noisy networks), Hessel et al. 2018
+(Rainbow: these, with all that the DQN family has in ``q_learning``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.q_learning import (
+    QAgent,
+    QLearning,
+    QLearningConfig,
+    QNetwork,
+    next_observations,
+    observations,
+)  # fmt: skip
+from shoal.api import Batch, EnvSpec, Tensors, Update, UsageError
+from shoal.nets import Encoder, ReturnHead, autocast
+from shoal.nets.outputs import Outputs, detached
+from shoal.nets.precision import Precision, resolve
+from shoal.ops.value import categorical_cross_entropy, categorical_kl, categorical_projection, huber, quantile_huber
+from shoal.settings.ranges import Count, NonNegative
+
+NOISE = "noise/"  # of a batch's items: one vector of standard normals for all rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReturnsConfig(QLearningConfig):
+    """What is learned of the returns, and noisy networks."""
+
+    returns: Literal["mean", "categorical", "quantile"] = "categorical"
+    """What is learned of each action's return: its mean (DQN), probabilities of fixed values (C51) or quantiles
+    (QR-DQN)."""
+    atoms: Count = 51
+    """Values (categorical) or quantiles that describe a distribution."""
+    v_min: float = -10.0
+    """Lowest value of a categorical distribution (discounted return, of processed rewards)."""
+    v_max: float = 10.0
+    """Highest value of a categorical distribution (discounted return, of processed rewards)."""
+    kappa: NonNegative = 1.0
+    """Threshold of the quantile Huber loss; 0: the plain quantile loss."""
+    noisy: bool = True
+    """Explore by noisy linear layers after the torso; there is no other exploration then, epsilon is 0."""
+    noisy_sigma: NonNegative = 0.5
+    """Initial noise of noisy layers, times the root of a layer's inputs."""
+    streams: Count = 512
+    """Units of the hidden layer of each dueling stream, and of the noisy layer that follows convolutions."""
+
+
+class Terms(NamedTuple):
+    """Of each item [B]: its loss, its priority, and what part of its target's probability lies outside the support."""
+
+    loss: Tensor
+    priority: Tensor
+    clipped: Tensor | None = None
+
+
+class Mean(nn.Module):
+    """A return described by its mean, one number: DQN."""
+
+    atoms = 1
+
+    def __init__(self, clip: float | None = 1.0) -> None:
+        super().__init__()
+        self.clip = clip
+
+    def mean(self, described: Tensor) -> Tensor:
+        """[..., 1] -> [...]."""
+        return described.squeeze(-1)
+
+    def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
+        """The squared or Huber loss of the TD error, which is the priority (Mnih et al. 2015; Schaul et al. 2016)."""
+        delta = rewards + discounts * after.squeeze(-1) - now.squeeze(-1)
+        loss = 0.5 * delta.square() if self.clip is None else huber(delta, self.clip)
+        return Terms(loss, delta.detach().abs())
+
+
+class Categorical(nn.Module):
+    """A return described by logits of ``atoms`` values from ``low`` to ``high``: C51."""
+
+    support: Tensor
+
+    def __init__(self, atoms: int, low: float, high: float) -> None:
+        super().__init__()
+        if atoms < 2 or not low < high:
+            raise UsageError(
+                f"a categorical distribution needs at least 2 atoms and v_min below v_max, found {atoms} atoms from "
+                f"{low:g} to {high:g}"
+            )
+        self.atoms = atoms
+        values = torch.tensor(np.linspace(low, high, atoms), dtype=torch.float32)
+        self.register_buffer("support", values, persistent=False)
+
+    def mean(self, described: Tensor) -> Tensor:
+        """[..., atoms] -> [...]."""
+        return described.softmax(-1) @ self.support
+
+    def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
+        """Cross-entropy against the projected target (Bellemare et al. 2017, algorithm 1); the priority is the
+        Kullback-Leibler divergence (Hessel et al. 2018), which differs by the target's entropy."""
+        probs = after.softmax(-1)
+        target = categorical_projection(rewards, discounts, probs, self.support)
+        image = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * self.support
+        outside = (image < self.support[0]) | (image > self.support[-1])
+        divergence = categorical_kl(target, now.detach()).clamp_min(0.0)  # rounding can take it below 0
+        return Terms(categorical_cross_entropy(target, now), divergence, (probs * outside).sum(-1))
+
+
+class Quantiles(nn.Module):
+    """A return described by ``atoms`` quantiles, at the middles of as many equal shares: QR-DQN."""
+
+    def __init__(self, atoms: int, kappa: float = 1.0) -> None:
+        super().__init__()
+        self.atoms, self.kappa = atoms, kappa
+
+    def mean(self, described: Tensor) -> Tensor:
+        """[..., atoms] -> [...]."""
+        return described.mean(-1)
+
+    def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
+        """The quantile Huber loss (Dabney et al. 2018, algorithm 1), which is also the priority."""
+        loss = quantile_huber(now, rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * after, self.kappa)
+        return Terms(loss, loss.detach())
+
+
+Returns = Mean | Categorical | Quantiles
+
+
+def described(cfg: ReturnsConfig) -> Returns:
+    """How ``cfg`` describes a return. Raises UsageError for a support without an extent."""
+    if cfg.returns == "categorical":
+        return Categorical(cfg.atoms, cfg.v_min, cfg.v_max)
+    return Quantiles(cfg.atoms, cfg.kappa) if cfg.returns == "quantile" else Mean(cfg.td_clip)
+
+
+class ReturnNetwork(QNetwork):
+    """Observations ``[B, ...]`` to what describes each action's return ``[B, A, atoms]``, and so to values ``[B, A]``.
+
+    sigma: initial noise of the layers after the torso (all linear layers of the Atari network), None: they are plain;
+    streams: units of the hidden layers there; a plain or flat network without dueling has none.
+    """
+
+    head: ReturnHead
+
+    def __init__(
+        self, env: EnvSpec, returns: Returns, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64),
+        dueling: bool = False, sigma: float | None = None, streams: int = 512, precision: Precision = "auto",
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
+        nn.Module.__init__(self)  # not QNetwork's, whose head has one number for each action
+        images = any(o.kind == "image" for o in env.observations.values())
+        own = dueling or (sigma is not None and images)  # the torso's fully connected layer is the head's
+        self.returns = returns
+        self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not own)
+        self.head = ReturnHead(
+            self.encoder.features, env.action.sizes[0], returns.atoms, dueling=dueling, hidden=streams if own else 0,
+            sigma=sigma,
+        )  # fmt: skip
+        self.precision = resolve(precision, device, self.encoder)
+        self.device, self.perceptron = device, None
+
+    def describe(self, obs: Tensors, normals: Tensor | None = None) -> Tensor:
+        """[B, A, atoms]; normals: of the head's noise, None: the mean weights."""
+        if self.precision == "fp32":
+            return self.head(self.encoder(obs), normals)  # type: ignore[no-any-return]
+        with autocast(self.precision, self.device):
+            return self.head(self.encoder(obs), normals)  # type: ignore[no-any-return]
+
+    def forward(self, obs: Tensors, normals: Tensor | None = None) -> Tensor:
+        return self.returns.mean(self.describe(obs, normals))
+
+    def outputs(self, items: Tensors) -> Outputs:
+        """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
+        values, backward = detached(self.describe(observations(items), items.get(NOISE + "online")))
+        values.requires_grad_()
+        return Outputs(values, values, backward)
+
+
+class DistributionalQLearning(QLearning):
+    """The loss, as ``QLearning``'s of ``ReturnNetwork``. Each update draws noise anew, and separately for the network
+    that learns, for the selection of the next action and for the target network; rows of a batch share it."""
+
+    nets: ReturnNetwork
+    target: ReturnNetwork
+
+    def __init__(
+        self, cfg: ReturnsConfig, nets: ReturnNetwork, beta: float | Callable[[int], float] | None = None,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(cfg, nets, beta)
+        self.rng = np.random.default_rng(seed)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Also adds the noise."""
+        batch = super().prepare(batch)
+        count, device = self.nets.head.normals, batch.items["reward"].device
+        if count:
+            drawn = torch.from_numpy(self.rng.standard_normal((3, count), np.float32)).to(device)
+            batch.items.update(zip((NOISE + "online", NOISE + "selector", NOISE + "target"), drawn, strict=True))
+        return batch
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Rows that follow one another; the noise is of all rows."""
+        noise = {k: v for k, v in items.items() if k.startswith(NOISE)}
+        return {**super().select({k: v for k, v in items.items() if k not in noise}, rows), **noise}
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
+        """Weighted sum over the items of what ``returns.terms`` says; outputs: [B, A, atoms]."""
+        items, returns = batch.items, self.nets.returns
+        reward, discount = items["reward"], items["discount"]
+        with torch.no_grad():
+            next_obs = next_observations(items)
+            target = self.target.describe(next_obs, items.get(NOISE + "target"))
+            selector = self.nets.describe(next_obs, items.get(NOISE + "selector")) if self.cfg.double else target
+            after = taken(target, returns.mean(selector).argmax(-1))
+        now = taken(outputs, items["action"])
+        terms = returns.terms(now, after, reward, discount)
+        metrics = {}
+        if self.tells():
+            value = returns.mean(now.detach())
+            error = (reward + discount * returns.mean(after) - value).abs()
+            share = self.scalars[0]
+            metrics = {"q_mean": value.sum() * share, "td_error": error.sum() * share}
+            if terms.clipped is not None:
+                metrics["clipped_mass"] = terms.clipped.sum() * share
+        return terms.loss.dot(items["weight"]), Update(metrics, terms.priority if self.cfg.prioritised else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.rng.bit_generator.state = state["rng"]
+
+
+def taken(described: Tensor, actions: Tensor) -> Tensor:
+    """[B, A, atoms] and actions [B] -> [B, atoms]."""
+    return described[torch.arange(len(actions), device=actions.device), actions.long()]
+
+
+class NoisyQAgent(QAgent):
+    """Explores by the noise of its network alone, drawn anew for each observation; greedy: by the mean weights."""
+
+    nets: ReturnNetwork
+
+    def __init__(self, nets: ReturnNetwork, seed: int) -> None:
+        super().__init__(nets, lambda steps: 0.0, seed)
+
+    def values(self, obs: Tensors, greedy: bool) -> Tensor:
+        if greedy:
+            return super().values(obs, greedy)
+        rows, count = len(next(iter(obs.values()))), self.nets.head.normals
+        normals = torch.from_numpy(self.rng.standard_normal((rows, count), np.float32))
+        return cast(Tensor, self.nets(obs, normals))

@@ -1,0 +1,99 @@
+"""Noisy linear layers, and the head that is made of them or of plain ones: values or distributions of returns.
+
+The caller draws the noise, as a vector of standard normals for all layers of a head: a network has no hidden state, a
+batch can hold a vector for each row, and copies of a network in other processes see the same noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shoal.nets.heads import scale_gradient
+from shoal.nets.precision import full
+from shoal.ops import dueling
+from shoal.ops.noise import scale_noise
+
+
+class NoisyLinear(nn.Linear):
+    """Fortunato et al. 2018, section 3 (b): weight ``mu + sigma * noise`` with factorised Gaussian noise; ``mu`` (the
+    layer's ``weight`` and ``bias``) starts uniform within ±1/sqrt(p), and each ``sigma`` at ``sigma / sqrt(p)``, of p
+    inputs."""
+
+    def __init__(self, inputs: int, outputs: int, sigma: float = 0.5):
+        super().__init__(inputs, outputs)
+        bound = 1.0 / math.sqrt(inputs)
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+        self.sigma_weight = nn.Parameter(torch.full((outputs, inputs), sigma * bound))
+        self.sigma_bias = nn.Parameter(torch.full((outputs,), sigma * bound))
+        self.normals = inputs + outputs
+
+    def forward(self, x: Tensor, normals: Tensor | None = None) -> Tensor:
+        """x: [B, p]; normals: [p + q], or [B, p + q] for noise of each row's own; None: the mean weights.
+
+        The noise's outer product is never formed: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
+        """
+        y = F.linear(x, self.weight, self.bias)
+        if normals is None:
+            return y
+        noise = scale_noise(normals)
+        into, out = noise[..., : self.in_features], noise[..., self.in_features :]
+        return y + out * F.linear(x * into, self.sigma_weight, self.sigma_bias)
+
+
+class Stream(nn.ModuleList):
+    """Features [B, F] -> [B, outputs] (float32): a hidden layer and a relu (none if ``hidden`` is 0), then a linear
+    layer. sigma: both are noisy, initially by so much; None: both are plain."""
+
+    def __init__(self, features: int, outputs: int, hidden: int, sigma: float | None):
+        sizes = (features, hidden, outputs) if hidden else (features, outputs)
+        pairs = list(pairwise(sizes))
+        super().__init__(nn.Linear(p, q) if sigma is None else NoisyLinear(p, q, sigma) for p, q in pairs)
+
+    def forward(self, x: Tensor, normals: Iterator[Tensor]) -> Tensor:
+        """normals: the next of them is for the next noisy layer; at the end there are none: mean weights."""
+        *inner, last = self
+        for layer in inner:  # in the torso's precision, as its last layer
+            x = F.relu(_apply(layer, x, normals))
+        with full(x.device):
+            return _apply(last, x.float(), normals)
+
+
+def _apply(layer: nn.Module, x: Tensor, normals: Iterator[Tensor]) -> Tensor:
+    y: Tensor = layer(x, next(normals, None)) if isinstance(layer, NoisyLinear) else layer(x)
+    return y
+
+
+class ReturnHead(nn.Module):
+    """Features [B, F] -> [B, actions, atoms]: numbers that describe each action's return, such as logits or quantiles.
+
+    dueling: two streams, whose advantages' mean over the actions is taken off for each atom, and whose gradient into
+    the torso is scaled by 1/sqrt(2) (Wang et al. 2016; Hessel et al. 2018, "The Integrated Agent"). hidden: units of
+    each stream's hidden layer, 0: none. sigma: initial noise of all layers (Fortunato et al. 2018), None: no noise.
+    """
+
+    def __init__(
+        self, features: int, actions: int, atoms: int = 1, *, dueling: bool = False, hidden: int = 512,
+        sigma: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.shape = (actions, atoms)
+        self.advantage = Stream(features, actions * atoms, hidden, sigma)
+        self.value = Stream(features, atoms, hidden, sigma) if dueling else None
+        self.sizes = [layer.normals for layer in self.modules() if isinstance(layer, NoisyLinear)]
+        self.normals = sum(self.sizes)
+
+    def forward(self, x: Tensor, normals: Tensor | None = None) -> Tensor:
+        """normals: [normals], or [B, normals] for noise of each row's own; None: the mean weights."""
+        parts = iter(torch.split(normals, self.sizes, -1) if normals is not None and self.sizes else ())
+        if self.value is None:
+            return self.advantage(x, parts).unflatten(-1, self.shape)  # type: ignore[no-any-return]
+        x = scale_gradient(x, 1 / math.sqrt(2))
+        advantage = self.advantage(x, parts).unflatten(-1, self.shape)
+        return dueling(self.value(x, parts).unsqueeze(-2), advantage, -2)

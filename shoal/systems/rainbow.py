@@ -1,0 +1,106 @@
+"""Rainbow and what it combines: distributions of returns (C51, QR-DQN) and noisy networks as switches on top of DQN's.
+
+Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning"; Bellemare et al. 2017; Dabney et
+al. 2018; Fortunato et al. 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.algos.distributional import (
+    DistributionalQLearning,
+    NoisyQAgent,
+    ReturnNetwork,
+    ReturnsConfig,
+    described,
+)  # fmt: skip
+from shoal.algos.q_learning import QAgent, QLearning, QNetwork
+from shoal.algos.sgd import SGDLearner
+from shoal.api import Context
+from shoal.program import Program
+from shoal.systems import dqn
+from shoal.systems.config import require_actions
+from shoal.systems.replayed import descent, replay_program
+from shoal.systems.wiring import stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(dqn.Config, ReturnsConfig):
+    """Rainbow: every switch on. With all of them off it is DQN."""
+
+    dueling: bool = True
+    """Separate value and advantage streams."""
+    prioritised: bool = True
+    """Sample in proportion to priorities: the TD error (mean), the divergence from the target (categorical) or the
+    loss (quantile)."""
+
+
+OFF: dict[str, Any] = dict(
+    double=False, dueling=False, n_step=1, prioritised=False, returns="mean", noisy=False,
+)  # fmt: skip
+DQN: dict[str, Any] = {**OFF, **dqn.PAPER}
+# van Hasselt et al. 2016, appendix, the tuned variant: target network every 30,000 agent steps
+DOUBLE: dict[str, Any] = {**DQN, "double": True, "target_period": 7_500, "epsilon_end": 0.01, "eval_epsilon": 0.001}
+DUELING: dict[str, Any] = {**DOUBLE, "dueling": True, "max_grad_norm": 10.0}  # Wang et al. 2016, section 4.2
+PRIORITISED: dict[str, Any] = dict(  # Schaul et al. 2016, appendix B.2: a quarter of the learning rate
+    DOUBLE, prioritised=True, learning_rate=6.25e-5, optimiser_eps=0.01 / 16, priority_exponent=0.6,
+    importance_exponent=0.4,
+)  # fmt: skip
+RANK: dict[str, Any] = {**PRIORITISED, "sampler": "rank", "priority_exponent": 0.7, "importance_exponent": 0.5}
+NOISY: dict[str, Any] = {**DQN, "noisy": True, "noisy_sigma": 0.5}  # Fortunato et al. 2018, section 3.2
+C51: dict[str, Any] = dict(  # Bellemare et al. 2017, section 5
+    DQN, returns="categorical", atoms=51, v_min=-10.0, v_max=10.0, optimiser="adam", learning_rate=2.5e-4,
+    optimiser_eps=0.01 / 32, reduction="mean", epsilon_end=0.01, eval_epsilon=0.001,
+)  # fmt: skip
+QR_DQN: dict[str, Any] = {  # Dabney et al. 2018, section 5.2: QR-DQN-1
+    **C51, "returns": "quantile", "atoms": 200, "kappa": 1.0, "learning_rate": 5e-5,
+}  # fmt: skip
+RAINBOW: dict[str, Any] = dict(  # Hessel et al. 2018, table 1; 80,000 and 32,000 frames: 20,000 and 8,000 agent steps
+    C51, double=True, dueling=True, n_step=3, prioritised=True, noisy=True, noisy_sigma=0.5, learning_rate=6.25e-5,
+    optimiser_eps=1.5e-4, max_grad_norm=10.0, priority_exponent=0.5, importance_exponent=0.4, min_replay=20_000,
+    target_period=2_000,
+)  # fmt: skip
+ATARI: dict[str, Any] = {**dqn.ATARI, "priority_exponent": 0.5}
+CLASSIC: dict[str, Any] = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
+BOX2D: dict[str, Any] = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": RAINBOW, "rainbow": RAINBOW, "dqn": DQN, "double": DOUBLE, "dueling": DUELING, "prioritised": PRIORITISED,
+    "rank": RANK, "prioritised-dueling": {**PRIORITISED, "dueling": True, "max_grad_norm": 10.0}, "noisy": NOISY,
+    "c51": C51, "qr-dqn": QR_DQN, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
+}  # fmt: skip
+
+
+def network(cfg: Config, device: str = "cpu") -> QNetwork:
+    """Values of observations [B, A], through distributions of returns if they are learned."""
+    env = cfg.env_spec()
+    require_actions("rainbow", env, "discrete")
+    nets: dict[str, Any] = dict(
+        torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, streams=cfg.streams, precision=cfg.precision,
+        device=device,
+    )  # fmt: skip
+    if cfg.returns == "mean" and not cfg.noisy:
+        return QNetwork(env, **nets)
+    return ReturnNetwork(env, described(cfg), sigma=cfg.noisy_sigma if cfg.noisy else None, **nets)
+
+
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
+    """Noisy, or epsilon-greedy as DQN's; without an actor's ``ctx``, one for evaluation."""
+    nets = network(cfg)
+    if cfg.noisy:
+        assert isinstance(nets, ReturnNetwork)
+        return NoisyQAgent(nets, seed)
+    return dqn.explorer(cfg, nets, seed, ctx)
+
+
+def program(cfg: Config) -> Program:
+    """One actor, a replay, a learner."""
+
+    def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
+        beta = dqn.exponent(cfg)
+        if isinstance(nets, ReturnNetwork):
+            return descent(cfg, ctx, DistributionalQLearning(cfg, nets, beta, ctx.seed))
+        return descent(cfg, ctx, QLearning(cfg, nets, beta))
+
+    return replay_program("rainbow", cfg, stream(cfg), cfg.table(), network, agent, learn)
