@@ -18,7 +18,10 @@ from shoal.systems import SYSTEMS, load
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_named_phases_cover_the_time_of_every_role(system: str) -> None:
-    program = load(system).program(config(system, **({"demonstrations": ""} if system == "r2d3" else {})))
+    fields: dict[str, Any] = {"demonstrations": ""} if system == "r2d3" else {}
+    if system in ("apex-dpg", "d4pg"):  # whose updates are long
+        fields["samples_per_insert"] = 1.0
+    program = load(system).program(config(system, **fields))
     trace = Trace()
     LocalRuntime().launch(program, Launch(seed=0, stop=Stop(steps=4_000), display=trace, interval=0.1))
     found = trace.shares()
