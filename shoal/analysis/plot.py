@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,12 +31,16 @@ def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "s
     figure.savefig(path, dpi=150)
 
 
+def require_matplotlib() -> None:
+    """UsageError where it is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("plots need matplotlib: pip install 'shoal[plot]'")
+
+
 def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "seconds")) -> Figure:
     """The matplotlib figure."""
-    try:
-        from matplotlib import figure  # without pyplot: no window, no global state
-    except ImportError:
-        raise UsageError("plots need matplotlib: pip install 'shoal[plot]'") from None
+    require_matplotlib()
+    from matplotlib import figure  # without pyplot: no window, no global state
 
     envs = list(dict.fromkeys(group.env for group in groups))
     drawn = figure.Figure(figsize=(5.5 * len(axes), 4.0 * len(envs)), layout="constrained")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import shutil
@@ -124,8 +125,9 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     best = unfinished.control.best()
     assert Run.open(path).path == best_member(path) == member_path(path, best.index)
     assert cli.main(["eval", str(path), "--episodes", "2"]) == 0
-    assert cli.main(["plot", str(path), "--out", str(tmp_path / "tree.png")]) == 0
-    assert (tmp_path / "tree.png").stat().st_size > 10_000
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    assert cli.main(["plot", str(path), "--out", str(tmp_path / "tree.png")]) == (0 if drawn else 2)
+    assert (tmp_path / "tree.png").stat().st_size > 10_000 if drawn else "shoal[plot]" in capsys.readouterr().err
     assert cli.main(["resume", str(path)]) == 2
     assert "is finished" in capsys.readouterr().err
 
