@@ -126,7 +126,7 @@ def test_help_of_a_system_shows_its_fields_with_the_values_they_would_have(shoal
     assert "--learning-rate FLOAT Step size of the optimiser. (default: 0.00025)" in text
     assert "--envs INT Environments per actor. (default: 32)" in text and "(default: 3)" in text
     code, _, err = shoal("train", fake, "--actors", "many", "--help")
-    assert code == 2 and err == "shoal: --actors expects an integer of at least 0, found 'many'\n"
+    assert code == 2 and err == "shoal: --actors expects an integer from 0 to 10000, found 'many'\n"
     assert shoal("train", "--help")[1].startswith("shoal: distributed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from typing import Any
@@ -223,7 +224,7 @@ def test_a_restored_table_goes_on_identically(sampler: str) -> None:
     for at in range(40):
         table.add(life.unroll())
         if at in (4, 35):  # before and after rows are reused
-            state = {k: v.copy() for k, v in table.state().items()}
+            state = copy.deepcopy(table.state())
             other = spec.build(life.spec, 1, 99)
             other.add(life.unroll())
             other.restore(state)
