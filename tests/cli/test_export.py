@@ -19,6 +19,7 @@ import pytest
 import torch
 from tolerance import rounding
 
+from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
 from shoal.policy.export import _check, export, policy_module
@@ -110,16 +111,17 @@ def play(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     seen: dict[str, list[np.ndarray]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
     obs, first, state = env.reset(0), np.ones(1, bool), agent.initial_state(1)
-    for _ in range(STEPS):
+    for _ in range(STEPS // 10 if policy.cfg.has_images() else STEPS):
         for name, array in {**obs, "first": first}.items():
             seen.setdefault(name, []).append(np.array(array))
         with torch.no_grad():
             tensors = {k: torch.from_numpy(np.array(v)) for k, v in obs.items()}
             if hasattr(nets, "step"):
-                params, _, _ = nets.step(tensors, torch.from_numpy(first), state)
-                halves = params.chunk(2, -1)
-                parts = {"mean": halves[0], "log_std": halves[1]} if nets.dist.kind == "continuous" else {}
-                parts = parts or {"logits": params}
+                found = nets.step(tensors, torch.from_numpy(first), state)[0]
+                name = "q" if isinstance(nets, RecurrentQNetwork) else "logits"
+                parts = {name: found}
+                if name == "logits" and nets.dist.kind == "continuous":
+                    parts = dict(zip(("mean", "log_std"), found.chunk(2, -1), strict=True))
             else:
                 parts = {} if hasattr(nets, "policy") else {"q": nets(tensors)}
         act = agent.act(obs, first, state, greedy=True)
