@@ -59,7 +59,7 @@ class OffPolicy(Algorithm):
         else:
             assert batch.probs is not None, "importance weights need a prioritised replay"
             beta = self.beta(self.updates) if callable(self.beta) else self.beta
-            weight = scale * importance_weights(batch.probs, batch.size or 1, beta)
+            weight = importance_weights(batch.probs, batch.size or 1, beta).mul_(scale)
         return batch._replace(items={**batch.items, "weight": weight})
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:

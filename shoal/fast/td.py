@@ -17,9 +17,9 @@ def td_loss(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As ``ops.td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
     gradient, error = torch.zeros_like(q), torch.empty_like(rewards)
-    tensors = [t.detach() for t in (q, actions, rewards, discounts, next_q, selector_q, weight)]
+    given = [t.detach().numpy() for t in (q, actions, rewards, discounts, next_q, selector_q, weight)]
     kernel: Any = _by_rows
-    value = kernel(*(t.numpy() for t in tensors), bound, gradient.numpy(), error.numpy())
+    value = kernel(*given, bound, gradient.numpy(), error.numpy())
     return known_loss(q, value, gradient), error
 
 

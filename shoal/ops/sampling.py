@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shoal import fast
+from shoal.fast import sampling as compiled
 from shoal.ops import _check
 
 __all__ = ["epsilon_ladder", "importance_weights", "linear", "proportional", "rank_based", "sequence_priority"]
@@ -38,7 +40,6 @@ def rank_based(priorities: Tensor, alpha: float) -> Tensor:
     return out
 
 
-@torch.no_grad()
 def importance_weights(probs: Tensor, size: int, beta: float, normalise: bool = True) -> Tensor:
     """``w_i = (size * P(i))^-beta``, by default divided by the largest of the batch.
 
@@ -52,8 +53,10 @@ def importance_weights(probs: Tensor, size: int, beta: float, normalise: bool = 
         raise ValueError(f"importance_weights: expected size >= 1, found {size}")
     _check.in_range("importance_weights", "beta", beta, 0.0, float("inf"))
     if normalise:  # the size cancels
-        return (probs.min() / probs).pow(beta)
-    return (size * probs).pow(-beta)
+        if fast.ENABLED and probs.device.type == "cpu" and not probs.requires_grad:
+            return compiled.normalised_weights(probs, beta)
+        return (probs.min() / probs).pow(beta).detach()
+    return (size * probs).pow(-beta).detach()
 
 
 @torch.no_grad()

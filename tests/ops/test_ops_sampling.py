@@ -7,6 +7,7 @@ import oracles
 import pytest
 import torch
 
+from shoal import fast
 from shoal.ops import (
     epsilon_ladder,
     importance_weights,
@@ -41,7 +42,9 @@ def test_probability_oracles(n, alpha):
 
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-def test_importance_oracle(beta, normalise):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_importance_oracle(beta, normalise, compiled, monkeypatch):
+    monkeypatch.setattr(fast, "ENABLED", compiled)
     p = np.random.default_rng(0).dirichlet(np.ones(32)).astype(np.float32)
     found = importance_weights(torch.from_numpy(p), 1000, beta, normalise)
     check(found, oracles.importance_weights(p.astype(float), 1000, beta, normalise))

@@ -1,0 +1,27 @@
+"""Importance weights by one compiled function (``ops.importance_weights`` on a CPU)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.jit import jit_late
+
+
+def normalised_weights(probs: Tensor, beta: float) -> Tensor:
+    """``(min P / P(i))^beta``; probs: float [B], outside of autograd."""
+    weights = torch.empty_like(probs)
+    kernel: Any = _normalised
+    kernel(probs.numpy(), beta, weights.numpy())
+    return weights
+
+
+@jit_late
+def _normalised(probs: Any, beta: float, weights: Any) -> None:
+    least = probs[0]
+    for p in probs:
+        least = min(least, p)
+    for i in range(len(probs)):
+        weights[i] = (least / probs[i]) ** beta
