@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.algos.decentralised import DecentralisedConfig, RankLearner, gradient_spec, moments_spec
 from shoal.api import Context, Field, UsageError, spec_nbytes
 from shoal.envs import make
@@ -18,12 +17,13 @@ from shoal.program import Channel, Program
 from shoal.roles.collector import Collector
 from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Fraction, Natural, Positive
-from shoal.systems.config import SystemConfig
+from shoal.systems import recurrent_ppo
+from shoal.systems.recurrent_ppo import agent, network
 from shoal.systems.wiring import parameters, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SystemConfig, DecentralisedConfig):
+class Config(DecentralisedConfig, recurrent_ppo.Config):
     """DD-PPO. One update learns from ``actors`` rollouts of ``envs`` trajectories of at most ``unroll`` steps."""
 
     actors: Natural = 0
@@ -51,17 +51,6 @@ CLASSIC: dict[str, Any] = dict(
     normalise_reward=True,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC}
-
-
-def network(cfg: Config, device: str = "cpu") -> ActorCritic:
-    """Policy and value, on one network or on two."""
-    rewards = cfg.gamma if cfg.normalise_reward else None
-    return ActorCritic.of(cfg, cfg.env_spec(), device, separate_critic=cfg.separate_critic, normalise_reward=rewards)
-
-
-def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
-    """Samples from the policy; log-probabilities travel with the actions."""
-    return ActorCriticAgent(network(cfg), seed, ("log_prob",))
 
 
 def program(cfg: Config) -> Program:
