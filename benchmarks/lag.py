@@ -26,7 +26,7 @@ def measure(correction: str, lag: int, seed: int, steps: int) -> dict[str, Any]:
     began = time.perf_counter()
     run = shoal.train(
         "impala", env="CartPole-v1", runtime="serial", seed=seed, quiet=True, steps=steps, preset="none",
-        actors=1, envs=4, learning_rate=3e-3,
+        actors=1, envs=4, learning_rate=shoal.linear(3e-3, 0),
         correction=correction, lag=lag,
     )  # fmt: skip
     return {

@@ -36,7 +36,13 @@ class Thermostat(gym.Env):
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     run = shoal.train(
-        "impala", env=f"{__file__}:Thermostat", actors=2, envs=8, gamma=0.9, learning_rate=3e-3, steps=steps
+        "impala",
+        env=f"{__file__}:Thermostat",
+        actors=2,
+        envs=8,
+        gamma=0.9,
+        learning_rate="linear(3e-3, 0)",
+        steps=steps,
     )
     policy = run.policy()
     print("return of 20 episodes:", np.mean(policy.evaluate(20)))

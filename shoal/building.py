@@ -71,6 +71,7 @@ from shoal.settings.ranges import (
     NonNegative as NonNegative,
     Positive as Positive,
 )
+from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at
 from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
 from shoal.systems.replayed import (
     ReplayConfig as ReplayConfig,

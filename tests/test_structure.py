@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "serial": {"runtime", "program", "replay", "metering", "records"},
     "shm": {"runtime", "program", "replay", "metering"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast"},  # the last two: local.preload
-    "policy": {"systems", "envs", "roles", "algos"},
+    "policy": {"systems", "envs", "roles", "algos", "settings"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems"},
     "cli": ANYTHING,

@@ -31,19 +31,20 @@ from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
 from shoal.settings.ranges import Count, Fraction, NonNegative
+from shoal.settings.schedule import Scheduled, linear
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(OptimiserConfig):
     """The network and the costs of an actor-critic."""
 
+    learning_rate: float = linear(1e-3, 0.0)
     gamma: Fraction = 0.99
     """Discount per agent step."""
-    value_cost: NonNegative = 0.5
+    value_cost: Scheduled[NonNegative] = 0.5
     """Weight of the value loss."""
-    entropy_cost: float = 0.01
+    entropy_cost: Scheduled[float] = 0.01
     """Weight of the entropy bonus."""
-    anneal: bool = True
     activation: Activation = "tanh"
     """Activation of the MLP."""
     core: Kind = "none"

@@ -10,6 +10,7 @@ from shoal.api import Batch, Tensors, Update
 from shoal.fast.known import gradient_of
 from shoal.fast.live import LiveTensors
 from shoal.nets.outputs import Outputs
+from shoal.settings.schedule import Linear, moment, schedules
 
 
 class Algorithm:
@@ -17,15 +18,29 @@ class Algorithm:
 
     nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``); of one without,
     the outputs are None, and the loss calls it itself. frozen: networks that the loss asks but that no gradient
-    changes (target networks). scalars: numbers that change from step to step, such as an annealed clip.
+    changes (target networks). scalars: numbers that change from step to step. cfg: the settings that the loss reads;
+    those that are schedules have the values of the moment (``at``). fraction: share of the run that is done.
     """
 
+    cfg: Any = None
     frozen: tuple[nn.Module, ...] = ()
+    fraction = 0.0
 
     def __init__(self, nets: nn.Module) -> None:
         self.nets: Any = nets
         self.scalars: list[float] = []
         self._live = LiveTensors(nets)
+        self._schedules: dict[str, Linear] | None = None  # of ``cfg``
+
+    def at(self, fraction: float) -> dict[str, float]:
+        """This share of the run is done: the settings of ``cfg`` that are schedules have these values now."""
+        self.fraction = fraction
+        if self._schedules is None:
+            self._schedules = schedules(self.cfg)
+        values = {name: schedule.at(fraction) for name, schedule in self._schedules.items()}
+        if values:
+            self.cfg = moment(self.cfg, values)
+        return values
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Update]:
         """The scalar to minimise, differentiable by ``outputs`` (what ``nets`` says of the batch, see

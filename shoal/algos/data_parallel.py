@@ -97,9 +97,10 @@ class DataParallel:
             batch = Batch(self.algorithm.select(self.items, rows))
             norm, value, update = self.gradient_step.minimise(self.algorithm, batch)
             return norm, value, _stacked(update).unsqueeze(0), update.priorities
-        scalars = self.algorithm.scalars
+        scalars, step = self.algorithm.scalars, self.gradient_step
         self._rows[: len(rows)] = rows
-        head = (len(rows), self.gradient_step.optimiser.param_groups[0]["lr"], len(scalars), *scalars)
+        rate = step.optimiser.param_groups[0]["lr"]
+        head = (len(rows), rate, step.max_norm, self.algorithm.fraction, len(scalars), *scalars)
         self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
         if not self._started:
             self._start(self.team, rows)
@@ -132,7 +133,8 @@ class DataParallel:
         for mover in range(self._movers):
             self._round(mover)
         self._rows = team.zeros((max(max(v.shape) for v in items.values()),), torch.int64)  # at least as many as items
-        self._head = team.zeros((16,), torch.float64)  # number of rows, learning rate, number of scalars, then these
+        # number of rows, learning rate, clip, share of the run that is done, number of scalars, then these
+        self._head = team.zeros((16,), torch.float64)
         self._losses = team.zeros((team.size,))
         self._norms = team.zeros((self._movers,), torch.float64)
         self._started = False
@@ -141,7 +143,9 @@ class DataParallel:
         """A member's part of ``step``."""
         team, movers = self.team, range(self._movers)
         assert team is not None
-        count, rate, scalars, *values = self._head.tolist()
+        count, rate, max_norm, fraction, scalars, *values = self._head.tolist()
+        if fraction != self.worker.fraction:
+            self.worker.at(fraction)
         rows = self._rows[: int(count)].tensor_split(team.size)
         self._losses[number], update, grads = self._gradient(rows[number], values[: int(scalars)])
         self._metrics[number] = _stacked(update)
@@ -163,7 +167,7 @@ class DataParallel:
             team.meet(number)
         value, norm = self._outcome()
         if finite(value, norm):
-            self._optimisers[number].descend(mine, rate, excess(norm, self.gradient_step.max_norm))
+            self._optimisers[number].descend(mine, rate, excess(norm, max_norm))
             self._round(number)
 
     def _round(self, mover: int) -> None:

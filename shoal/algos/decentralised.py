@@ -16,12 +16,10 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.algorithm import differentiate
-from shoal.algos.gradient_step import set_learning_rate
 from shoal.algos.ppo import METRICS, PPOConfig, PPOLearner
 from shoal.algos.sgd import to_device
 from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors, Update
 from shoal.nets import RunningNorm
-from shoal.ops import linear
 
 KL = METRICS.index("kl")
 
@@ -65,6 +63,7 @@ class RankLearner(PPOLearner):
         self._flat = torch.zeros(sum(p.numel() for p in self.parameters), device=self.device)
         self._views = views(self._flat, self.parameters)
         self._pass = _Pass()
+        self._scheduled: dict[str, float] = {}  # the settings that are schedules, in this update
         self._norms: dict[str, RunningNorm] = {k: cast(RunningNorm, n) for k, n in nets.norms.items()}
         if nets.rewards is not None:
             self._norms[_REWARDS] = nets.rewards.stats
@@ -72,6 +71,7 @@ class RankLearner(PPOLearner):
     # ------------------------------------------------------------------------------ once per rollout
     def moments(self, items: Tensors) -> Arrays:
         """Take in a rollout; what ranks add up of it: ``moments_spec``."""
+        self._scheduled = self._schedule(self.env_steps / self.total_steps)
         items = to_device(Batch(items), self.device).items
         data = self._prepare(items)
         del data["normalised_advantage"], data["weight"]  # later: they depend on all ranks, and on the minibatch
@@ -99,10 +99,6 @@ class RankLearner(PPOLearner):
             advantage = normalised(advantage, sums["advantage"])
         self._pass.data["normalised_advantage"] = advantage
         self._pass.seen = {name: sums[f"norm/{name}"].clone() for name in self._norms}
-        fraction = self.env_steps / self.total_steps
-        falling = linear(1.0, 0.0, fraction)
-        set_learning_rate(self.optimiser, self.cfg.learning_rate * (falling if self.cfg.anneal else 1.0))
-        self.algorithm.scalars = [max(self.cfg.clip * (falling if self.cfg.anneal_clip else 1.0), 1e-3)]
         steps = int(sums["steps"])
         self.env_steps += steps
         self._shuffle()
@@ -162,23 +158,22 @@ class RankLearner(PPOLearner):
     def report(self) -> Update:
         """The metrics of the update that is complete; means over ranks and minibatches."""
         now = self._pass
-        rate = self.optimiser.param_groups[0]["lr"]
         out = {"minibatches": float(now.taken), "skipped_updates": now.skipped / (now.taken + now.skipped)}
         if now.taken:
             *means, _, norm = (now.sums / now.taken).tolist()
             out |= dict(zip(METRICS, means, strict=True))
             out |= {"grad_norm": norm, "ratio_error": now.ratio_error}
-        return Update({**out, "learning_rate": rate})
+        return Update({**out, **self._scheduled})
 
     # ---------------------------------------------------------------------------------------- states
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "pass": dict(vars(self._pass)), "scalars": list(self.algorithm.scalars)}
+        return {**super().state_dict(), "pass": dict(vars(self._pass)), "fraction": self.algorithm.fraction}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._pass = _Pass(**state["pass"])
         self._pass.sums = self._pass.sums.clone()
-        self.algorithm.scalars = list(state["scalars"])
+        self._scheduled = self._schedule(state["fraction"])
 
     def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
         """Scaled by the statistics of the rollouts before: those of this one are not complete before all are."""

@@ -6,7 +6,6 @@ Bellemare et al. 2017 (C51), Dabney et al. 2018 (QR-DQN), Fortunato et al. 2018 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -192,8 +191,7 @@ class DistributionalQLearning(QLearning):
     target: ReturnNetwork
 
     def __init__(
-        self, cfg: ReturnsConfig, nets: ReturnNetwork, beta: float | Callable[[int], float] | None = None,
-        seed: int = 0,
+        self, cfg: ReturnsConfig, nets: ReturnNetwork, beta: float | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(cfg, nets, beta)
         self.rng = np.random.default_rng(seed)

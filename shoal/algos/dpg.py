@@ -22,6 +22,7 @@ from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.ops import dpg_loss
 from shoal.settings.ranges import Fraction, NonNegative, Positive
+from shoal.settings.schedule import Scheduled
 
 EDGES = 0.05  # probability on the outermost atoms from which a user is told
 SETTLED = 1_000  # updates before that: a new critic's distribution is as wide as its range
@@ -32,15 +33,15 @@ log = logging.getLogger("shoal.dpg")
 class DPGConfig(OffPolicyConfig):
     """The learning rule of Ape-X DPG and D4PG."""
 
-    learning_rate: NonNegative = 1e-3
+    learning_rate: float = 1e-3
     optimiser_eps: Positive = 1e-8
-    max_grad_norm: Positive | None = None
+    max_grad_norm: float | None = None
     noise: NonNegative = 0.3
     """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
-    action_gradient_clip: Positive | None = None
+    action_gradient_clip: Scheduled[Positive] | None = None
     """Bound of each element of the critic's gradient by the action (in units of half the box); none: no bound."""
-    importance_exponent: Fraction = 0.4
-    """Exponent β of the importance weights, the same for the whole run."""
+    importance_exponent: Scheduled[Fraction] = 0.4
+    """Exponent β of the importance weights."""
 
 
 class DPG(OffPolicy):

@@ -16,7 +16,8 @@ from shoal.api import Batch, Diverged, Tensors, Update
 from shoal.nets import RunningNorm
 from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
+from shoal.settings.schedule import Scheduled, at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class EvolutionConfig:
     """Standard deviation of the noise on continuous actions."""
     action_bins: Natural = 0
     """Values that each dimension of a continuous action may take; 0: all."""
-    learning_rate: Positive = 0.02
+    learning_rate: Scheduled[NonNegative] = 0.02
     """Step size of the optimiser."""
     optimiser: Literal["adam", "sgd"] = "adam"
     """Optimiser: adam (betas 0.9 and 0.999), or sgd with `momentum`."""
@@ -58,10 +59,14 @@ class EvolutionLearner:
     ``-sum_i w_i eps_i + weight_decay * theta``.
 
     table: of noise. seed: of the tasks, which with a task's number and a block of pairs decides noise and episodes.
+    total_steps: environment steps after which a schedule ends, counted as the lengths of all episodes.
     """
 
-    def __init__(self, cfg: EvolutionConfig, policy: EvolutionPolicy, table: Tensor, seed: int) -> None:
+    def __init__(
+        self, cfg: EvolutionConfig, policy: EvolutionPolicy, table: Tensor, seed: int, total_steps: int
+    ) -> None:
         self.cfg, self.policy, self.table, self.step = cfg, policy, table, 0
+        self.total_steps, self.env_steps = total_steps, 0
         self.theta = flat_parameters(policy)
         set_parameters(policy, self.theta)  # which are views of it from now on
         self.adam = Adam([self.theta], lr=cfg.learning_rate) if cfg.optimiser == "adam" else None
@@ -84,7 +89,9 @@ class EvolutionLearner:
         if not math.isfinite(norm):
             raise Diverged("the gradient was not finite", {"grad_norm": norm})
         before = self.theta.clone()
-        self._descend(ascent.neg_().add_(self.theta, alpha=self.cfg.weight_decay))
+        rate = at(self.cfg.learning_rate, self.env_steps / self.total_steps)
+        self._descend(ascent.neg_().add_(self.theta, alpha=self.cfg.weight_decay), rate)
+        self.env_steps += int(lengths.sum())
         self._merge(items)
         mean_length = float(lengths.double().mean())
         if self.cfg.cap:
@@ -96,7 +103,7 @@ class EvolutionLearner:
             "best_return": float(returns.max()),
             "grad_norm": norm,
             "update_ratio": float((self.theta - before).norm() / before.norm().clamp(min=1e-8)),
-            "learning_rate": self.cfg.learning_rate,
+            "learning_rate": rate,
             "episode_cap": float(self.task[TASK + "cap"]),
         }
         return Update(metrics)
@@ -107,7 +114,7 @@ class EvolutionLearner:
     def state_dict(self) -> dict[str, Any]:
         adam = None if self.adam is None else self.adam.state_dict()
         return {"nets": self.policy.state_dict(), "task": self.task, "velocity": self.velocity, "adam": adam,
-                "step": self.step}  # fmt: skip
+                "step": self.step, "env_steps": self.env_steps}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["nets"])
@@ -116,15 +123,15 @@ class EvolutionLearner:
             tensor.copy_(state["task"][name])
         if self.adam is not None:
             self.adam.load_state_dict(state["adam"])
-        self.step = state["step"]
+        self.step, self.env_steps = state["step"], state["env_steps"]
 
-    def _descend(self, direction: Tensor) -> None:
+    def _descend(self, direction: Tensor, rate: float) -> None:
         if self.adam is not None:
-            self.adam.descend([direction], self.cfg.learning_rate)
+            self.adam.descend([direction], rate)
             return
         if self.cfg.momentum:  # as the authors' SGD: an average, so that the size of a step is that without momentum
             direction = self.velocity.mul_(self.cfg.momentum).add_(direction, alpha=1.0 - self.cfg.momentum)
-        self.theta.sub_(direction, alpha=self.cfg.learning_rate)
+        self.theta.sub_(direction, alpha=rate)
 
     def _merge(self, items: Tensors) -> None:
         """Observations of the generation into the running statistics, block after block."""

@@ -13,6 +13,7 @@ from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update
 from shoal.ops import Adam, RMSProp
 from shoal.settings.ranges import Fraction, NonNegative, Positive
+from shoal.settings.schedule import Linear, Scheduled, at
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 
@@ -21,10 +22,8 @@ MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 class OptimiserConfig:
     """How a learner descends."""
 
-    learning_rate: NonNegative = 1e-3
-    """Initial learning rate."""
-    anneal: bool = False
-    """Lower the learning rate linearly to 0 over the run's `steps`."""
+    learning_rate: Scheduled[NonNegative] = 1e-3
+    """Learning rate."""
     optimiser: Literal["adam", "rmsprop"] = "adam"
     """Optimiser; rmsprop has its epsilon inside the square root, as in the papers."""
     optimiser_eps: Positive = 1e-5
@@ -33,7 +32,7 @@ class OptimiserConfig:
     """Factor of RMSProp's running averages."""
     rmsprop_centred: bool = False
     """Subtract the squared mean gradient in RMSProp."""
-    max_grad_norm: Positive | None = 0.5
+    max_grad_norm: Scheduled[Positive] | None = 0.5
     """Largest global norm of the gradient; none: no clipping."""
 
 
@@ -48,13 +47,30 @@ def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> torch.optim.Optimiz
 
 class GradientStep:
     """Global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped; after ten updates
-    in a row, of ``steps`` each, it raises Diverged."""
+    in a row, of ``steps`` each, it raises Diverged. The optimiser's learning rate and ``max_norm`` may be schedules;
+    see ``at``."""
 
     def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
-        self.optimiser, self.max_norm = optimiser, math.inf if max_norm is None else max_norm
+        self.optimiser = optimiser
+        self._rate: float = optimiser.param_groups[0]["lr"]
+        self._max_norm = math.inf if max_norm is None else max_norm
+        self.max_norm = at(self._max_norm, 0.0)
+        if isinstance(self._rate, Linear):
+            set_learning_rate(optimiser, self._rate.at(0.0))
         self.patience = MAX_SKIPPED * steps
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the learning rate or the clip is a schedule."""
+        return isinstance(self._rate, Linear) or isinstance(self._max_norm, Linear)
+
+    def at(self, fraction: float) -> None:
+        """This share of the run is done: learning rate and clip are those of now."""
+        if isinstance(self._rate, Linear):
+            set_learning_rate(self.optimiser, self._rate.at(fraction))
+        self.max_norm = at(self._max_norm, fraction)
 
     def minimise(self, algorithm: Algorithm, batch: Batch) -> tuple[float | None, float, Update]:
         """One step on the algorithm's loss of ``batch``: the gradient's norm before clipping (None: skipped), the loss,

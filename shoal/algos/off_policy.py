@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from shoal.api import Batch, Tensors
 from shoal.fast.rounded import inferring
 from shoal.ops import importance_weights
 from shoal.settings.ranges import Count, Fraction
+from shoal.settings.schedule import at
 
 METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
 
@@ -35,12 +35,12 @@ class OffPolicyConfig(OptimiserConfig):
 class OffPolicy(Algorithm):
     """A target network that is a copy of ``nets`` every ``target_period`` updates.
 
-    beta: exponent of the importance weights, constant or by the update's number (None: no weights). reduction: of the
-    loss over a batch.
+    beta: exponent of the importance weights, constant or a schedule (None: no weights). reduction: of the loss over a
+    batch.
     """
 
     def __init__(
-        self, nets: nn.Module, target_period: int, beta: float | Callable[[int], float] | None = None,
+        self, nets: nn.Module, target_period: int, beta: float | None = None,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> None:  # fmt: skip
         super().__init__(nets)
@@ -58,8 +58,7 @@ class OffPolicy(Algorithm):
             weight = torch.full_like(reward, scale)
         else:
             assert batch.probs is not None, "importance weights need a prioritised replay"
-            beta = self.beta(self.updates) if callable(self.beta) else self.beta
-            weight = importance_weights(batch.probs, batch.size or 1, beta).mul_(scale)
+            weight = importance_weights(batch.probs, batch.size or 1, at(self.beta, self.fraction)).mul_(scale)
         return batch._replace(items={**batch.items, "weight": weight})
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:

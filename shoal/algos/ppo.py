@@ -25,13 +25,15 @@ from shoal.algos.actor_critic import (
 )
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.data_parallel import DataParallel, Team
-from shoal.algos.gradient_step import GradientStep, load_optimiser, make_optimiser, set_learning_rate
+from shoal.algos.gradient_step import GradientStep, load_optimiser, make_optimiser
 from shoal.algos.sgd import to_device
 from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update
-from shoal.ops import discrete_ppo_loss, gae, linear, ppo_loss
-from shoal.settings.ranges import Count, Fraction, Positive
+from shoal.ops import discrete_ppo_loss, gae, ppo_loss
+from shoal.settings.ranges import Count, Fraction, NonNegative, Positive
+from shoal.settings.schedule import Scheduled, linear
 
+LEAST_CLIP = 1e-3  # a clip that has fallen to 0 would learn nothing
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
 
 
@@ -39,21 +41,19 @@ METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio
 class PPOConfig(ActorCriticConfig):
     """Proximal policy optimisation."""
 
-    learning_rate: float = 3e-4
+    learning_rate: float = linear(3e-4, 0.0)
     entropy_cost: float = 0.0
     epochs: Count = 4
     """Passes over each batch."""
     minibatches: Count = 4
     """Parts of the batch in each pass; with a recurrent core, parts are whole trajectories."""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: Scheduled[Fraction] = 0.95
     """Parameter λ of generalised advantage estimation."""
-    clip: Positive = 0.2
-    """Clip range ε of the probability ratio in the objective."""
-    anneal_clip: bool = False
-    """Lower the clip range linearly to 0 over the run's `steps`."""
+    clip: Scheduled[NonNegative] = 0.2
+    """Clip range ε of the probability ratio in the objective; below 0.001 it is taken as 0.001."""
     clip_value: bool = False
     """Clip the value loss as well."""
-    target_kl: Positive | None = None
+    target_kl: Scheduled[Positive] | None = None
     """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
     separate_critic: bool = False
     """Give the value a network of its own (feed-forward only)."""
@@ -62,18 +62,21 @@ class PPOConfig(ActorCriticConfig):
 
 
 class PPO(Algorithm):
-    """The clipped objective (equations 7 and 9) of some rows of a prepared batch. scalars: the clip range."""
+    """The clipped objective (equations 7 and 9) of some rows of a prepared batch."""
+
+    cfg: PPOConfig
 
     def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
         super().__init__(nets)
-        self.cfg, self.scalars = cfg, [cfg.clip]
+        self.cfg = cfg
 
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items = self.cfg, batch.items
         old = [items[k].flatten() for k in ("log_prob", "value", "normalised_advantage", "target", "weight")]
         rule: dict[str, Any] = dict(
-            clip=self.scalars[0], value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost, clip_value=cfg.clip_value
-        )
+            clip=max(cfg.clip, LEAST_CLIP), value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost,
+            clip_value=cfg.clip_value,
+        )  # fmt: skip
         if outputs.dist.kind == "discrete":
             loss, metrics = discrete_ppo_loss(outputs.joined, items["action"].flatten(), *old, **rule)
         else:
@@ -109,17 +112,20 @@ class PPOLearner:
 
     def update(self, batch: Batch) -> Update:
         items = to_device(batch, self.device).items
-        fraction = self.env_steps / self.total_steps
-        rate = self.cfg.learning_rate * (linear(1.0, 0.0, fraction) if self.cfg.anneal else 1.0)
-        clip = self.cfg.clip * (linear(1.0, 0.0, fraction) if self.cfg.anneal_clip else 1.0)
-        set_learning_rate(self.optimiser, rate)
-        self.algorithm.scalars = [max(clip, 1e-3)]
+        scheduled = self._schedule(self.env_steps / self.total_steps)
         metrics = self._epochs(self._prepare(items))
         # Statistics change only between batches: acting and training see the same normalisation.
         self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
         self.env_steps += int(items["valid"].sum())
         self.step += 1
-        return Update({**metrics, "learning_rate": rate})
+        return Update({**metrics, **scheduled})
+
+    def _schedule(self, fraction: float) -> dict[str, float]:
+        """This share of the run is done: give schedules their values of now."""
+        self.gradient_step.at(fraction)
+        values = self.algorithm.at(fraction)
+        self.cfg = self.algorithm.cfg
+        return {**values, "learning_rate": self.optimiser.param_groups[0]["lr"]}
 
     def params(self) -> Tensors:
         return self.algorithm.params()

@@ -23,6 +23,7 @@ from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import select, td_loss
 from shoal.settings.ranges import Fraction, Positive
+from shoal.settings.schedule import Scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class QLearningConfig(OffPolicyConfig):
     """Select the next action by the online network (double Q-learning)."""
     dueling: bool = False
     """Separate value and advantage streams."""
-    td_clip: Positive | None = 1.0
+    td_clip: Scheduled[Positive] | None = 1.0
     """Clip of the TD error's gradient (Huber loss); none: squared error."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over the batch (the paper's code sums)."""
@@ -88,12 +89,11 @@ def next_observations(items: Tensors) -> Tensors:
 
 
 class QLearning(OffPolicy):
-    """The loss. ``beta`` is the exponent of the importance weights, constant or by the update's number (None: no
-    weights)."""
+    """The loss. ``beta`` is the exponent of the importance weights, constant or a schedule (None: no weights)."""
 
-    def __init__(
-        self, cfg: QLearningConfig, nets: QNetwork, beta: float | Callable[[int], float] | None = None
-    ) -> None:
+    cfg: QLearningConfig
+
+    def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: float | None = None) -> None:
         super().__init__(nets, cfg.target_period, beta, cfg.reduction)
         self.cfg = cfg
 

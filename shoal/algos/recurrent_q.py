@@ -6,7 +6,6 @@ Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforceme
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -34,6 +33,7 @@ from shoal.ops import (
     signed_hyperbolic_inverse,
 )
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
+from shoal.settings.schedule import Scheduled, at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class RecurrentQConfig(QLearningConfig):
     """Separate value and advantage streams of 512 units."""
     prioritised: bool = True
     """Sample in proportion to priorities; false: uniformly."""
-    td_clip: Positive | None = None
+    td_clip: Scheduled[Positive] | None = None
     """Clip of the TD error's gradient (Huber loss); none: squared error, as in the paper."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over sequences; over a sequence's steps it is summed."""
@@ -125,9 +125,12 @@ class RecurrentQNetwork(nn.Module):
 
 
 class RecurrentQLearning(Algorithm):
-    """The loss on sequences. ``beta`` is the exponent of the importance weights of prioritised replay."""
+    """The loss on sequences. ``beta`` is the exponent of the importance weights of prioritised replay, constant or a
+    schedule."""
 
-    def __init__(self, cfg: RecurrentQConfig, nets: RecurrentQNetwork, beta: Callable[[int], float]) -> None:
+    cfg: RecurrentQConfig
+
+    def __init__(self, cfg: RecurrentQConfig, nets: RecurrentQNetwork, beta: float) -> None:
         super().__init__(nets)
         self.cfg, self.beta = cfg, beta
         self.target = inferring(copy.deepcopy(nets))
@@ -152,7 +155,7 @@ class RecurrentQLearning(Algorithm):
         each = (0.5 * delta.square() if cfg.td_clip is None else huber(delta, cfg.td_clip)).sum(0)
         if cfg.prioritised:
             assert batch.probs is not None, "importance weights need a prioritised replay"
-            each = each * importance_weights(batch.probs, batch.size or 1, self.beta(self.updates))
+            each = each * importance_weights(batch.probs, batch.size or 1, at(self.beta, self.fraction))
         q, delta = q.detach(), delta.detach()
         metrics: Tensors = {}
         if self.updates % METRICS_EVERY == 0:
@@ -172,14 +175,14 @@ class RecurrentQLearning(Algorithm):
         last = len(values) - 2
         valid = items["valid"][begin:]
         largest = values.amax(-1).masked_fill(~_shown(valid), -torch.inf).amax(0).abs().clamp(min=1e-6)
-        for name, at in (("first", 0), ("last", last)):
+        for name, row in (("first", 0), ("last", last)):
             state = {k: items[f"probe/{name}/{k}"] for k in self.nets.core.keys if f"probe/{name}/{k}" in items}
             if not state:
                 continue
-            obs = {k: v[begin + at] for k, v in observations(items).items()}
-            q, _ = self.nets.step(obs, items["first"][begin + at], state)
-            distance = torch.linalg.vector_norm(values[at] - q, dim=-1) / largest
-            if (real := valid[at]).any():
+            obs = {k: v[begin + row] for k, v in observations(items).items()}
+            q, _ = self.nets.step(obs, items["first"][begin + row], state)
+            distance = torch.linalg.vector_norm(values[row] - q, dim=-1) / largest
+            if (real := valid[row]).any():
                 out[f"delta_q_{name}"] = distance[real].mean()
         return out
 

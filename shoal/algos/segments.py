@@ -9,12 +9,13 @@ from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm
 from shoal.api import Batch, Diverged, Field, Spec, Tensors, Update
 from shoal.fast.live import LiveTensors
+from shoal.settings.schedule import at
 
 
 class SegmentLearner:
     """Differentiates ``algorithm``'s loss of a segment by a private copy of the parameters.
 
-    max_norm: global-norm clip of each gradient; None: none.
+    max_norm: global-norm clip of each gradient, which may be a schedule; None: none.
     """
 
     def __init__(self, algorithm: Algorithm, max_norm: float | None) -> None:
@@ -22,6 +23,12 @@ class SegmentLearner:
         self.names = dict(algorithm.nets.named_parameters())
         self._live = LiveTensors(algorithm.nets)
         self.skipped = 0  # in a row
+        self._fraction, self._scheduled = 0.0, dict[str, float]()
+
+    def at(self, learning_rate: float, fraction: float) -> float:
+        """This share of the run is done: give schedules their values of now, and say what the learning rate is."""
+        self._fraction, self._scheduled = fraction, self.algorithm.at(fraction)
+        return at(learning_rate, fraction)
 
     def params(self) -> Tensors:
         return {name: p.detach() for name, p in self.names.items()}
@@ -47,8 +54,8 @@ class SegmentLearner:
         self.skipped = 0
         if self.max_norm is not None:
             whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
-            clip(whole, norm, self.max_norm)
-        return grads, Update({**metrics, "skipped_updates": 0.0})
+            clip(whole, norm, at(self.max_norm, self._fraction))
+        return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
 
 
 def parameters_spec(nets: torch.nn.Module) -> Spec:

@@ -10,15 +10,17 @@ import torch
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.data_parallel import DataParallel, Team
-from shoal.algos.gradient_step import GradientStep, load_optimiser, set_learning_rate
+from shoal.algos.gradient_step import GradientStep, load_optimiser
 from shoal.algos.trajectories import TrajectoryReplay, split
-from shoal.api import Batch, Stateful, Tensors, Update
+from shoal.api import Batch, Stateful, Tensors, Update, UsageError
+from shoal.settings.schedule import schedules
 
 
 class SGDLearner:
     """The usual learner: minimise an algorithm's loss by an optimiser.
 
-    schedule: learning rate as a function of the update's number; None keeps the optimiser's.
+    progress: share of the run that is done before an update of that number, by which settings that are schedules take
+        their values; None: nobody can say, and UsageError if there is a schedule.
     parts: a batch of trajectories is learned from in this many gradient steps, each on its own share of the columns.
     max_grad_norm: global-norm clip.
     replay: adds trajectories of the past to those of each gradient step.
@@ -31,15 +33,18 @@ class SGDLearner:
         optimiser: torch.optim.Optimizer,
         *,
         max_grad_norm: float | None = None,
-        schedule: Callable[[int], float] | None = None,
+        progress: Callable[[int], float] | None = None,
         device: str = "cpu",
         parts: int = 1,
         replay: TrajectoryReplay | None = None,
         team: Team | None = None,
     ) -> None:
         self.algorithm, self.optimiser, self.replay = algorithm, optimiser, replay
-        self.schedule, self.device, self.parts = schedule, torch.device(device), parts
+        self.progress, self.device, self.parts = progress, torch.device(device), parts
         self.gradient_step = GradientStep(optimiser, max_grad_norm, parts)
+        if progress is None and (planned := schedules(algorithm.cfg) or self.gradient_step.scheduled):
+            named = ", ".join(f"{k} is {v}" for k, v in planned.items()) if isinstance(planned, dict) else "one is set"
+            raise UsageError(f"this system's learner knows no schedules (it has no `progress`), but {named}")
         self.workers = None if team is None else DataParallel(algorithm, self.gradient_step, team)
         self.step = 0
 
@@ -55,8 +60,7 @@ class SGDLearner:
         return Update({name: sum(values) / len(values) for name, values in metrics.items()})
 
     def _step(self, batch: Batch) -> Update:
-        if self.schedule is not None:
-            set_learning_rate(self.optimiser, self.schedule(self.step))
+        scheduled = self._schedule()
         if self.replay is not None:
             batch = self.replay.mix(batch)
         batch = self.algorithm.prepare(batch)
@@ -67,10 +71,19 @@ class SGDLearner:
         self.step += 1
         self.algorithm.after_step(self.step)
         rate = self.optimiser.param_groups[0]["lr"]
+        told = {**scheduled, "learning_rate": rate}
         if norm is None:
-            return Update({"learning_rate": rate, "skipped_updates": 1.0})
-        metrics = {"loss": loss, "grad_norm": norm, "learning_rate": rate, "skipped_updates": 0.0}
+            return Update({**told, "skipped_updates": 1.0})
+        metrics = {"loss": loss, "grad_norm": norm, **told, "skipped_updates": 0.0}
         return Update({**metrics, **update.metrics}, update.priorities)
+
+    def _schedule(self) -> dict[str, float]:
+        """Give schedules their values of this update."""
+        if self.progress is None:
+            return {}
+        fraction = self.progress(self.step)
+        self.gradient_step.at(fraction)
+        return self.algorithm.at(fraction)
 
     def params(self) -> Tensors:
         return self.algorithm.params()

@@ -25,6 +25,7 @@ def train(args: list[str]) -> int:
     from shoal.run.population import PopulationRun, Setup, interval_of
     from shoal.run.runtimes import RUNTIMES
     from shoal.settings.config import resolve_flags
+    from shoal.settings.schedule import plain
     from shoal.systems.config import cores
 
     groups = split(args)
@@ -39,7 +40,7 @@ def train(args: list[str]) -> int:
     choice("--runtime", opts.get("runtime", "serial"), tuple(RUNTIMES))
     if "mutate" not in opts:
         raise UsageError("shoal train pbt needs what members differ by, for example: --mutate learning_rate")
-    values = {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
+    values = plain(resolved.values())
     runtime = opts.get("runtime", "serial")
     if runtime == "serial" and resolved.origins["actors"] == "default":
         values["actors"] = 1  # a member has one process
@@ -63,8 +64,10 @@ def train(args: list[str]) -> int:
 
 
 def space_of(text: str, values: dict[str, Any], system: str, interval: Any) -> dict[str, dict[str, Any]]:
-    """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval."""
+    """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
+    ``values``."""
     from shoal.settings.flags import unknown
+    from shoal.settings.schedule import is_schedule, read
 
     out = {}
     for part in text.split(","):
@@ -77,6 +80,8 @@ def space_of(text: str, values: dict[str, Any], system: str, interval: Any) -> d
             given = (float(low), float(high)) if ends else (None, None)
         except ValueError:
             raise UsageError(f"--mutate takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
+        if is_schedule(values[field]):  # members find their own
+            values[field] = read(values[field]).start
         out[field] = interval(field, values[field], *given)
     return out
 

@@ -41,6 +41,8 @@ LEARNING = (
           "and d4pg the critic's part"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),
+    Entry("SETTING", "", "learner", "of this update, the value of each other setting that is a schedule, such as "
+          "`entropy_cost`"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
     Entry("q_mean", "return", "learner (with a replay)", "mean Q-value of the batch's actions, every tenth "

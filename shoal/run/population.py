@@ -25,7 +25,7 @@ from shoal.records.run_lock import RunLock
 from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.slots import Slots
 from shoal.runtime.interrupts import Interrupts
-from shoal.settings.config import build
+from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 
 FILE, STATE = "population.json", "state.json"
@@ -249,18 +249,14 @@ def check_space(setup: Setup) -> None:
     from shoal import systems
 
     system = systems.load(setup.system)
-    plain = shape_of(system.program(build(system.Config, _tuples(setup.values))))
+    plain = shape_of(system.program(build(system.Config, coerce_all(system.Config, setup.values, FILE))))
     for name, one in setup.interval_space().items():
         if name not in setup.values:
             raise unknown("field", name, list(setup.values), f"--mutate of {setup.system}")
         for value in one.values if isinstance(one, Choice) else (one.low, one.high):
-            cfg = build(system.Config, _tuples({**setup.values, name: value}))
+            cfg = build(system.Config, coerce_all(system.Config, {**setup.values, name: value}, FILE))
             if shape_of(system.program(cfg)) != plain:
                 raise UsageError(f"{name} cannot be mutated: it changes the shapes that members exchange")
-
-
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def _shown(values: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from shoal.run.runtimes import make_runtime
 from shoal.runtime.devices import check_devices
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
+from shoal.settings.schedule import plain
 
 SPANS = 100_000  # of each replica in a profile
 
@@ -84,8 +85,7 @@ def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace
     path = Path(options.run_dir)
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
-        "config": {k: list(v) if isinstance(v, tuple) else v for k, v in resolved.values().items()}
-        | {"env": absolute(cfg.env)},
+        "config": {**plain(resolved.values()), "env": absolute(cfg.env)},
         "origins": resolved.origins,
         "preset": resolved.preset,
         "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,

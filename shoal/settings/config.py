@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind
+from shoal.settings.schedule import Linear, linear
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -113,11 +114,24 @@ def build(Config: Any, values: Mapping[str, Any]) -> Any:
 def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Values read from a file, as the types of ``Config``; a name it does not have is an error."""
     hints, fields = ranged(Config), default_values(Config)
-    for key, value in values.items():
+    for key, value in _of_today(values, fields).items():
         if key not in fields:
             raise unknown("key", key, list(fields), where)
         fields[key] = expect(hints[key], value, f"'{key}' ({where})")
     return fields
+
+
+def _of_today(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a version wrote them that had ``anneal`` and ``anneal_clip`` in place of schedules."""
+    out = dict(values)
+    if "anneal" not in out or "anneal" in fields:
+        return out
+    for flag, name, end in (("anneal", "learning_rate", 0.0), ("anneal_clip", "clip", 0.0)):
+        if out.pop(flag, False):
+            out[name] = linear(out[name], end)
+    if isinstance(fields.get("importance_exponent"), Linear):  # it rose to 1 without being told
+        out["importance_exponent"] = linear(out["importance_exponent"], 1.0)
+    return out
 
 
 def default_values(Config: Any) -> dict[str, Any]:
@@ -247,4 +261,6 @@ def _toml(value: object) -> Item:
         table = tomlkit.inline_table()
         table.update({str(name): _toml(entry) for name, entry in value.items()})
         return table
+    if isinstance(value, Linear):
+        value = str(value)
     return tomlkit.item("none" if value is None else list(value) if isinstance(value, tuple) else value)

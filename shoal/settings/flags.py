@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from shoal.api import UsageError
 from shoal.settings.ranges import Range
+from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
+GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
@@ -33,8 +35,14 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
     """The error for a name that does not exist, with the nearest one that does."""
-    near = nearest(name, names)
     show = flag_name if what == "flag" else str
+    now = GONE.get(name.replace("-", "_").removeprefix("no_"))
+    if now is not None and now in names:
+        return UsageError(
+            f"there is no '{show(name)}' any more: {show(now)} may be a schedule, as in "
+            f"{show(now)} 'linear(0.001, 0)', and is constant otherwise"
+        )
+    near = nearest(name, names)
     hint = f"; did you mean '{show(near)}'?" if near else ""
     return UsageError(f"unknown {what} '{show(name)}'" + (f" of {of}" if of else "") + hint)
 
@@ -75,6 +83,9 @@ def coerce(hint: Any, value: Any) -> Any:
     """``value`` as a ``hint``, without guessing: raises ValueError when it is something else."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
+        if SCHEDULED in args and is_schedule(value):
+            schedule = read(value)
+            return Linear(coerce(hint, schedule.start), coerce(hint, schedule.end))
         value = coerce(args[0], value)
         if not all(a.holds(value) for a in args if isinstance(a, Range)):
             raise ValueError
@@ -120,11 +131,19 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
     try:
         return coerce(hint, value)
     except ValueError:
-        raise UsageError(f"{subject} expects {describe(hint)}, found {value!r}") from None
+        wanted = describe(hint)
+        if is_schedule(value):
+            wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
+        raise UsageError(f"{subject} expects {wanted}, found {value!r}") from None
+
+
+def scheduled(hint: Any) -> bool:
+    """Whether a setting of this type may be a schedule."""
+    return SCHEDULED in get_args(hint) or any(SCHEDULED in get_args(arm) for arm in get_args(hint))
 
 
 def _number(hint: type, value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+    if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
         raise ValueError
     number = int(value) if isinstance(value, Integral) else float(value)  # YAML reads 1e-3 as text
     if number != number:
@@ -166,6 +185,8 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
             out[field] = {**out.get(field, {}), **_entries(field, entry, words)}
         elif entry:
             raise unknown("flag", f"{field}.{entry}", fields, name)
+        elif is_schedule(" ".join(words)):
+            out[field] = " ".join(words)
         else:
             out[field] = _parse_flag(field, hint, words, describe(ranges[field]))
     return out

@@ -16,11 +16,12 @@ from shoal.algos.algorithm import Algorithm
 from shoal.algos.segments import SegmentLearner, parameters_spec
 from shoal.api import Batch, Context, Update, UsageError
 from shoal.envs import make
-from shoal.ops import SharedRMSProp, lambda_returns, linear
+from shoal.ops import SharedRMSProp, lambda_returns
 from shoal.program import Channel, Program
 from shoal.roles.collector import Collector
 from shoal.roles.worker import WorkerRole
-from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.settings.ranges import Count, Natural, Positive
+from shoal.settings.schedule import linear
 from shoal.systems.config import SystemConfig
 from shoal.systems.wiring import trajectories
 
@@ -35,23 +36,23 @@ class Config(SystemConfig, ActorCriticConfig):
     """Environments of each worker (the paper's have one)."""
     unroll: Count = 5
     """Agent steps of a segment (the paper's t_max)."""
-    learning_rate: NonNegative = 7e-4
+    learning_rate: float = linear(7e-4, 0.0)
     optimiser: Literal["adam", "rmsprop"] = "rmsprop"
     """Optimiser; its average of squared gradients is shared by all workers."""
     optimiser_eps: Positive = 0.1
-    max_grad_norm: Positive | None = 40.0
-    value_cost: NonNegative = 1.0
+    max_grad_norm: float | None = 40.0
+    value_cost: float = 1.0
     """Weight of the value loss, which is half the squared error."""
 
 
 PAPER: dict[str, Any] = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
-    actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=7e-4, optimiser_eps=0.1, rmsprop_decay=0.99,
-    max_grad_norm=40.0, entropy_cost=0.01, value_cost=1.0, gamma=0.99, reward_clip="unit", torso="impala-shallow",
-    activation="relu", precision="fp32", anneal=True,
+    actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
+    rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=1.0, gamma=0.99, reward_clip="unit",
+    torso="impala-shallow", activation="relu", precision="fp32",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    actors=2, envs=4, unroll=16, steps=500_000, learning_rate=2e-3, optimiser_eps=1e-2, gamma=0.98, max_grad_norm=40.0,
-    entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
+    actors=2, envs=4, unroll=16, steps=500_000, learning_rate=linear(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,
+    max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
 
@@ -59,6 +60,8 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
 class AdvantageActorCritic(Algorithm):
     """The n-step loss (section 4, algorithm S3): sums, not means, over the segment; no gradient flows through the
     advantage."""
+
+    cfg: ActorCriticConfig
 
     def __init__(self, cfg: ActorCriticConfig, nets: ActorCritic) -> None:
         super().__init__(nets)
@@ -103,15 +106,15 @@ def program(cfg: Config) -> Program:
     rule = SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps)
     params = p.channel(Channel("params", "shared", shapes, rule=rule))
 
-    def learning_rate(steps: int) -> float:
-        return cfg.learning_rate * (linear(1.0, 0.0, steps / cfg.steps) if cfg.anneal else 1.0)
-
     def make_worker(ctx: Context, params: Any) -> WorkerRole:
         torch.manual_seed(ctx.seed)
         learner = SegmentLearner(AdvantageActorCritic(cfg, network(cfg)), cfg.max_grad_norm)
 
         def collector(own: Any) -> Collector:
             return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)
+
+        def learning_rate(steps: int) -> float:
+            return learner.at(cfg.learning_rate, steps / cfg.steps)
 
         return WorkerRole(ctx, collector, learner, learning_rate, params)
 

@@ -18,7 +18,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.settings.ranges import Count, Natural, NonNegative
 from shoal.systems.config import cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import stream
@@ -42,7 +42,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Activation after each hidden layer."""
     late_action: bool = False
     """Join the action at the critic's second layer; false: with the observation."""
-    action_gradient_clip: Positive | None = 1.0
+    action_gradient_clip: float | None = 1.0
     n_step: Count = 5
     batch: Count = 256
     samples_per_insert: NonNegative = 256.0

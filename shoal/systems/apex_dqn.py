@@ -34,8 +34,7 @@ class Config(dqn.Config):
     """Separate value and advantage streams (the paper's network)."""
     prioritised: bool = True
     """Sample in proportion to priorities; false: uniformly."""
-    importance_exponent: Fraction = 0.4
-    """Exponent β of the importance weights, the same for the whole run."""
+    importance_exponent: float = 0.4
     actor_priorities: bool = True
     """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
     epsilon_base: Fraction = 0.4
@@ -84,7 +83,7 @@ def program(cfg: Config) -> Program:
     require_actions("apex-dqn", cfg.env_spec(), "discrete")
 
     def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
-        return descent(cfg, ctx, QLearning(cfg, nets, cfg.importance_exponent if cfg.prioritised else None))
+        return descent(cfg, ctx, QLearning(cfg, nets, dqn.exponent(cfg)))
 
     sent = stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")})
     table = cfg.table(initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)

@@ -13,7 +13,7 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.returns import Categorical, Expected, Mixture, Returns
 from shoal.api import Context, UsageError
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Positive
+from shoal.settings.ranges import Count
 from shoal.systems import apex_dpg
 from shoal.systems.replayed import descent
 from shoal.systems.return_range import return_range
@@ -35,9 +35,9 @@ class Config(apex_dpg.Config):
     """Gaussians of the mixture."""
     mixture_samples: Count = 32
     """Samples of the target from which the mixture's cross-entropy is estimated."""
-    action_gradient_clip: Positive | None = None
+    action_gradient_clip: float | None = None
     prioritised: bool = False
-    importance_exponent: Fraction = 1.0
+    importance_exponent: float = 1.0
     evict: Literal["proportional", "fifo"] = "fifo"
 
     def returns(self) -> Returns:

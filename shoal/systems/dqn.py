@@ -6,7 +6,6 @@ Wang et al. 2016; Schaul et al. 2016.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context
 from shoal.ops import linear
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Natural, Positive, Replicas
+from shoal.settings.ranges import Count, Fraction, Natural, Replicas
+from shoal.settings.schedule import linear as schedule
 from shoal.systems.config import require_actions
 from shoal.systems.replayed import ReplayConfig, descent, replay_program
 from shoal.systems.wiring import stream
@@ -31,7 +31,7 @@ class Config(ReplayConfig):
     unroll: Count = 8
     steps: Count = 200_000
     hidden: tuple[Count, ...] = (128, 128)
-    max_grad_norm: Positive | None = 10.0
+    max_grad_norm: float | None = 10.0
     rmsprop_decay: Fraction = 0.95
     rmsprop_centred: bool = True
     epsilon_start: Fraction = 1.0
@@ -56,10 +56,10 @@ ATARI: dict[str, Any] = dict(
     epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    steps=150_000, anneal=True, batch=64, samples_per_insert=16.0, target_period=200,
+    steps=150_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=500_000, learning_rate=5e-4, anneal=True, batch=128, samples_per_insert=32.0, target_period=250,
+    steps=500_000, learning_rate=schedule(5e-4, 0.0), batch=128, samples_per_insert=32.0, target_period=250,
     hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
@@ -93,11 +93,9 @@ def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAg
     return QAgent(nets, epsilon, seed, taken=ctx.counts.get("actions", 0))
 
 
-def exponent(cfg: Config) -> Callable[[int], float] | None:
-    """Of the importance weights at an update; None: there are none."""
-    if not cfg.prioritised:
-        return None
-    return lambda update: linear(cfg.importance_exponent, 1.0, cfg.progress(update))
+def exponent(cfg: ReplayConfig) -> float | None:
+    """Of the importance weights; None: there are none."""
+    return cfg.importance_exponent if cfg.prioritised else None
 
 
 def program(cfg: Config) -> Program:

@@ -103,7 +103,7 @@ def learner(cfg: Config, ctx: Context, results: Reader, params: ParamsWriter, no
     if policy.referring:
         envs = make(cfg.env, min(16, cfg.reference), ctx.seed, cfg)
         policy.set_reference(random_observations(envs, cfg.reference, ctx.seed))
-    learns = EvolutionLearner(cfg, policy, torch.from_numpy(noise.arrays["noise"]), ctx.seed)
+    learns = EvolutionLearner(cfg, policy, torch.from_numpy(noise.arrays["noise"]), ctx.seed, cfg.steps)
     return EvolutionMaster(ctx, learns, cfg.blocks(), results, params)
 
 

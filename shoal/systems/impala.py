@@ -25,9 +25,10 @@ from shoal.algos.sgd import SGDLearner
 from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
 from shoal.api import Batch, Context, Update
 from shoal.nets.torsos import Activation
-from shoal.ops import linear, vtrace
+from shoal.ops import vtrace
 from shoal.program import Program
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Unbounded
+from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import SystemConfig, messages_per_batch
 from shoal.systems.wiring import actors_and_learner, queue, trajectories
 
@@ -46,11 +47,11 @@ class Config(SystemConfig, ActorCriticConfig):
     """Trajectories that the learner keeps for replay; 0: none."""
     replay_ratio: NonNegative = 1.0
     """Replayed trajectories in a gradient step, for each fresh one."""
-    trace_lambda: Fraction = 1.0
+    trace_lambda: Scheduled[Fraction] = 1.0
     """Factor λ of the trace weights, c = λ min(c̄, π/μ)."""
-    rho_bar: Unbounded = 1.0
+    rho_bar: Scheduled[Unbounded] = 1.0
     """Upper clip ρ̄ of the importance weights: decides which policy's value is learned (section 4.1)."""
-    c_bar: Unbounded = 1.0
+    c_bar: Scheduled[Unbounded] = 1.0
     """Upper clip c̄ of the trace weights: decides how fast (section 4.1)."""
     correction: Literal["v-trace", "one-step", "epsilon", "none"] = "v-trace"
     """Off-policy correction: V-trace, or those it is compared with: importance weights on the advantages alone, a small
@@ -64,22 +65,22 @@ class Config(SystemConfig, ActorCriticConfig):
 
 
 PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
-    steps=50_000_000, unroll=20, batch=32, learning_rate=6e-4, optimiser="rmsprop", optimiser_eps=0.01,
+    steps=50_000_000, unroll=20, batch=32, learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01,
     max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
     steps=5_000_000, envs=16, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
-    learning_rate=6e-4, optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
+    learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    steps=1_500_000, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=1e-3, value_cost=0.25, max_grad_norm=1.0,
-    entropy_cost=0.005,
+    steps=1_500_000, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=linear(1e-3, 0.0), value_cost=0.25,
+    max_grad_norm=1.0, entropy_cost=0.005,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=2_000_000, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=7e-4, max_grad_norm=1.0,
-    entropy_cost=0.001, hidden=(128, 128),
+    steps=2_000_000, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
+    max_grad_norm=1.0, entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
@@ -89,6 +90,8 @@ EPSILON = 1e-6  # of the correction of that name (section 5.2.2)
 
 class VTrace(Algorithm):
     """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
+
+    cfg: Config
 
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
         super().__init__(nets)
@@ -143,13 +146,10 @@ def program(cfg: Config) -> Program:
     spec = trajectories(cfg, network, {"policy": ((policy,), "float32")})
     updates = cfg.steps / (cfg.unroll * fresh)
 
-    def learning_rate(update: int) -> float:
-        return cfg.learning_rate * (linear(1.0, 0.0, update / updates) if cfg.anneal else 1.0)
-
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
         return SGDLearner(
-            VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
-            device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
+            VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
+            progress=lambda update: update / updates, device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip
 

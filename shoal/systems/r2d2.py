@@ -15,6 +15,7 @@ from shoal.api import Context, Spec, UsageError
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
+from shoal.settings.schedule import linear
 from shoal.systems.apex_dqn import ladder
 from shoal.systems.config import cores, require_actions
 from shoal.systems.replayed import ReplayConfig, descent
@@ -38,10 +39,9 @@ class Config(RecurrentQConfig, ReplayConfig):
     sampler: Literal["proportional", "rank"] = "proportional"
     """How prioritised replay samples."""
     priority_exponent: NonNegative = 0.9
-    importance_exponent: Fraction = 0.6
-    """Exponent β of the importance weights, the same for the whole run."""
+    importance_exponent: float = 0.6
     optimiser_eps: Positive = 1e-3
-    max_grad_norm: Positive | None = 40.0
+    max_grad_norm: float | None = 40.0
     batch: Count = 64
     """Sequences in each update."""
     samples_per_insert: NonNegative = 4.0
@@ -99,7 +99,8 @@ PAPER: dict[str, Any] = dict(  # section 2.3 and table 2; 10 G frames of Atari
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
     steps=150_000, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10, gamma=0.99, batch=32,
-    samples_per_insert=16.0, replay=10_000, target_period=200, anneal=True, optimiser_eps=1e-5, max_grad_norm=10.0,
+    samples_per_insert=16.0, replay=10_000, target_period=200, learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5,
+    max_grad_norm=10.0,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
 
@@ -126,8 +127,8 @@ def sent(cfg: Config) -> Spec:
 
 
 def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> SGDLearner:
-    """The learner; beta is not annealed."""
-    return descent(cfg, ctx, RecurrentQLearning(cfg, nets, lambda update: cfg.importance_exponent))
+    """The learner."""
+    return descent(cfg, ctx, RecurrentQLearning(cfg, nets, cfg.importance_exponent))
 
 
 def program(cfg: Config) -> Program:

@@ -20,6 +20,7 @@ from shoal.algos.q_learning import QAgent, QLearning, QNetwork
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Context
 from shoal.program import Program
+from shoal.settings.schedule import linear
 from shoal.systems import dqn
 from shoal.systems.config import require_actions
 from shoal.systems.replayed import descent, replay_program
@@ -46,9 +47,11 @@ DOUBLE: dict[str, Any] = {**DQN, "double": True, "target_period": 7_500, "epsilo
 DUELING: dict[str, Any] = {**DOUBLE, "dueling": True, "max_grad_norm": 10.0}  # Wang et al. 2016, section 4.2
 PRIORITISED: dict[str, Any] = dict(  # Schaul et al. 2016, appendix B.2: a quarter of the learning rate
     DOUBLE, prioritised=True, learning_rate=6.25e-5, optimiser_eps=0.01 / 16, priority_exponent=0.6,
-    importance_exponent=0.4,
+    importance_exponent=linear(0.4, 1.0),
 )  # fmt: skip
-RANK: dict[str, Any] = {**PRIORITISED, "sampler": "rank", "priority_exponent": 0.7, "importance_exponent": 0.5}
+RANK: dict[str, Any] = dict(
+    PRIORITISED, sampler="rank", priority_exponent=0.7, importance_exponent=linear(0.5, 1.0),
+)  # fmt: skip
 NOISY: dict[str, Any] = {**DQN, "noisy": True, "noisy_sigma": 0.5}  # Fortunato et al. 2018, section 3.2
 C51: dict[str, Any] = dict(  # Bellemare et al. 2017, section 5
     DQN, returns="categorical", atoms=51, v_min=-10.0, v_max=10.0, optimiser="adam", learning_rate=2.5e-4,
@@ -59,8 +62,8 @@ QR_DQN: dict[str, Any] = {  # Dabney et al. 2018, section 5.2: QR-DQN-1
 }  # fmt: skip
 RAINBOW: dict[str, Any] = dict(  # Hessel et al. 2018, table 1; 80,000 and 32,000 frames: 20,000 and 8,000 agent steps
     C51, double=True, dueling=True, n_step=3, prioritised=True, noisy=True, noisy_sigma=0.5, learning_rate=6.25e-5,
-    optimiser_eps=1.5e-4, max_grad_norm=10.0, priority_exponent=0.5, importance_exponent=0.4, min_replay=20_000,
-    target_period=2_000,
+    optimiser_eps=1.5e-4, max_grad_norm=10.0, priority_exponent=0.5, importance_exponent=linear(0.4, 1.0),
+    min_replay=20_000, target_period=2_000,
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "priority_exponent": 0.5}
 CLASSIC: dict[str, Any] = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)

@@ -12,12 +12,14 @@ from shoal.algos.off_policy import OffPolicyConfig
 from shoal.algos.q_learning import QLearningConfig
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
-from shoal.ops import linear
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
 from shoal.settings.ranges import Count, Fraction, NonNegative
+from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import SystemConfig
 from shoal.systems.wiring import Network, actors_and_learner, parameters, replay
+
+RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,8 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
     """Sampling law of prioritised replay."""
     priority_exponent: NonNegative = 0.6
     """Exponent α of the priorities."""
-    importance_exponent: Fraction = 0.4
-    """Initial exponent β of the importance weights; it rises linearly to 1 at the run's end."""
+    importance_exponent: Scheduled[Fraction] = RISING
+    """Exponent β of the importance weights."""
     batch: Count = 128
     """Transitions in each update."""
     samples_per_insert: NonNegative = 8.0
@@ -80,13 +82,13 @@ def descent(
 ) -> SGDLearner:  # fmt: skip
     """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says."""
 
-    def learning_rate(update: int) -> float:
-        return cfg.learning_rate * (linear(1.0, 0.0, cfg.progress(update)) if cfg.anneal else 1.0)
+    def progress(update: int) -> float:
+        return cfg.progress(update) if cfg.samples_per_insert else ctx.steps() / cfg.steps
 
     members = cfg.gradient_processes()
     team = ctx.team(members) if ctx.team is not None and members > 1 else None
     return kind(
-        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, schedule=learning_rate,
+        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, progress=progress,
         device=cfg.learner_device(), team=team,
     )  # fmt: skip
 

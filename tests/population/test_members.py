@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "systems"))
 from helpers import spy
 from states import same
 
-FIELDS = dict(env="CartPole-v1", actors=1, envs=4, unroll=8, hidden=(8,), device="cpu", steps=3_000, anneal=False,
-              optimiser="rmsprop")  # fmt: skip
+FIELDS = dict(env="CartPole-v1", actors=1, envs=4, unroll=8, hidden=(8,), device="cpu", steps=3_000,
+              learning_rate=1e-3, optimiser="rmsprop")  # fmt: skip
 
 
 def values(**fields: Any) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from shoal.algos.algorithm import differentiate
 from shoal.algos.gradient_step import GradientStep, set_learning_rate
 from shoal.api import Batch, Tensors, UsageError
 from shoal.local.runtime import LocalRuntime
-from shoal.ops import RMSProp, linear
+from shoal.ops import RMSProp
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole
 from shoal.runtime.launch import Launch, Stop
+from shoal.settings.schedule import at
 from shoal.systems import a3c
 
 SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
@@ -88,7 +89,7 @@ def test_workers_are_a2c_with_one_rmsprop_in_turn(workers: int, fields: dict[str
         assert worker == number % workers
         assert all(torch.equal(copied[name], p) for name, p in nets.named_parameters()), number
         steps += int(items["valid"].sum())
-        set_learning_rate(optimiser, cfg.learning_rate * linear(1.0, 0.0, steps / cfg.steps))
+        set_learning_rate(optimiser, at(cfg.learning_rate, steps / cfg.steps))
         step.minimise(algorithm, Batch(items))
     assert len(seen) >= 24
     assert all(torch.equal(last[name], p) for name, p in nets.named_parameters())

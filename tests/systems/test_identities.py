@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import Snapshots, config, ppo_learner, record_batches, run
 
+import shoal
 from shoal import ops
 from shoal.algos.actor_critic import observations, start_state
 from shoal.algos.algorithm import differentiate
@@ -40,7 +41,7 @@ def test_apex_with_prioritised_sampling_differs_from_dqn():
 
 def test_impala_without_lag_is_n_step_actor_critic():
     """With pi = mu, V-trace's targets are n-step returns: an independent actor-critic makes the same gradients."""
-    cfg = config("impala", env="CartPole-v1", anneal=False, max_grad_norm=1e9, entropy_cost=0.02, value_cost=0.3)
+    cfg = config("impala", env="CartPole-v1", learning_rate=1e-3, max_grad_norm=1e9, entropy_cost=0.02, value_cost=0.3)
     program = impala.program(cfg)
     seen = record_batches(program)
     run(program, 40)
@@ -106,7 +107,7 @@ def test_ppo_ratio_is_one_on_the_first_minibatch(core, env):
     """Recurrent PPO sheet, invariant 7, over many updates with changing statistics, states and episode ends."""
     cfg = config(
         "recurrent-ppo", env=env, core=core, core_size=12, actors=2, normalise_obs=True, normalise_reward=True,
-        learning_rate=3e-3,
+        learning_rate=shoal.linear(3e-3, 0),
     )  # fmt: skip
     observer = Snapshots()
     program = recurrent_ppo.program(cfg)
@@ -177,7 +178,7 @@ def impala_gradients(batch, params, **fields):
 def test_without_lag_no_correction_changes_anything_and_with_it_each_does(correction):
     """IMPALA, section 5.2.2: on policy all importance weights are 1; an epsilon of 1e-6 is hardly seen."""
     for lag in 0, 3:
-        program = impala.program(config("impala", env="CartPole-v1", learning_rate=3e-2, lag=lag))
+        program = impala.program(config("impala", env="CartPole-v1", learning_rate=shoal.linear(3e-2, 0), lag=lag))
         seen = record_batches(program)
         run(program, 10)
         batch, params = seen[-1]
@@ -190,7 +191,7 @@ def test_without_lag_no_correction_changes_anything_and_with_it_each_does(correc
 
 def test_impala_under_lag_is_corrected():
     """With parameters three versions old the importance weights leave 1: the identity tests above can fail."""
-    cfg = config("impala", env="CartPole-v1", learning_rate=3e-2, lag=3)
+    cfg = config("impala", env="CartPole-v1", learning_rate=shoal.linear(3e-2, 0), lag=3)
     program = impala.program(cfg)
     seen = record_batches(program)
     run(program, 10)

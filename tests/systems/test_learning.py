@@ -11,6 +11,7 @@ import torch
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
+from shoal.settings.schedule import linear
 from shoal.systems import load
 
 Q = dict(min_replay=200, epsilon_steps=3_000, hidden=(64,), batch=32, envs=8, unroll=4)
@@ -24,8 +25,8 @@ DPG = dict(
     actors=1, envs=8, unroll=4, hidden=(64,), batch=64, samples_per_insert=16.0, min_replay=200, n_step=3, noise=0.1,
     evict_every=100,
 )  # fmt: skip
-IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,), learning_rate=5e-3, max_grad_norm=1.0)
-PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=3e-3)
+IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,), learning_rate=linear(5e-3, 0), max_grad_norm=1.0)
+PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=linear(3e-3, 0))
 ES = dict(actors=1, envs=16, pairs=32, hidden=(16,), learning_rate=0.05, noise_std=0.2, noise_table=2**18)
 MEMORY = dict(core="lstm", core_size=32, last_action_reward=False, entropy_cost=0.01)  # without, a fourth stays at 0
 
@@ -53,7 +54,7 @@ CASES = [
     ("recurrent-ppo", "toy:memory", 40_000, 0.8, dict(PPO, **dict(MEMORY, core="gru"))),
 ]
 
-A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=3e-3, optimiser_eps=1e-2)
+A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=linear(3e-3, 0), optimiser_eps=1e-2)
 CASES += [
     ("dd-ppo", "toy:bandit-identity", 15_000, 7.0, dict(PPO, actors=2, envs=8)),
     ("a3c", "toy:bandit-identity", 20_000, 7.0, A3C),

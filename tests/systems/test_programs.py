@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal import linear
 from shoal.algos.sgd import SGDLearner
 from shoal.api import GROUPS, Context, Field, WiringError, spec_nbytes
 from shoal.metering.recorder import Recorder
@@ -162,12 +163,13 @@ PAPER: dict[str, dict[str, Any]] = {
         ATARI, actors=1, envs=1, gamma=0.99, batch=32, replay=1_000_000, min_replay=80_000 // 4, learning_rate=6.25e-5,
         optimiser="adam", optimiser_eps=1.5e-4, max_grad_norm=10.0, reduction="mean", n_step=3,
         target_period=32_000 // 4 // 4, reward_clip="sign", double=True, dueling=True, prioritised=True,
-        sampler="proportional", priority_exponent=0.5, importance_exponent=0.4, returns="categorical", atoms=51,
+        sampler="proportional", priority_exponent=0.5, importance_exponent=linear(0.4, 1), returns="categorical",
+        atoms=51,
         v_min=-10.0, v_max=10.0, noisy=True, noisy_sigma=0.5, frame_stack=4, torso="nature", streams=512,
         samples_per_insert=8.0, steps=200_000_000 // 4,
     ),
     "impala": dict(  # Espeholt et al. 2018, section 5 and appendix G, Atari
-        ATARI, unroll=20, batch=32, learning_rate=6e-4, anneal=True, optimiser="rmsprop", optimiser_eps=0.01,
+        ATARI, unroll=20, batch=32, learning_rate=linear(6e-4, 0), optimiser="rmsprop", optimiser_eps=0.01,
         entropy_cost=0.01, value_cost=0.5, gamma=0.99, rho_bar=1.0, c_bar=1.0, trace_lambda=1.0, max_grad_norm=40.0,
         reduction="sum", reward_clip="unit", frame_stack=4, torso="impala-deep", core="none", queue=1,
         steps=200_000_000 // 4,
@@ -178,19 +180,19 @@ PAPER: dict[str, dict[str, Any]] = {
         cap=2.0,
     ),
     "dd-ppo": dict(  # Wijmans et al. 2020, section 5 and appendix; habitat-baselines, ddppo_pointnav.yaml
-        envs=4, unroll=128, epochs=2, minibatches=2, clip=0.2, learning_rate=2.5e-4, anneal=False, optimiser_eps=1e-5,
+        envs=4, unroll=128, epochs=2, minibatches=2, clip=0.2, learning_rate=2.5e-4, optimiser_eps=1e-5,
         max_grad_norm=0.2, value_cost=0.5, entropy_cost=0.01, gamma=0.99, gae_lambda=0.95, core="lstm", core_size=512,
         normalise_advantage=False, sync_frac=0.6, min_fraction=0.25, steps=2_500_000_000,
     ),
     "recurrent-ppo": dict(  # Schulman et al. 2017, table 5; Huang et al. 2022, details of the LSTM
-        ATARI, actors=1, envs=8, unroll=128, epochs=3, minibatches=4, learning_rate=2.5e-4, anneal=True,
-        optimiser_eps=1e-5, clip=0.1, anneal_clip=True, clip_value=False, gamma=0.99, gae_lambda=0.95, value_cost=2.0,
+        ATARI, actors=1, envs=8, unroll=128, epochs=3, minibatches=4, learning_rate=linear(2.5e-4, 0),
+        optimiser_eps=1e-5, clip=linear(0.1, 0), clip_value=False, gamma=0.99, gae_lambda=0.95, value_cost=2.0,
         entropy_cost=0.01, max_grad_norm=0.5, torso="nature", core="lstm", core_size=128, frame_stack=1,
         reward_clip="sign", steps=40_000_000 // 4,
     ),
 }  # fmt: skip
 MUJOCO = dict(  # Schulman et al. 2017, table 3; Huang et al. 2022, details of continuous actions
-    actors=1, envs=1, unroll=2048, epochs=10, minibatches=32, learning_rate=3e-4, anneal=True, optimiser_eps=1e-5,
+    actors=1, envs=1, unroll=2048, epochs=10, minibatches=32, learning_rate=linear(3e-4, 0), optimiser_eps=1e-5,
     clip=0.2, gamma=0.99, gae_lambda=0.95, value_cost=0.5, entropy_cost=0.0, max_grad_norm=0.5, hidden=(64, 64),
     activation="tanh", separate_critic=True, normalise_obs=True, normalise_reward=True, steps=1_000_000,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from shoal import fast
+from shoal import fast, linear
 from shoal.algos import data_parallel
 from shoal.algos.algorithm import differentiate
 from shoal.algos.q_learning import QLearning, QLearningConfig, QNetwork
@@ -44,7 +44,7 @@ def test_loss_and_gradient_are_those_of_autograd(hidden, dueling, double, clip, 
     nets, given = QNetwork(ENV, hidden=hidden, dueling=dueling), batch()
     assert (nets.perceptron is None) == (dueling or not fast.ENABLED)
     cfg = QLearningConfig(double=double, td_clip=clip, reduction=reduction, prioritised=beta is not None)
-    algorithm = QLearning(cfg, nets, beta and (lambda update: beta))
+    algorithm = QLearning(cfg, nets, beta)
     for p in algorithm.target.parameters():
         p.add_(0.1 * torch.randn_like(p))
     value, joined, update = differentiate(algorithm, algorithm.prepare(given))
@@ -131,10 +131,11 @@ def test_a_team_learns_what_one_learns(env, members, dueling, prioritised, rmspr
 
     def learner(team: Team | None) -> SGDLearner:
         own = copy.deepcopy(nets)
-        cfg = QLearningConfig(double=dueling, target_period=3, prioritised=prioritised)
-        algorithm = QLearning(cfg, own, (lambda update: 0.4 + 0.1 * update) if prioritised else None)
-        optimiser = RMSProp(own.parameters(), centred=True) if rmsprop else Adam(own.parameters(), eps=1e-3)
-        rule = dict(max_grad_norm=0.05, schedule=lambda update: 1e-3 / (1 + update))
+        clip, rate = linear(1.0, 0.1), linear(1e-3, 1e-4)
+        cfg = QLearningConfig(double=dueling, target_period=3, prioritised=prioritised, td_clip=clip)
+        algorithm = QLearning(cfg, own, linear(0.4, 1.0) if prioritised else None)
+        optimiser = RMSProp(own.parameters(), rate, centred=True) if rmsprop else Adam(own.parameters(), rate, eps=1e-3)
+        rule = dict(max_grad_norm=linear(0.04, 0.001), progress=lambda update: update / 8)
         return SGDLearner(algorithm, optimiser, **rule, team=team)
 
     def drawn(seed: int) -> Batch:
@@ -161,7 +162,7 @@ def test_a_team_learns_what_one_learns(env, members, dueling, prioritised, rmspr
             assert one.metrics.keys() <= many.metrics.keys() and ("q_mean" in one.metrics) == (number == 0)
             for name, value in one.metrics.items():
                 assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), name
-            assert one.metrics["grad_norm"] > 0.05, "else nothing is clipped"
+            assert one.metrics["grad_norm"] > linear(0.04, 0.001).at(number / 8), "else nothing is clipped"
             assert (one.priorities is not None) == (many.priorities is not None) == prioritised
             if one.priorities is not None:
                 torch.testing.assert_close(many.priorities, one.priorities, rtol=1e-3, atol=1e-4)

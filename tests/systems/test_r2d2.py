@@ -22,7 +22,7 @@ def small(**fields: Any) -> r2d2.Config:
 
 
 def rule(cfg: r2d2.Config) -> RecurrentQLearning:
-    return RecurrentQLearning(cfg, r2d2.network(cfg), lambda update: cfg.importance_exponent)
+    return RecurrentQLearning(cfg, r2d2.network(cfg), cfg.importance_exponent)
 
 
 def batches(cfg: r2d2.Config, updates: int = 12) -> list[Any]:

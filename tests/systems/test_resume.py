@@ -55,7 +55,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     ),
     "recurrent-ppo": dict(
         actors=2, core="gru", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
-        anneal_clip=True,
+        clip="linear(0.2, 0)", entropy_cost="linear(0.01, 0)", max_grad_norm="linear(0.5, 0.1)",
     ),
 }  # fmt: skip
 FILES = ("metrics.csv", "metrics.jsonl", "episodes.csv")
@@ -191,7 +191,7 @@ def test_exploration_goes_on_where_earlier_lives_stopped() -> None:
 def test_local_lockstep_with_normalisers_goes_on(tmp_path: Path) -> None:
     """Recurrent PPO: the learning rate falls with its own count of steps, statistics are kept."""
     run = tmp_path / "r"
-    settings = {**SMALL, **SYSTEMS["recurrent-ppo"], "learning_rate": 1e-3}
+    settings = {**SMALL, **SYSTEMS["recurrent-ppo"], "learning_rate": shoal.linear(1e-3, 0)}
     with signalled(trained(run, 2)):
         shoal.train("recurrent-ppo", run_dir=run, steps=10**6, **settings)
     before = newest(run)

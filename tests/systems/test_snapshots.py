@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from helpers import config, learning_role, run, spy
 
+from shoal import linear
 from shoal.systems import SYSTEMS, load
 
 FILE = Path(__file__).with_name("snapshots.json")
@@ -30,7 +31,7 @@ CASES = {
     "rainbow, qr-dqn": ("rainbow", dict(returns="quantile", noisy=False, dueling=False, prioritised=False)),
     "impala, lstm": ("impala", dict(core="lstm", core_size=16, last_action_reward=True)),
     "dd-ppo, lstm": ("dd-ppo", dict(core="lstm", core_size=16, normalise_obs=True, normalise_reward=True)),
-    "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, anneal_clip=True)),
+    "recurrent-ppo, gru": ("recurrent-ppo", dict(core="gru", core_size=16, clip_value=True, clip=linear(0.2, 0))),
 }
 
 

@@ -62,7 +62,8 @@ def test_the_normaliser_counts_fresh_columns_only() -> None:
     impala = load("impala")
     cfg = impala.Config(env="CartPole-v1", hidden=(8,), envs=4, unroll=T, normalise_obs=True, device="cpu")
     nets = impala.network(cfg)
-    learner = SGDLearner(impala.VTrace(cfg, nets), Adam(nets.parameters()), replay=TrajectoryReplay(20, 2.0, 0))
+    replay = TrajectoryReplay(20, 2.0, 0)
+    learner = SGDLearner(impala.VTrace(cfg, nets), Adam(nets.parameters()), replay=replay, progress=lambda update: 0.0)
     seen = []
     for _ in range(3):
         obs = torch.randn(T + 1, 4, 4)

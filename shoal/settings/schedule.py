@@ -1,0 +1,115 @@
+"""Settings that change over a run: ``learning_rate=linear(1e-3, 0)``."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import re
+from typing import Annotated, Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Linear(float):
+    """A number that goes from ``start`` to ``end`` over the run, in proportion to its steps. As a float it is its
+    start, which is what a reader sees who does not ask for the value of the moment (``at``)."""
+
+    end: float
+
+    def __new__(cls, start: float, end: float) -> Linear:
+        if not (math.isfinite(start) and math.isfinite(end)):
+            raise ValueError(f"a schedule goes from one finite number to another, found {start} and {end}")
+        made = super().__new__(cls, start)
+        made.end = float(end)
+        return made
+
+    @property
+    def start(self) -> float:
+        return float(self)
+
+    def at(self, fraction: float) -> float:
+        """Its value when this share of the run is done; constant before 0 and after 1."""
+        if fraction >= 1.0:
+            return self.end
+        done = max(fraction, 0.0)
+        return self.start * (1.0 - done) + self.end * done
+
+    def __repr__(self) -> str:
+        return f"linear({_short(self.start)}, {_short(self.end)})"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Linear) and (self.start, self.end) == (other.start, other.end)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.start, self.end))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Linear, (self.start, self.end)
+
+
+def linear(start: float, end: float) -> Linear:
+    """A setting that goes from ``start`` to ``end`` over the run's ``steps``. It must be one that a learner reads at
+    each update (docs/schedules.md); another refuses it. Raises ValueError unless both are finite."""
+    return Linear(start, end)
+
+
+SCHEDULED = "scheduled"  # marks the type of a setting that may be a schedule
+Scheduled = Annotated[T, SCHEDULED]  # as in ``learning_rate: Scheduled[NonNegative]``
+
+_TEXT = re.compile(r"\s*linear\s*\(([^,]*),([^,]*)\)\s*")
+
+
+def is_schedule(value: object) -> bool:
+    """Whether it is a schedule, or text that is meant to be one."""
+    return isinstance(value, Linear) or (isinstance(value, str) and value.lstrip().startswith("linear"))
+
+
+def read(value: object) -> Linear:
+    """A schedule, or the text ``linear(a, b)``, as a schedule. ValueError for anything else."""
+    if isinstance(value, Linear):
+        return value
+    found = _TEXT.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError
+    return Linear(float(found[1]), float(found[2]))
+
+
+def at(value: float, fraction: float) -> float:
+    """The value of a setting, whether a schedule or not, when this share of the run is done."""
+    return value.at(fraction) if isinstance(value, Linear) else value
+
+
+def schedules(cfg: Any) -> dict[str, Linear]:
+    """The settings of a configuration that are schedules; none of what is no dataclass."""
+    if not dataclasses.is_dataclass(cfg):
+        return {}
+    values = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
+    return {name: value for name, value in values.items() if isinstance(value, Linear)}
+
+
+def moment(cfg: T, values: dict[str, float]) -> T:
+    """The configuration with these values in place of its schedules."""
+    out = copy.copy(cfg)
+    for name, value in values.items():
+        object.__setattr__(out, name, value)  # it is frozen, but nobody else has the copy yet
+    return out
+
+
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings as a file holds them: a tuple as a list, a schedule as its text."""
+    return {name: cast(Any, _plain(value)) for name, value in values.items()}
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Linear) else value
+
+
+def _short(x: float) -> str:
+    text = f"{x:g}"
+    return text if float(text) == x else repr(x)
