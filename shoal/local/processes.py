@@ -28,8 +28,7 @@ _THREADING = {
 
 def keep_freed_memory() -> None:
     """Let this process keep what its tensors free, instead of giving large blocks back and faulting them in again at
-    the next update (glibc only). Learning from 16,384 steps of CartPole: 15 ms instead of 25, no page fault instead of
-    7,500. Costs no more than the largest amount ever in use at once."""
+    the next update (glibc only). Costs no more than the largest amount ever in use at once."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-1, 2**30)  # M_TRIM_THRESHOLD

@@ -96,8 +96,6 @@ def _log_probs(logits: Tensor) -> tuple[Tensor, int]:
     """logits [..., A] -> log-probabilities and the axis of their A classes.
 
     Few classes go to the front: a softmax, gather or sum over a short last axis takes one row at a time.
-    Log-probability and entropy of 4,096 rows with their gradients: 6 classes 284 us instead of 782, 2 classes 156
-    instead of 308.
     """
     if logits.shape[-1] <= 32:
         return logits.movedim(-1, 0).contiguous().log_softmax(0), 0

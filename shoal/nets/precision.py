@@ -75,7 +75,7 @@ def autocast(
 def full(device: torch.device) -> AbstractContextManager[None]:
     """No autocast inside: what heads and recurrent cores compute under."""
     if not torch.is_autocast_enabled(device.type):
-        return nullcontext()  # 0.7 us instead of 2.5, three times per step of an actor
+        return nullcontext()  # cheaper than autocast, three times per step of an actor
     return torch.autocast(device.type, enabled=False)
 
 

@@ -42,8 +42,6 @@ def _reverse_scan(b: Tensor, a: Tensor) -> Tensor:
 
     Recursive doubling (Hillis and Steele 1986): after round k, row t holds the sum over a window of 2**k rows,
     so T = 128 takes 7 rounds of whole-array operations instead of 128 rounds of row operations, on any device.
-    Measured on one CPU thread for [128, 64]: 83 us, against 82 us for a NumPy loop and 578 us for a torch loop
-    (a NumPy loop is faster for small T or wide B, [20, 32]: 47 against 16 us, [128, 512]: 216 against 100 us).
     """
     x, length, span = b.clone(), b.shape[0], 1
     while span < length:
