@@ -194,7 +194,10 @@ class PPOLearner:
             before = len(metrics)
             chunks = torch.split(order, math.ceil(len(rows) / self.cfg.minibatches))
             for chunk in chunks:
-                _weigh(self.workers.items, advantage, valid, (slice(None), chunk) if recurrent else chunk)
+                if recurrent:
+                    _weigh_columns(self.workers.items, advantage, valid, chunk)
+                else:
+                    _weigh_rows(self.workers.items, advantage, chunk)
             for chunk in chunks:
                 norm, _, values, _ = self.workers.step(chunk)
                 if norm is None:
@@ -216,9 +219,17 @@ class PPOLearner:
         return out
 
 
-def _weigh(items: Tensors, advantage: Tensor, valid: Tensor, rows: Any) -> None:
-    """Normalise the advantages of a minibatch, and give each of its steps its part of the mean."""
-    part, counted = advantage[rows], valid[rows]
+def _weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
+    """Normalise the advantages of a minibatch of steps that all count, and give each its part of the mean."""
+    part = advantage.index_select(0, rows)
+    std, centre = torch.std_mean(part, correction=0)
+    items["normalised_advantage"].index_copy_(0, rows, (part - centre) / (std + 1e-8))
+    items["weight"].index_fill_(0, rows, 1.0 / len(rows))
+
+
+def _weigh_columns(items: Tensors, advantage: Tensor, valid: Tensor, columns: Tensor) -> None:
+    """The same of a minibatch of trajectories, whose steps count where ``valid``."""
+    part, counted = advantage[:, columns], valid[:, columns]
     std, centre = torch.std_mean(part[counted], correction=0)
-    items["normalised_advantage"][rows] = (part - centre) / (std + 1e-8)
-    items["weight"][rows] = counted / counted.sum()
+    items["normalised_advantage"][:, columns] = (part - centre) / (std + 1e-8)
+    items["weight"][:, columns] = counted / counted.sum()
