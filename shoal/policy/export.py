@@ -18,6 +18,7 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.dpg_network import DPGNetwork
+from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import Observation, ShoalError, UsageError
@@ -61,12 +62,15 @@ def export(policy: Policy, to: str, out: Path, about: dict[str, Any] | None = No
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
-    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork)):
+    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork, EvolutionPolicy)):
         raise UsageError("only policies with Shoal's own networks (such as ActorCritic or QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
     for name, tensor in nets.state_dict(keep_vars=True).items():
         tensor.data = policy.params[name].cpu().clone()  # an agent may hold its own rounded
-    nets.precision, nets.device = "fp32", "cpu"
+    if isinstance(nets, EvolutionPolicy):
+        nets.refer()
+    else:
+        nets.precision, nets.device = "fp32", "cpu"
     return PolicyModule(nets, list(policy.spec.observations), policy.codec.action_space).eval()
 
 

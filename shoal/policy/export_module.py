@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.dpg_network import DPGNetwork
+from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 
@@ -27,8 +28,9 @@ class PolicyModule(nn.Module):
     high: Tensor
 
     def __init__(
-        self, nets: ActorCritic | QNetwork | RecurrentQNetwork | DPGNetwork, names: list[str], space: gs.Space[Any]
-    ):
+        self, nets: ActorCritic | QNetwork | RecurrentQNetwork | DPGNetwork | EvolutionPolicy, names: list[str],
+        space: gs.Space[Any],
+    ):  # fmt: skip
         super().__init__()
         self.nets, self.names, self.space = nets, names, space
         self.q_learning = isinstance(nets, (QNetwork, RecurrentQNetwork))
