@@ -60,6 +60,10 @@ def sb3(*args: str) -> Side:
     return Side("sb3", "peers/bench_sb3.py", args)
 
 
+def rlox(*args: str) -> Side:
+    return Side("rlox", "peers/bench_rlox.py", args)
+
+
 def tianshou(*args: str) -> Side:
     return Side("tianshou", "peers/bench_tianshou.py", args)
 
@@ -89,6 +93,7 @@ CASES = {
         (
             sb3(*CARTPOLE, "--envs", "64", "--steps", "256", "--batch", "8192", "--hidden", "64", "64"),
             rllib("--algo", "ppo", *CARTPOLE, "--envs", "64", "--batch", "16384", "--minibatch", "8192", *NUMPY),
+            rlox(*CARTPOLE, "--envs", "64", "--steps", "256", "--batch", "8192"),
         ),
         (("shoal", {}), ("shoal, one learner process", {"learner_processes": 1})),
         "64-64 tanh MLP shared by policy and value; rollouts of 16,384 steps, 4 epochs in minibatches of 8,192",
