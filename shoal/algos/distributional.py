@@ -222,7 +222,7 @@ class DistributionalQLearning(QLearning):
         now = taken(outputs, items["action"])
         terms = returns.terms(now, after, reward, discount)
         metrics = {}
-        if self.tells():
+        if self.reports():
             value = returns.mean(now.detach())
             error = (reward + discount * returns.mean(after) - value).abs()
             share = self.scalars[0]

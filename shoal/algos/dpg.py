@@ -74,12 +74,12 @@ class DPG(OffPolicy):
     @torch.no_grad()
     def findings(self, outputs: Judgement, items: Tensors, after: Tensor) -> Update:
         """Priorities, and every tenth time metrics; after: what the target networks say of the next observations."""
-        if not (self.tells() or self.cfg.prioritised):
+        if not (self.reports() or self.cfg.prioritised):
             return Update({})
         value, share = self.returns.mean(outputs.critic), self.scalars[0]
         error = (torch.addcmul(items["reward"], items["discount"], self.returns.mean(after)) - value).abs()
         metrics: dict[str, Tensor | float] = {}
-        if self.tells():
+        if self.reports():
             slope, edges = outputs.by_action.abs().mean(-1), self.returns.edge_mass(outputs.critic)
             metrics = {
                 "q_mean": share * value.sum(), "td_error": share * error.sum(), "action_gradient": share * slope.sum(),
@@ -105,16 +105,16 @@ class DPG(OffPolicy):
 
 class RangeLearner(SGDLearner):
     """The learner of a critic with a range of returns. It says at its first update where that range came from
-    (``told``), and once, if so, that it is too narrow: when the share of the probability on the outermost returns, an
-    average over about a hundred looks, is above 5 % (``EDGES``)."""
+    (``message``), and once, if so, that it is too narrow: when the share of the probability on the outermost returns,
+    an average over about a hundred looks, is above 5 % (``EDGES``)."""
 
-    told = ""
+    message = ""
     edges = 0.0
     warned = False
 
     def update(self, batch: Batch) -> Update:
-        if self.step == 0 and self.told:
-            log.warning("%s", self.told)
+        if self.step == 0 and self.message:
+            log.warning("%s", self.message)
         update = super().update(batch)
         if "edge_mass" in update.metrics:
             self.watch(float(update.metrics["edge_mass"]))

@@ -66,7 +66,7 @@ class OffPolicy(Algorithm):
         first = int(rows[0]) if len(rows) else 0
         return {k: v[first : first + len(rows)] for k, v in items.items()}
 
-    def tells(self) -> bool:
+    def reports(self) -> bool:
         """Whether this update has metrics that only people read."""
         return self.updates % METRICS_EVERY == 0
 

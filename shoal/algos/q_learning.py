@@ -109,7 +109,7 @@ class QLearning(OffPolicy):
             clip=self.cfg.td_clip,
         )  # fmt: skip
         metrics = {}
-        if self.tells():
+        if self.reports():
             q = select(outputs.detach(), items["action"])
             metrics = {"q_mean": q.sum() * self.scalars[0], "td_error": error.sum() * self.scalars[0]}
         return loss, Update(metrics, error if self.cfg.prioritised else None)

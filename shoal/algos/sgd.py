@@ -71,10 +71,10 @@ class SGDLearner:
         self.step += 1
         self.algorithm.after_step(self.step)
         rate = self.optimiser.param_groups[0]["lr"]
-        told = {**scheduled, "learning_rate": rate}
+        current = {**scheduled, "learning_rate": rate}
         if norm is None:
-            return Update({**told, "skipped_updates": 1.0})
-        metrics = {"loss": loss, "grad_norm": norm, **told, "skipped_updates": 0.0}
+            return Update({**current, "skipped_updates": 1.0})
+        metrics = {"loss": loss, "grad_norm": norm, **current, "skipped_updates": 0.0}
         return Update({**metrics, **update.metrics}, update.priorities)
 
     def _schedule(self) -> dict[str, float]:

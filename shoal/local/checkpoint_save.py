@@ -127,11 +127,11 @@ class Saver:
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(self._copy, options) == (0, 0):
                 return
-        told = b""
+        received = b""
         while chunk := os.read(self._pipe, 1 << 16):
-            told += chunk
+            received += chunk
         os.close(self._pipe)
-        answer = json.loads(told) if told else {"error": "the process that wrote it was killed"}
+        answer = json.loads(received) if received else {"error": "the process that wrote it was killed"}
         self._outbox.send(("saved", (self._seen, answer)))
         self._copy, self._pipe = 0, -1
 

@@ -58,8 +58,8 @@ class Failures:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
             if replica.role.on_failure == "restart":
                 cause += f"\n(gave up after {len(replica.failures)} failures)"
-            told = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
-            log.error("%s (generation %d) failed: %s", replica.label, replica.generation, told)
+            message = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
+            log.error("%s (generation %d) failed: %s", replica.label, replica.generation, message)
             raise RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
         delay = min(patience.backoff * 2 ** (len(replica.failures) - 1), patience.longest_backoff)
         replica.restart_at = now + delay

@@ -130,8 +130,8 @@ def _again(path: Path, facts: dict[str, Any], steps: int | None) -> tuple[Any, R
     system, where = systems.load(facts["system"]), str(path / "config.json")
     values = coerce_all(system.Config, facts["config"], where)
     for missing in sorted(values.keys() - facts["config"].keys()):
-        told = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
-        print(f"shoal: {told}", file=sys.stderr)
+        message = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
+        print(f"shoal: {message}", file=sys.stderr)
     if steps is not None:
         values["steps"], facts["origins"]["steps"] = steps, "resume"
         facts["config"]["steps"] = steps

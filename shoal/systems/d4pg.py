@@ -65,15 +65,15 @@ def program(cfg: Config) -> Program:
     apex_dpg.require_box("d4pg", cfg)
     if cfg.critic == "categorical" and cfg.atoms < 2:
         raise UsageError(f"--atoms expects at least 2 returns, found {cfg.atoms}")
-    told = ""
+    message = ""
     if cfg.critic != "mean":
-        low, high, told = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max)
+        low, high, message = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max)
         cfg = replace(cfg, v_min=low, v_max=high)
 
     def learn(nets: DPGNetwork, ctx: Context) -> RangeLearner:
         learner = descent(cfg, ctx, DPG(cfg, nets, ctx.seed), RangeLearner)
         assert isinstance(learner, RangeLearner)
-        learner.told = told
+        learner.message = message
         return learner
 
     return apex_dpg.wired("d4pg", cfg, learn)

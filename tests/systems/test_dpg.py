@@ -364,7 +364,7 @@ def test_a_range_of_returns_follows_from_rewards(reward: float, low: float, high
 def test_too_narrow_a_range_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The mass on the outermost atoms is a metric; above 5 % on average, and not at the start, a sentence says so."""
     ours = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5, target_period=1_000))
-    ours.told = "the range came from elsewhere"
+    ours.message = "the range came from elsewhere"
     env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
     given = batch(env)
     given.items["action"] = given.items["action"][:, :1]
