@@ -47,12 +47,15 @@ from shoal.groups import (
 @dataclass(frozen=True)
 class Observation:
     """One leaf of an observation. ``kind`` says how a network reads it: ``image`` (uint8 ``[C, H, W]``), ``vector``
-    (floats, any shape) or ``one_hot`` (integers below ``size``)."""
+    (floats, any shape), ``one_hot`` (integers below ``size``), or not at all: ``mask`` (bool ``[A]``, ``MASK``)."""
 
     shape: tuple[int, ...]
     dtype: str
-    kind: Literal["image", "vector", "one_hot"] = "vector"
+    kind: Literal["image", "vector", "one_hot", "mask"] = "vector"
     size: tuple[int, ...] = ()  # one_hot: number of values of each integer
+
+
+MASK = "obs/action_mask"  # the observation that says which actions are allowed, of all parts of an action in a row
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algos.gradient_step import OptimiserConfig
-from shoal.api import Act, Arrays, EnvSpec, Tensors, UsageError
+from shoal.api import MASK, Act, Arrays, EnvSpec, Tensors, UsageError
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.nets import (
@@ -30,6 +30,7 @@ from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
+from shoal.ops import forbid
 from shoal.settings.ranges import Count, Fraction, NonNegative
 from shoal.settings.schedule import Scheduled, linear
 
@@ -73,7 +74,8 @@ class PolicyValue:
 
 
 class ActorCritic(nn.Module):
-    """Encoder -> recurrent core -> policy and value heads.
+    """Encoder -> recurrent core -> policy and value heads. Actions that the observation ``MASK`` forbids have logits of
+    minus infinity.
 
     separate_critic: the value has an encoder of its own (no core then). normalise_obs: vector observations are
     normalised by running statistics, which are buffers of this module and so travel and are saved with it.
@@ -117,7 +119,7 @@ class ActorCritic(nn.Module):
         obs = self._normalise(obs)
         if self.perceptron is not None and not torch.is_grad_enabled():
             both = self.perceptron.forward(self.encoder.vector(obs))[-1]
-            return self.policy.with_deviation(both[:, :-1]), both[:, -1], state
+            return forbid(self.policy.with_deviation(both[:, :-1]), obs.get(MASK)), both[:, -1], state
         y, state = self.core.step(self._encode(self.encoder, obs), first, state)
         return *self._heads(obs, y), state
 
@@ -133,6 +135,8 @@ class ActorCritic(nn.Module):
         if self.perceptron is not None and self.policy.log_std is None:
             rows = {k: v.flatten(0, first.ndim - 1) for k, v in self._normalise(obs).items()}
             joined, backward = self.perceptron.differentiable(self.encoder.vector(rows))
+            if MASK in rows:
+                joined[:, :-1].masked_fill_(~rows[MASK], -torch.inf)
         else:
             policy, value = (self.step(obs, first, state) if first.ndim == 1 else self.unroll(obs, first, state))[:2]
             joined, backward = detached(torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1))
@@ -156,8 +160,10 @@ class ActorCritic(nn.Module):
 
     def _heads(self, obs: Tensors, y: Tensor) -> tuple[Tensor, Tensor]:
         if self.critic is None:
-            return policy_and_value(self.policy, self.value, y)
-        return self.policy(y), self.value(self._encode(self.critic, obs))
+            policy, value = policy_and_value(self.policy, self.value, y)
+        else:
+            policy, value = self.policy(y), self.value(self._encode(self.critic, obs))
+        return forbid(policy, obs.get(MASK)), value
 
 
 def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:

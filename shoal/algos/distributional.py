@@ -21,10 +21,11 @@ from shoal.algos.q_learning import (
     next_observations,
     observations,
 )  # fmt: skip
-from shoal.api import Batch, EnvSpec, Tensors, Update, UsageError
+from shoal.api import MASK, Batch, EnvSpec, Tensors, Update, UsageError
 from shoal.nets import Encoder, ReturnHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
+from shoal.ops import forbid
 from shoal.ops.value import categorical_cross_entropy, categorical_kl, categorical_projection, huber, quantile_huber
 from shoal.settings.ranges import Count, NonNegative
 
@@ -174,7 +175,7 @@ class ReturnNetwork(QNetwork):
             return self.head(self.encoder(obs), normals)  # type: ignore[no-any-return]
 
     def forward(self, obs: Tensors, normals: Tensor | None = None) -> Tensor:
-        return self.returns.mean(self.describe(obs, normals))
+        return forbid(self.returns.mean(self.describe(obs, normals)), obs.get(MASK))
 
     def outputs(self, items: Tensors) -> Outputs:
         """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
@@ -218,7 +219,7 @@ class DistributionalQLearning(QLearning):
             next_obs = next_observations(items)
             target = self.target.describe(next_obs, items.get(NOISE + "target"))
             selector = self.nets.describe(next_obs, items.get(NOISE + "selector")) if self.cfg.double else target
-            after = taken(target, returns.mean(selector).argmax(-1))
+            after = taken(target, forbid(returns.mean(selector), next_obs.get(MASK)).argmax(-1))
         now = taken(outputs, items["action"])
         terms = returns.terms(now, after, reward, discount)
         metrics = {}

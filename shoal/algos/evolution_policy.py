@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCriticAgent
-from shoal.api import Arrays, EnvSpec, Tensors, UsageError
+from shoal.api import MASK, Arrays, EnvSpec, Tensors, UsageError
 from shoal.nets import ActionDistribution, Encoder, RunningNorm, orthogonal
 from shoal.nets.init import POLICY_GAIN
 from shoal.nets.torsos import Activation
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm, normalise_virtually, refer
+from shoal.ops import forbid
 
 CLIP, FLOOR = 5.0, 0.01  # of normalised observations, and of the variance they are divided by (the authors' code)
 TASK = "task/"  # names of what is published beside the policy: the task's seed and its cap on episodes
@@ -52,7 +53,7 @@ class EvolutionPolicy(nn.Module):
         shapes = {k: env.observations[k].shape for k in vectors}
         self.norms = nn.ModuleDict({k: RunningNorm(shape, CLIP, 0.0, FLOOR) for k, shape in shapes.items()})
         self.referring = any(isinstance(layer, VirtualBatchNorm) for layer in self.modules())
-        for i, leaf in enumerate(env.observations.values() if self.referring else ()):
+        for i, leaf in enumerate(self.encoder.observations.values() if self.referring else ()):
             room = torch.zeros((reference, *leaf.shape), dtype=getattr(torch, leaf.dtype))
             self.register_buffer(f"reference_{i}", room)
         self.register_buffer("log_std", torch.full((dimensions,), math.log(max(action_noise, 1e-9))))
@@ -68,7 +69,7 @@ class EvolutionPolicy(nn.Module):
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """obs [B, ...] -> parameters of ``dist`` [B, P], the value 0 [B] (it has none), no state."""
         outputs = self.head(self.encoder(self.normalise(obs)))
-        return self.parameters_of(outputs), outputs.new_zeros(len(outputs)), state
+        return forbid(self.parameters_of(outputs), obs.get(MASK)), outputs.new_zeros(len(outputs)), state
 
     def parameters_of(self, outputs: Tensor) -> Tensor:
         """The last layer's outputs [B, O] as parameters of ``dist`` [B, P]."""

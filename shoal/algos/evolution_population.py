@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shoal.algos.evolution_policy import CLIP, EvolutionPolicy, flat_parameters, own, set_parameters
-from shoal.api import Arrays, Tensors
+from shoal.api import MASK, Arrays, Tensors
 from shoal.fast.live import LiveTensors
 from shoal.nets import RunningNorm
 
@@ -44,6 +44,8 @@ class Population:
     def act(self, obs: Arrays, generator: np.random.Generator, action_noise: float = 0.0) -> np.ndarray:
         """Actions [size, ...]."""
         outputs, dist = self.outputs(obs), self.policy.dist
+        if MASK in obs:
+            outputs = np.where(obs[MASK], outputs, -np.inf)
         if dist.kind == "discrete":
             return np.asarray(outputs.argmax(-1))
         if dist.kind == "multi_discrete":

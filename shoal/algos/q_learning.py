@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
-from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
+from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import select, td_loss
+from shoal.ops import draw_allowed, forbid, select, td_loss
 from shoal.settings.ranges import Fraction, Positive
 from shoal.settings.schedule import Scheduled
 
@@ -43,7 +43,8 @@ class QLearningConfig(OffPolicyConfig):
 
 
 class QNetwork(nn.Module):
-    """Observations ``[B, ...]`` to action values ``[B, A]``. streams: units of each dueling stream."""
+    """Observations ``[B, ...]`` to action values ``[B, A]``, minus infinity where ``MASK`` forbids the action. streams:
+    units of each dueling stream."""
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
@@ -60,6 +61,9 @@ class QNetwork(nn.Module):
         self.perceptron = self.encoder.perceptron(head.linear) if isinstance(head, QHead) else None
 
     def forward(self, obs: Tensors) -> Tensor:
+        return forbid(self._values(obs), obs.get(MASK))
+
+    def _values(self, obs: Tensors) -> Tensor:
         if self.perceptron is not None and not torch.is_grad_enabled():
             return self.perceptron.forward(self.encoder.vector(obs))[-1]
         if self.precision == "fp32":
@@ -72,6 +76,7 @@ class QNetwork(nn.Module):
         obs = observations(items)
         if self.perceptron is not None:
             values, backward = self.perceptron.differentiable(self.encoder.vector(obs))
+            values = forbid(values, obs.get(MASK))
         else:
             values, backward = detached(self(obs))
         values.requires_grad_()
@@ -86,6 +91,13 @@ def observations(items: Tensors) -> Tensors:
 def next_observations(items: Tensors) -> Tensors:
     """Of a batch's items: what was seen at the end of each transition."""
     return {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
+
+
+def random_actions(obs: Arrays, actions: int, generator: np.random.Generator) -> np.ndarray:
+    """One of the ``actions`` for each observation [B, ...], uniformly among those that are allowed: int64 [B]."""
+    if MASK in obs:
+        return draw_allowed(obs[MASK], generator)
+    return generator.integers(actions, size=len(next(iter(obs.values()))))
 
 
 class QLearning(OffPolicy):
@@ -143,7 +155,7 @@ class QAgent:
         envs = len(action)
         if not greedy:
             explore = self.rng.random(envs) < self.epsilon(self.steps)
-            action = np.where(explore, self.rng.integers(values.shape[-1], size=envs), action)
+            action = np.where(explore, random_actions(obs, values.shape[-1], self.rng), action)
             self.steps += envs
         extras = {}
         if self.with_values:

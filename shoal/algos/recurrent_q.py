@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from shoal.algos.actor_critic import observations
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.off_policy import METRICS_EVERY
-from shoal.algos.q_learning import QLearningConfig
-from shoal.api import Act, Arrays, Batch, EnvSpec, Tensors, Update
+from shoal.algos.q_learning import QLearningConfig, random_actions
+from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, RecurrentCore, autocast
@@ -25,6 +25,7 @@ from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.ops import (
+    forbid,
     huber,
     importance_weights,
     rescaled_n_step_targets,
@@ -93,7 +94,7 @@ class RecurrentQNetwork(nn.Module):
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """obs [B, ...], first bool [B] -> values [B, A], next state."""
         y, state = self.core.step(self._encode(obs), first, state)
-        return self.head(y), state
+        return forbid(self.head(y), obs.get(MASK)), state
 
     def forward(self, items: Tensors) -> Tensor:
         """A batch of sequences, L rows of which ``burn_in`` come before those to learn from -> values
@@ -108,8 +109,7 @@ class RecurrentQNetwork(nn.Module):
             with torch.no_grad():
                 _, state = self.core.unroll(self._encode(before), first[:burn_in], state)
         y, _ = self.core.unroll(self._encode(learned), first[burn_in:], state)
-        values: Tensor = self.head(y)
-        return values
+        return forbid(self.head(y), learned.get(MASK))
 
     def outputs(self, items: Tensors) -> Outputs:
         """``forward`` of a batch, to learn from."""
@@ -181,7 +181,8 @@ class RecurrentQLearning(Algorithm):
                 continue
             obs = {k: v[begin + row] for k, v in observations(items).items()}
             q, _ = self.nets.step(obs, items["first"][begin + row], state)
-            distance = torch.linalg.vector_norm(values[row] - q, dim=-1) / largest
+            moved = (values[row] - q).nan_to_num(0.0)  # of actions that are forbidden there is no value
+            distance = torch.linalg.vector_norm(moved, dim=-1) / largest
             if (real := valid[row]).any():
                 out[f"delta_q_{name}"] = distance[real].mean()
         return out
@@ -228,7 +229,7 @@ class RecurrentQAgent:
         envs = len(action)
         if not greedy:
             explore = self.rng.random(envs) < self.epsilon
-            action = np.where(explore, self.rng.integers(values.shape[-1], size=envs), action)
+            action = np.where(explore, random_actions(obs, values.shape[-1], self.rng), action)
         extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from shoal.api import Arrays, EnvSpec, Field, Spec, UsageError
+from shoal.api import MASK, Arrays, EnvSpec, Field, Spec, UsageError
 from shoal.demonstrations.episodes import Demonstrations, Episode
 from shoal.envs import Codec, EnvOptions, training_reward
 
@@ -33,6 +33,10 @@ def check(demonstrations: Demonstrations, codec: Codec, env: EnvSpec) -> None:
         raise UsageError(f"{where} cannot be used with {env.id}: demonstrations of stacked frames are not supported")
     if not demonstrations.lengths or min(demonstrations.lengths) < 1:
         raise UsageError(f"{where} hold no episode, or one without a step")
+    if MASK in env.observations and MASK not in codec.observations:
+        raise UsageError(
+            f"{where} hold no action masks, and those of {env.id} are in its info, not in its observations"
+        )
     for what, found, expected in (
         ("observations", demonstrations.observation_space, codec.observation_space),
         ("actions", demonstrations.action_space, codec.action_space),
@@ -60,6 +64,8 @@ def unrolls(episode: Episode, codec: Codec, options: EnvOptions, fields: Mapping
         if leaf.shape[0] != steps + 1:
             raise UsageError(f"an episode of {steps} steps needs {steps + 1} observations, found {leaf.shape[0]}")
         whole[name][:, 0] = leaf
+    if MASK in whole and not whole[MASK][-1].any():
+        whole[MASK][-1] = True  # nothing is chosen there
     whole["action"][:-1, 0] = codec.encode_actions(episode.actions)
     whole["reward"][:-1, 0] = training_reward(
         np.asarray(episode.rewards, np.float32), options.reward_clip, options.reward_scale

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from shoal.api import Arrays, EnvBatch, EnvSpec, UsageError
+from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
 
-from . import ale, registry, wrappers
+from . import ale, masks, registry, wrappers
 from .batch import VectorBatch
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec, batch_of
@@ -43,7 +43,12 @@ class Codec:
         raw = _raw(found, 1, options)
         self.observation_space, self.action_space = raw.single_observation_space, raw.single_action_space
         raw.close()
-        self._observation, self._action = _codecs(found, self.observation_space, self.action_space)
+        self._observation, self._action = _codecs(found, self.observation_space, self.action_space, options)
+
+    @property
+    def observations(self) -> dict[str, Observation]:
+        """What ``encode`` gives; masks in ``info`` and what Shoal adds are not among them."""
+        return self._observation.observations
 
     def encode(self, obs: Nested, num: int | None = None) -> Arrays:
         """One observation as the environment gives it -> arrays ``[1, ...]``, or a batch of ``num`` of them,
@@ -74,11 +79,14 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     found = registry.find(env, options)
     raw = _raw(found, num, options)
     mode = AutoresetMode(raw.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-    observation, action = _codecs(found, raw.single_observation_space, raw.single_action_space)
+    observation, action = _codecs(found, raw.single_observation_space, raw.single_action_space, options)
+    observed = observation.observations
+    if _info_masks(found, raw, action, options):
+        observed = {**observed, MASK: masks.leaf(action.action)}
     is_ale = found.backend == "ale"
     described = EnvSpec(
         id=env,
-        observations=observation.observations,
+        observations=observed,
         action=action.action,
         stack=options.frame_stack if is_ale and len(raw.single_observation_space.shape or ()) == 3 else 1,
         pad="zero" if is_ale else "repeat",
@@ -109,17 +117,29 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     if found.vector is not None:
         return found.vector(num)
     assert found.single is not None
-    return _sync(found.id, found.single, num, options.check)
+    return _sync(found.id, found.single, num, options)
 
 
-def _codecs(found: registry.Found, observation: Space, action: Space) -> tuple[ObservationCodec, ActionCodec]:
+def _codecs(
+    found: registry.Found, observation: Space, action: Space, options: EnvOptions
+) -> tuple[ObservationCodec, ActionCodec]:
     symbolic = MINIGRID_CODES if found.id.startswith(registry.PACKAGES["minigrid"]) else None
-    return ObservationCodec(observation, found.id, symbolic), ActionCodec(action, found.id)
+    actions = ActionCodec(action, found.id)
+    masked = masks.in_observation(observation, options.action_mask, actions.action, found.id)
+    mask = masks.leaf(actions.action) if masked else None
+    return ObservationCodec(observation, found.id, symbolic, mask), actions
 
 
-def _sync(id: str, single: Callable[[], Env], num: int, check: bool) -> Vector:
+def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options: EnvOptions) -> bool:
+    """Whether ``info`` says which actions are allowed."""
+    if isinstance(raw, SyncVectorEnv) and isinstance(raw.envs[0], wrappers.Named):
+        return raw.envs[0].masks
+    return masks.in_info(raw, raw.single_observation_space, options.action_mask, action.action, found.id)
+
+
+def _sync(id: str, single: Callable[[], Env], num: int, options: EnvOptions) -> Vector:
     def named(index: int) -> Env:
-        return wrappers.Named(single(), id, index, check)
+        return wrappers.Named(single(), id, index, options.check, options.action_mask)
 
     return SyncVectorEnv(
         [partial(named, index) for index in range(num)],

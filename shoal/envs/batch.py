@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from shoal.api import NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
+from shoal.api import MASK, NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
 
+from . import masks
 from .infos import episode_numbers
 from .spaces import ActionCodec, ObservationCodec
 from .types import Info, Nested, Vector
@@ -37,7 +38,8 @@ class VectorBatch:
 
     The observation returned by a row that is not ``valid`` is the first of an episode.
 
-    episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``.
+    episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``. An observation ``MASK`` of the
+    spec that is not in the space is in ``info``.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class VectorBatch:
             (name, (self.num_envs, *leaf.shape), np.dtype(leaf.dtype), leaf.dtype == "float32")
             for name, leaf in observation.observations.items()
         ]
+        self._masked = MASK in spec.observations
+        self._info_masks = self._masked and MASK not in observation.observations
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._return = np.zeros(self.num_envs, np.float64)
         self._length = np.zeros(self.num_envs, np.int64)
@@ -74,9 +78,11 @@ class VectorBatch:
         self._ended[:] = False
         self._return[:] = 0
         self._length[:] = 0
-        obs = self._observation(raw)
+        obs = self._observe(raw)
         if self._check:
             self._validate(obs, self._return, None)
+        if self._masked:
+            self._check_mask(obs, None, None)
         return obs
 
     def step(self, action: np.ndarray) -> EnvStep:
@@ -90,7 +96,7 @@ class VectorBatch:
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
         info = self.info  # of this step, whatever resets tell
-        obs = self._observation(raw)
+        obs = self._observe(raw)
         reward = np.asarray(reward, np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
@@ -113,6 +119,8 @@ class VectorBatch:
                 final = obs
         self._return += reward
         self._length += 1
+        if self._masked:
+            self._check_mask(obs, ended if start else None, action)
         rows = ended.nonzero()[0]
         if rows.size:
             infos: Iterable[Mapping[str, float]] = repeat(NO_NUMBERS)
@@ -125,6 +133,20 @@ class VectorBatch:
         else:
             episodes = []
         return EnvStep(obs, reward, terminated, truncated, valid, final, episodes)
+
+    def _observe(self, raw: Nested) -> Arrays:
+        """Raw observations, and the masks in the ``info`` that came with them."""
+        obs = self._observation(raw)
+        if self._info_masks:
+            shape = (self.num_envs, sum(self.spec.action.sizes))
+            obs[MASK] = masks.of_batch(self.info, shape, self.spec.id, lambda: f"seed {self._seed}")
+        return obs
+
+    def _check_mask(self, obs: Arrays, over: np.ndarray | None, action: np.ndarray | None) -> None:
+        def where(row: int) -> str:
+            return f"index {row}, at reset, {self._seed_of(row)}" if action is None else self._where(action, row)
+
+        masks.check(obs[MASK], self.spec.action, over, self.spec.id, where)
 
     def _reset(self, **given: Any) -> Nested:
         try:
@@ -143,10 +165,12 @@ class VectorBatch:
     def _same_step(self, obs: Arrays, ended: np.ndarray, action: np.ndarray) -> tuple[Arrays, Arrays]:
         if self._mode is AutoresetMode.DISABLED:
             final = {name: array.copy() for name, array in obs.items()}
-            first = self._observation(self._reset(options={"reset_mask": ended.copy()}))
+            first = self._observe(self._reset(options={"reset_mask": ended.copy()}))
             obs = {name: np.where(_rows(ended, array), first[name], array) for name, array in final.items()}
             if self._check:
                 self._validate(obs, self._return, None)
+            if self._masked:
+                self._check_mask(final, ended, action)
             return obs, final
         last = self.info.get("final_obs", self.info.get("final_observation"))
         if last is None:
@@ -156,14 +180,17 @@ class VectorBatch:
         final = {name: array.copy() for name, array in obs.items()}
         if isinstance(last, np.ndarray) and last.dtype == object:
             for row in ended.nonzero()[0].tolist():
-                one = self._observation(_batch_of_one(last[row]))
-                for name, array in final.items():
-                    array[row] = one[name][0]
+                for name, array in self._observation(_batch_of_one(last[row])).items():
+                    final[name][row] = array[0]
         else:
             for name, array in self._observation(last).items():
                 final[name][ended] = array[ended]
         if self._check:
             self._validate(final, self._return, action)
+        if self._masked:
+            if self._info_masks:
+                masks.ends(final[MASK], self.info, ended)
+            self._check_mask(final, ended, action)
         return obs, final
 
     def _where(self, action: np.ndarray | None, row: int | None = None) -> str:

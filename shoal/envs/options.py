@@ -9,6 +9,7 @@ from shoal.settings.ranges import Count, Fraction, Natural
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
 RewardClip = Literal["none", "sign", "unit"]
+ActionMask = Literal["auto", "info", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,9 @@ class EnvOptions(AtariOptions):
     """Factor on the training reward, after clipping."""
     last_action_reward: bool = False
     """Add the last action and reward to the observation, zero at an episode's first step."""
+    action_mask: ActionMask = "auto"
+    """Which actions are allowed: auto, as a Dict observation's `action_mask` says, or `info["action_mask"]` of an
+    environment that announces it; info, as `info["action_mask"]` says; none, all."""
     check: bool = True
     """Fail at an observation or reward that is not finite, or has a wrong shape or dtype."""
 

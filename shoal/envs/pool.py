@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.api import UsageError
 
+from . import masks
 from .batch import sub_seeds
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec
@@ -39,7 +40,7 @@ def names() -> frozenset[str]:
 
 def same_spaces(env: str, single: Callable[[], Env], options: EnvOptions) -> bool:
     """Whether EnvPool's ``env`` has the observations and actions of Gymnasium's, or Gymnasium's cannot be made for
-    want of a package."""
+    want of a package; EnvPool gives no action masks."""
     try:
         theirs = EnvPoolEnv(env, 1, options)
     except UsageError:
@@ -49,10 +50,13 @@ def same_spaces(env: str, single: Callable[[], Env], options: EnvOptions) -> boo
     except UsageError:
         return True
     try:
+        action = ActionCodec(ours.action_space, env).action
+        if masks.in_info(ours, ours.observation_space, options.action_mask, action, env):
+            return False
         return (
             ObservationCodec(theirs.single_observation_space, env).observations
             == ObservationCodec(ours.observation_space, env).observations
-            and ActionCodec(theirs.single_action_space, env).action == ActionCodec(ours.action_space, env).action
+            and ActionCodec(theirs.single_action_space, env).action == action
         )
     except UsageError:
         return False

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces as gs
 from numpy.typing import ArrayLike
 
-from shoal.api import Action, Arrays, Observation, UsageError
+from shoal.api import MASK, Action, Arrays, Observation, UsageError
 
 from .types import Nested, Space
 
@@ -22,10 +22,15 @@ class ObservationCodec:
     """Flattens a batch of a space's observations. Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is turned when
     only its last axis can be channels, ``[H, W]`` gains an axis, ``[S, H, W, C]`` is merged), integers int64
     ``one_hot``, everything else float32 of its own shape. ``symbolic`` names leaves whose small integers are
-    codes rather than intensities, with the number of codes along the last axis."""
+    codes rather than intensities, with the number of codes along the last axis. mask: what the leaf ``MASK`` is."""
 
-    def __init__(self, space: Space, env: str, symbolic: dict[str, tuple[int, ...]] | None = None):
+    def __init__(
+        self, space: Space, env: str, symbolic: dict[str, tuple[int, ...]] | None = None,
+        mask: Observation | None = None,
+    ):  # fmt: skip
         self._leaves = list(_leaves(space, "obs", (), env, symbolic or {}))
+        if mask is not None:
+            self._leaves = [(n, p, mask, _mask) if n == MASK else (n, p, o, c) for n, p, o, c in self._leaves]
         if not self._leaves:
             raise UsageError(f"environment {env!r} has an observation space without any array: {space}")
         self.observations = {name: observation for name, _, observation, _ in self._leaves}
@@ -85,6 +90,10 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
         f"environment {env!r} has the observation {name!r} of type {type(space).__name__}, but only Box, Discrete, "
         "MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported"
     )
+
+
+def _mask(x: ArrayLike) -> np.ndarray:
+    return np.array(x).astype(np.bool_)  # a copy: masks of ended episodes are changed
 
 
 def _codes(x: ArrayLike) -> np.ndarray:

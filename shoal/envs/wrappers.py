@@ -11,8 +11,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Observation
 
+from . import masks
 from .infos import numbers
-from .options import RewardClip
+from .options import ActionMask, RewardClip
+from .spaces import ActionCodec
 from .types import Env, Info, Nested, Space
 
 
@@ -35,14 +37,20 @@ class DropText(gym.ObservationWrapper[Any, Any, Any]):
 
 class Named(gym.Wrapper[Any, Any, Any, Any]):
     """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step,
-    but for the numbers at an episode's end.
+    but for the numbers at an episode's end and for action masks.
 
-    check: also for an observation that is not of its space (a float64 for a float32 is well).
+    check: also for an observation that is not of its space (a float64 for a float32 is well). action_mask: as
+    ``EnvOptions`` has it.
     """
 
-    def __init__(self, env: Env, id: str, index: int, check: bool = True):
+    def __init__(self, env: Env, id: str, index: int, check: bool = True, action_mask: ActionMask = "auto"):
         super().__init__(env)
         self._id, self._index, self._check = id, index, check
+        action = ActionCodec(env.action_space, id).action
+        self.masks = masks.in_info(env, env.observation_space, action_mask, action, id)  # whether infos have them
+        self._size = sum(action.sizes) if self.masks else 0
+        in_dict = isinstance(env.observation_space, gs.Dict) and masks.KEY in env.observation_space.spaces
+        self._ignores = action_mask == "none" or action.kind == "continuous" or in_dict
         self._last_seed: int | None = None
         self._space = env.observation_space
         self._usual = env.observation_space.shape, env.observation_space.dtype
@@ -51,7 +59,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         if seed is not None:
             self._last_seed = seed
         try:
-            obs = self.env.reset(seed=seed, options=options)[0]
+            obs, info = self.env.reset(seed=seed, options=options)
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in reset (index {self._index}, "
@@ -61,6 +69,11 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned {wrong} from reset (index {self._index}, seed {self._last_seed})"
             )
+        if self._size:
+            where = f"at reset, index {self._index}, seed {self._last_seed}"
+            return obs, {masks.KEY: masks.one(info, self._size, self._id, lambda: where)}
+        if not self._ignores:
+            masks.unannounced(info, self._id)
         return obs, {}
 
     def step(self, action: Nested) -> tuple[Nested, SupportsFloat, bool, bool, Info]:
@@ -68,16 +81,18 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             raise EnvironmentFailed(
-                f"environment {self._id!r} raised {type(error).__name__} in step (index {self._index}, "
-                f"action {np.asarray(action).tolist()}, seed {self._last_seed}): {error}"
+                f"environment {self._id!r} raised {type(error).__name__} in step ({self._doing(action)}): {error}"
             ) from error
         usual = type(obs) is np.ndarray and (obs.shape, obs.dtype) == self._usual
         if not usual and self._check and (wrong := misfit(self._space, obs)):
-            raise EnvironmentFailed(
-                f"environment {self._id!r} returned {wrong} (index {self._index}, "
-                f"action {np.asarray(action).tolist()}, seed {self._last_seed})"
-            )
-        return obs, reward, terminated, truncated, numbers(info) if terminated or truncated else {}
+            raise EnvironmentFailed(f"environment {self._id!r} returned {wrong} ({self._doing(action)})")
+        told: Info = numbers(info) if terminated or truncated else {}
+        if self._size:
+            told[masks.KEY] = masks.one(info, self._size, self._id, lambda: self._doing(action))
+        return obs, reward, terminated, truncated, told
+
+    def _doing(self, action: Nested) -> str:
+        return f"index {self._index}, action {np.asarray(action).tolist()}, seed {self._last_seed}"
 
 
 def misfit(space: Space, obs: Nested, name: str = "obs") -> str:

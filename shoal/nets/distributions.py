@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.api import Action
 
 _LOG_2PI = math.log(2 * math.pi)
+_TINY = torch.finfo(torch.float32).tiny
 
 
 def sample_categorical(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -25,14 +26,16 @@ def sample_categorical(logits: Tensor, generator: torch.Generator | None = None)
         u = torch.rand(logits.shape[:-1], device=logits.device, generator=generator)
         return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
     u = torch.rand(logits.shape, device=logits.device, generator=generator)
-    return (logits - u.log_().neg_().log_()).argmax(-1)  # u = 0 gives -inf: never chosen
+    # Of u = 0, whose logarithm would be infinite, as little as there is: no action of logit -inf may win
+    return (logits - u.clamp_min_(_TINY).log_().neg_().log_()).argmax(-1)
 
 
 class ActionDistribution:
     """How parameters [..., P] describe actions [..., *action.shape].
 
     P: discrete, the logits; multi_discrete, the logits of all parts in a row; continuous, means then log standard
-    deviations (2 d). Log-probabilities and entropies are summed over parts or dimensions, and float32.
+    deviations (2 d). Log-probabilities and entropies are summed over parts or dimensions, and float32. A logit of minus
+    infinity (``ops.forbid``) has probability 0, and no part in the entropy or a gradient.
     """
 
     def __init__(self, action: Action):

@@ -22,7 +22,7 @@ TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "none")
 
 
 class Encoder(nn.Module):
-    """Maps ``{name: [..., *shape]}`` to ``[..., features]`` (always float32).
+    """Maps ``{name: [..., *shape]}`` to ``[..., features]`` (always float32); a ``mask`` among them is not read.
 
     Each image goes through a convolutional torso of its own; vectors (flattened) and integers (one-hot)
     are joined and go through one MLP; then all are joined. ``torso``:
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         fc: bool = True,
     ):
         super().__init__()
-        self.observations = dict(observations)
+        self.observations = {name: o for name, o in observations.items() if o.kind != "mask"}
         name, spec = next(iter(self.observations.items()))
         self._lead_of, self._event_dims = name, len(spec.shape)
         self.own: nn.Module | None = None

@@ -2,6 +2,7 @@
 
 from shoal.ops.dpg import dpg_loss
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
+from shoal.ops.masks import draw_allowed, forbid
 from shoal.ops.mixture import (
     categorical_mean,
     mixture_cross_entropy,
@@ -53,10 +54,12 @@ __all__ = [
     "discrete_ppo_loss",
     "double_q_target",
     "dpg_loss",
+    "draw_allowed",
     "dueling",
     "epsilon_ladder",
     "es_weights",
     "factorised_noise",
+    "forbid",
     "gae",
     "huber",
     "importance_weights",

@@ -21,7 +21,7 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
-from shoal.api import Observation, ShoalError, UsageError
+from shoal.api import MASK, Observation, ShoalError, UsageError
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
 
@@ -101,6 +101,8 @@ def describe(
 
 
 _FROM = {
+    MASK: "the environment's info['action_mask'], as truth values: what is false is not chosen, and its value or logit "
+    "is minus infinity",
     "first": "true for the first observation of an episode: the state is then taken as zero",
     "obs/last_action": "zeros at an episode's first observation; then the action before: of a discrete space its index "
     "from 0, of a Box the flat, unclipped values",
@@ -136,6 +138,8 @@ def _leaf_spaces(space: Any, name: str, path: list[Any]) -> Iterator[tuple[str, 
 
 
 def _conversion(space: Any, leaf: Observation) -> str:
+    if leaf.kind == "mask":
+        return "as truth values: what is false is not chosen, and its value or logit is minus infinity"
     if isinstance(space, gs.Discrete):
         return f"minus {space.start}, as [1]" if space.start else "as [1]"
     if isinstance(space, (gs.MultiDiscrete, gs.MultiBinary)) or leaf.kind == "one_hot":
@@ -204,7 +208,10 @@ def _example(policy: Policy, rows: int) -> tuple[Tensor, ...]:
     out: list[Tensor] = []
     array: np.ndarray
     for leaf in policy.spec.observations.values():
-        if leaf.kind == "one_hot":
+        if leaf.kind == "mask":
+            array = rng.random((rows, *leaf.shape)) < 0.5
+            array[:, np.cumsum((0, *policy.spec.action.sizes[:-1]))] = True  # something of each part
+        elif leaf.kind == "one_hot":
             array = np.stack([rng.integers(0, n, rows) for n in leaf.size], -1).reshape(rows, *leaf.shape)
         elif leaf.kind == "image":
             array = rng.integers(0, 256, (rows, *leaf.shape))

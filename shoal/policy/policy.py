@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from shoal.api import Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
+from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, absolute, held_out, make
 from shoal.roles.evaluator import Episodes, Returns
 from shoal.settings.schedule import plain
@@ -45,10 +45,12 @@ class Policy:
         self._last_action: np.ndarray | None = None
 
     def act(
-        self, obs: Any, greedy: bool = True, reward: float | np.ndarray = 0.0, first: np.ndarray | None = None
-    ) -> Any:
+        self, obs: Any, greedy: bool = True, reward: float | np.ndarray = 0.0, first: np.ndarray | None = None,
+        action_mask: np.ndarray | None = None,
+    ) -> Any:  # fmt: skip
         """The action for one observation; ``greedy=False`` draws it from the policy's distribution. ``reward``:
         of the step before, clipped as in training; only a policy with ``last_action_reward`` looks at it.
+        ``action_mask``: which actions are allowed, of an environment that says so in ``info["action_mask"]``.
 
         After ``reset(N)``: N actions ``[N, ...]`` for observations ``[N, ...]`` (in each part of a Dict or Tuple), as a
         vector environment gives and takes them; ``reward`` may be ``[N]``, and ``first``, bool ``[N]``, says in which
@@ -60,6 +62,10 @@ class Policy:
                 )
             self._first = self._first | np.asarray(first, bool)
         batch = self._encode(obs, reward)
+        if MASK in self.spec.observations:
+            batch[MASK] = self._mask(batch.get(MASK), action_mask)
+        elif action_mask is not None:
+            raise UsageError(f"this policy was trained without action masks, which {self.cfg.env} does not give")
         act = self.agent.act(batch, self._first, self._state, greedy)
         self._state, self._first = act.state, np.zeros_like(self._first)
         self._last_action = np.array(act.action)
@@ -106,6 +112,23 @@ class Policy:
         agent = self.system.agent(self.cfg, seed)
         agent.load(self.params, self.version)
         return agent  # type: ignore[no-any-return]
+
+    def _mask(self, observed: np.ndarray | None, given: np.ndarray | None) -> np.ndarray:
+        """The masks of a batch, those given before those observed; UsageError if there are none, or none is allowed."""
+        shape = (len(self._first), *self.spec.observations[MASK].shape)
+        if given is not None:
+            observed = np.asarray(given).astype(bool)
+            observed = observed[None] if self.envs is None else observed
+        if observed is None:
+            raise UsageError(f"{self.cfg.env} says in info['action_mask'] what is allowed: give it as action_mask")
+        if observed.shape != shape:
+            expected = shape if self.envs is not None else shape[1:]
+            found = observed.shape if self.envs is not None else observed.shape[1:]
+            raise UsageError(f"'action_mask' should have shape {expected}, found {found}")
+        begins = np.cumsum((0, *self.spec.action.sizes[:-1]))
+        if not np.logical_or.reduceat(observed, begins, axis=1).all():
+            raise UsageError(f"the action mask forbids every action of {self.cfg.env}")
+        return observed
 
     def _encode(self, obs: Any, reward: float | np.ndarray) -> Arrays:
         out = self.codec.encode(obs, self.envs)

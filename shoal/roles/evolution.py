@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from shoal.api import (
+    MASK,
     Arrays,
     Batch,
     Constant,
@@ -24,6 +25,7 @@ from shoal.api import (
     Tensors,
     Writer,
 )
+from shoal.ops import draw_allowed
 
 
 class Population(Protocol):
@@ -257,6 +259,9 @@ def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
             chosen = generator.uniform(low, high, (env.num_envs, len(low))).astype(np.float32)
         else:
             drawn = generator.integers(0, action.sizes, (env.num_envs, len(action.sizes)))
+            if MASK in obs:
+                parts = np.split(obs[MASK], np.cumsum(action.sizes)[:-1], axis=1)
+                drawn = np.stack([draw_allowed(part, generator) for part in parts], -1)
             chosen = drawn[:, 0] if action.kind == "discrete" else drawn
         obs = env.step(chosen).obs
     env.close()
