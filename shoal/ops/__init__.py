@@ -1,5 +1,6 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
+from shoal.ops.auxiliary import central_grid, pixel_change, reward_class
 from shoal.ops.dpg import dpg_loss
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
 from shoal.ops.masks import draw_allowed, forbid
@@ -23,7 +24,7 @@ from shoal.ops.sampling import (
     rank_based,
     sequence_priority,
 )
-from shoal.ops.shared_rules import SharedRMSProp
+from shoal.ops.shared_rules import Replace, SharedRMSProp
 from shoal.ops.td import td_loss
 from shoal.ops.value import (
     categorical_cross_entropy,
@@ -43,6 +44,7 @@ from shoal.ops.value import (
 __all__ = [
     "Adam",
     "RMSProp",
+    "Replace",
     "SharedRMSProp",
     "VTrace",
     "ars_weights",
@@ -50,6 +52,7 @@ __all__ = [
     "categorical_kl",
     "categorical_mean",
     "categorical_projection",
+    "central_grid",
     "centred_ranks",
     "discrete_ppo_loss",
     "double_q_target",
@@ -70,12 +73,14 @@ __all__ = [
     "mixture_mean",
     "mixture_sample",
     "n_step_returns",
+    "pixel_change",
     "ppo_loss",
     "proportional",
     "q_target",
     "quantile_huber",
     "rank_based",
     "rescaled_n_step_targets",
+    "reward_class",
     "scale_noise",
     "select",
     "sequence_priority",

@@ -8,9 +8,24 @@ import torch
 
 from shoal.api import Spec, Tensors
 
-__all__ = ["SharedRMSProp"]
+__all__ = ["Replace", "SharedRMSProp"]
 
 _AVERAGE = "square_average/"
+
+
+@dataclass(frozen=True)
+class Replace:
+    """What is added takes the place of what was there; the learning rate means nothing.
+
+    Source: the shared target network of asynchronous Q-learning, ``theta^- = theta`` (Mnih et al. 2016, algorithm 1).
+    """
+
+    def statistics(self, params: Spec) -> Spec:
+        return {}
+
+    def apply(self, params: Tensors, statistics: Tensors, gradient: Tensors, lr: float) -> None:
+        for name, tensor in params.items():
+            tensor.copy_(gradient[name])
 
 
 @dataclass(frozen=True)

@@ -307,3 +307,24 @@ def weighted_noise(table, indices, weights, size):
         for j in range(size):
             out[j] += w * table[i + j]
     return out
+
+
+def pixel_change(before, after, cell, grid):
+    """Cell by cell, pixel by pixel, channel by channel."""
+    channels, height, width = before.shape
+    top, left = (height - grid[0] * cell) // 2, (width - grid[1] * cell) // 2
+    out = np.zeros(grid)
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            total = 0.0
+            for c in range(channels):
+                for y in range(cell):
+                    for x in range(cell):
+                        at = (c, top + row * cell + y, left + column * cell + x)
+                        total += abs(float(after[at]) - float(before[at]))
+            out[row, column] = total / (channels * cell * cell)
+    return out
+
+
+def reward_class(reward):
+    return 1 if reward > 0 else 2 if reward < 0 else 0
