@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm
-from shoal.api import Batch, Diverged, Field, Spec, Tensors, Update
+from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.settings.schedule import at
 
@@ -41,7 +41,7 @@ class SegmentLearner:
         Diverged."""
         for p in self.names.values():
             p.grad = None
-        loss, joined, update = differentiate(self.algorithm, Batch(items))
+        loss, joined, update = self.differentiate(items)
         grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.names.items()}
         norm = global_norm([joined] if joined is not None else list(grads.values()))
         metrics = {**update.metrics, "loss": loss, "grad_norm": norm}
@@ -56,6 +56,28 @@ class SegmentLearner:
             whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
             clip(whole, norm, at(self.max_norm, self._fraction))
         return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
+
+    def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:
+        """Give every parameter its ``grad``; see ``algorithm.differentiate``."""
+        return differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
+
+    def state_dict(self) -> State:
+        """What the algorithm keeps from segment to segment; the parameters are the channel's."""
+        return {"algorithm": self.algorithm.state_dict() if isinstance(self.algorithm, Stateful) else {}}
+
+    def load_state_dict(self, state: State) -> None:
+        if isinstance(self.algorithm, Stateful):
+            self.algorithm.load_state_dict(state["algorithm"])
+
+
+def interrupted(last: Tensors, first: Tensor) -> Tensor:
+    """Where environments have begun anew between two segments, as when a run is resumed: nothing may pass there.
+
+    last: a segment's last step, [B] each; first: bool [B], whether the next segment begins with an episode's first
+    observation. Returns bool [B].
+    """
+    ended = last["terminated"] | last["truncated"] if "final_value" in last else ~last["valid"]
+    return first & ~ended
 
 
 def parameters_spec(nets: torch.nn.Module) -> Spec:

@@ -45,10 +45,10 @@ LEARNING = (
           "`entropy_cost`"),
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
-    Entry("q_mean", "return", "learner (with a replay)", "mean Q-value of the batch's actions, every tenth "
-          "update; of r2d2 with the rescaling undone"),
-    Entry("td_error", "return", "learner (with a replay)", "mean absolute TD error, unclipped, every tenth "
-          "update; of r2d2 between rescaled values, of d4pg and rainbow of the means"),
+    Entry("q_mean", "return", "learner (with a replay); worker (async-*)", "mean Q-value of the batch's actions, every "
+          "tenth update; of r2d2 with the rescaling undone"),
+    Entry("td_error", "return", "learner (with a replay); worker (async-*)", "mean absolute TD error, unclipped, every "
+          "tenth update; of r2d2 between rescaled values, of d4pg and rainbow of the means"),
     Entry("clipped_mass", "share", "learner (rainbow)", "of the target distributions' probability, before it is "
           "projected, what lies outside of `v_min` to `v_max`; every tenth update"),
     Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
@@ -87,8 +87,8 @@ LEARNING = (
           "since the update before"),
     Entry("rollout_fraction", "share", "rank (dd-ppo)", "of a rollout's steps that were collected; less than 1 where a "
           "rank was preempted"),
-    Entry("update_lag_p50", "updates", "worker (a3c)", "median of the steps that others added between a worker's "
-          "copy of the parameters and its own step"),
+    Entry("update_lag_p50", "updates", "worker (a3c, async-*)", "median of the steps that others added between a "
+          "worker's copy of the parameters and its own step"),
     Entry("update_lag_p95", "updates", "as above", "its 95th percentile"),
     Entry("update_lag_max", "updates", "as above", "its maximum"),
     Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shoal.api import Context, ParamsReader, SharedParams, Tensors, Update
+import torch
+
+from shoal.api import Context, Field, ParamsReader, SharedParams, Spec, Stateful, Tensors, Update
 from shoal.roles.collector import Collector, OwnParams
 
 
@@ -60,8 +62,65 @@ class WorkerRole:
         self.collector.close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"collector": self.collector.state_dict(), "version": self.own.version}
+        learner = self.learner.state_dict() if isinstance(self.learner, Stateful) else {}
+        return {"collector": self.collector.state_dict(), "version": self.own.version, "learner": learner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.collector.load_state_dict(state["collector"])
         self.own.version = state["version"]
+        if isinstance(self.learner, Stateful):
+            self.learner.load_state_dict(state["learner"])
+
+
+TAKEN = "steps"  # field of a target network's channel: the environment steps of all workers at which it was copied
+
+
+def target_spec(params: Spec) -> Spec:
+    """The fields of a channel that shares a target network of these parameters."""
+    return {**params, TAKEN: Field((), "int64", 0)}
+
+
+class TargetLearner(GradientLearner, Protocol):
+    """Learns with a target network as well; see ``algos.segment_q.SegmentQLearner``."""
+
+    def load_target(self, params: Tensors) -> None: ...
+
+
+class TargetWorkerRole(WorkerRole):
+    """A worker whose learner has a target network, one for all workers: whoever first finds that they have taken
+    ``period`` more environment steps together copies the parameters into it (Mnih et al. 2016, algorithm 1).
+
+    target: a channel of ``target_spec`` with the rule ``ops.Replace``.
+    """
+
+    learner: TargetLearner
+
+    def __init__(
+        self, ctx: Context, actor: Callable[[ParamsReader], Collector], learner: TargetLearner,
+        learning_rate: Callable[[int], float], params: SharedParams, target: SharedParams, period: int,
+    ) -> None:  # fmt: skip
+        super().__init__(ctx, actor, learner, learning_rate, params)
+        self.target, self.period = target, period
+        self._loaded = -1  # in which period the target network was read
+
+    def start(self) -> None:
+        super().start()
+        if self.ctx.index == 0:
+            self.target.offer({**self.learner.params(), TAKEN: torch.tensor(0)})
+
+    def step(self) -> None:
+        self.ctx.metrics.enter("params")
+        taken = self.ctx.steps()
+        if taken // self.period != self._loaded:
+            self._loaded = taken // self.period
+            self._renew(taken)
+        super().step()
+
+    def _renew(self, taken: int) -> None:
+        """Read the target network; copy the parameters into it before, if nobody has in this period."""
+        _, held = self.target.copy()
+        if int(held[TAKEN]) // self.period != self._loaded:
+            _, params = self.shared.copy()
+            held = {**params, TAKEN: torch.tensor(taken)}
+            self.target.add(held, 0.0)
+        self.learner.load_target({name: tensor for name, tensor in held.items() if name != TAKEN})

@@ -28,6 +28,9 @@ SYSTEMS: dict[str, str] = {
     "es": "shoal.systems.es",
     "dd-ppo": "shoal.systems.dd_ppo",
     "a3c": "shoal.systems.a3c",
+    "async-q": "shoal.systems.async_q",
+    "async-sarsa": "shoal.systems.async_sarsa",
+    "async-nstep-q": "shoal.systems.async_nstep_q",
 }
 
 

@@ -5,6 +5,7 @@ Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,15 +14,16 @@ from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
 from shoal.algos.algorithm import Algorithm
-from shoal.algos.segments import SegmentLearner, parameters_spec
+from shoal.algos.segments import SegmentLearner
 from shoal.api import Batch, Context, Update, UsageError
 from shoal.envs import make
-from shoal.ops import SharedRMSProp, lambda_returns
-from shoal.program import Channel, Program
+from shoal.ops import lambda_returns
+from shoal.program import Program
 from shoal.roles.collector import Collector
 from shoal.roles.worker import WorkerRole
 from shoal.settings.ranges import Count, Natural, Positive
 from shoal.settings.schedule import linear
+from shoal.systems.asynchronous import shared_parameters
 from shoal.systems.config import SystemConfig
 from shoal.systems.wiring import trajectories
 
@@ -95,20 +97,28 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCritic
 
 def program(cfg: Config) -> Program:
     """Workers and the parameters that they share."""
-    if cfg.optimiser != "rmsprop":
-        raise UsageError(f"optimiser is {cfg.optimiser}, but a3c shares the statistics of rmsprop")
+
+    def learn(nets: ActorCritic, ctx: Context) -> SegmentLearner:
+        return SegmentLearner(AdvantageActorCritic(cfg, nets), cfg.max_grad_norm)
+
+    return workers("a3c", cfg, network, agent, learn)
+
+
+def workers(
+    name: str, cfg: Config, network: Callable[..., ActorCritic], agent: Callable[..., ActorCriticAgent],
+    learn: Callable[[Any, Context], SegmentLearner], memory: int = 0,
+) -> Program:  # fmt: skip
+    """The program of workers that learn as ``learn(nets, ctx)`` does, of ``network(cfg)``, and act as
+    ``agent(cfg, seed, ctx)`` does; memory: bytes that each holds beside the channel."""
     if cfg.normalise_obs:
-        raise UsageError("normalise_obs keeps statistics that no gradient moves: a3c's workers cannot share them")
-    with torch.device("meta"):
-        shapes = parameters_spec(network(cfg))
+        raise UsageError(f"normalise_obs keeps statistics that no gradient moves: {name}'s workers cannot share them")
+    p = Program(name)
+    params = p.channel(shared_parameters(name, cfg, lambda: network(cfg)))
     spec = trajectories(cfg, network, {})
-    p = Program("a3c")
-    rule = SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps)
-    params = p.channel(Channel("params", "shared", shapes, rule=rule))
 
     def make_worker(ctx: Context, params: Any) -> WorkerRole:
         torch.manual_seed(ctx.seed)
-        learner = SegmentLearner(AdvantageActorCritic(cfg, network(cfg)), cfg.max_grad_norm)
+        learner = learn(network(cfg), ctx)
 
         def collector(own: Any) -> Collector:
             return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)
@@ -118,5 +128,7 @@ def program(cfg: Config) -> Program:
 
         return WorkerRole(ctx, collector, learner, learning_rate, params)
 
-    p.role("worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", params=params.member())
+    p.role(
+        "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", memory=memory, params=params.member()
+    )
     return p

@@ -17,6 +17,8 @@ from shoal.runtime.launch import Launch, Report, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load, recurrent_ppo
 
+ASYNCHRONOUS = ("a3c", "async-q", "async-sarsa", "async-nstep-q")
+
 
 class Snapshots:
     """An observer that keeps what it is told."""
@@ -53,6 +55,8 @@ def config(system: str, **fields: Any) -> Any:
     small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
     small["dd-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2, actors=2, min_fraction=0.5)
     small["a3c"] = dict(hidden=(16,), unroll=8, envs=2, actors=2)
+    for name in ("async-q", "async-sarsa", "async-nstep-q"):
+        small[name] = dict(hidden=(16,), unroll=8, envs=2, actors=2, target_period=50)
     small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)
     return load(system).Config(**{"actors": 1, **small.get(system, {}), **fields})
 
@@ -65,7 +69,7 @@ def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearn
 
 def learning_role(system: str) -> str:
     """The role whose ``learner`` learns; replica 0 has the parameters that count."""
-    return {"dd-ppo": "rank", "a3c": "worker"}.get(system, "learner")
+    return {"dd-ppo": "rank", **dict.fromkeys(ASYNCHRONOUS, "worker")}.get(system, "learner")
 
 
 def run(program: Program, updates: int, seed: int = 0, observers: Any = ()) -> Report:

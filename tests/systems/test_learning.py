@@ -55,9 +55,13 @@ CASES = [
 ]
 
 A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=linear(3e-3, 0), optimiser_eps=1e-2)
+ASYNC_Q = dict(
+    A3C, target_period=200, epsilon_steps=3_000, epsilon_final=(0.05,), epsilon_odds=(1.0,), gamma=0.9,
+)  # fmt: skip
 CASES += [
     ("dd-ppo", "toy:bandit-identity", 15_000, 7.0, dict(PPO, actors=2, envs=8)),
     ("a3c", "toy:bandit-identity", 20_000, 7.0, A3C),
+    *((name, "toy:bandit-identity", 12_000, 6.0, ASYNC_Q) for name in ("async-q", "async-sarsa", "async-nstep-q")),
 ]
 
 NAMES = [f"{case[0]}-{case[1]}-{i}" for i, case in enumerate(CASES)]

@@ -54,15 +54,18 @@ HEAD = (
     "es",
     "dd-ppo",
     "a3c",
+    "async-q",
+    "async-sarsa",
+    "async-nstep-q",
 )
 EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
-POLICIES = (*NONE[:7], *EVERY[7:])
+POLICIES = (*NONE[:7], *EVERY[7:12], *NONE[12:])
 OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
 ACTION_TABLE = {
     "Discrete": (*EVERY[:5], REFUSED, REFUSED, *EVERY[7:]),
     "MultiDiscrete": POLICIES,
     "MultiBinary": POLICIES,
-    "Box of floats": (*NONE[:5], *EVERY[5:]),
+    "Box of floats": (*NONE[:5], *EVERY[5:12], *NONE[12:]),
     "Box of integers": NONE,
     "Dict": NONE,
 }

@@ -49,6 +49,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),
+    "async-sarsa": dict(actors=2, optimiser="rmsprop", target_period=500, epsilon_steps=2_000),
     "dd-ppo": dict(
         actors=2, core="lstm", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
         target_kl=0.01,

@@ -1,0 +1,143 @@
+"""Asynchronous one-step Q-learning: workers that act and learn on shared parameters, and one target network for all.
+
+Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.algos.actor_critic import boundaries
+from shoal.algos.gradient_step import OptimiserConfig
+from shoal.algos.q_learning import QNetwork
+from shoal.algos.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
+from shoal.api import Context, Tensors, UsageError
+from shoal.envs import make
+from shoal.ops import Replace, linear, n_step_returns
+from shoal.program import Channel, Program
+from shoal.roles.actor import unroll_spec
+from shoal.roles.collector import Collector
+from shoal.roles.worker import TargetWorkerRole, target_spec
+from shoal.settings.ranges import Count, Fraction, Natural, Positive
+from shoal.settings.schedule import linear as schedule
+from shoal.systems.asynchronous import shared_parameters
+from shoal.systems.config import SystemConfig, require_actions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig, OptimiserConfig):
+    """Asynchronous Q-learning. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
+
+    actors: Natural = 0
+    """Workers, each with environments and gradients of its own; 0: one per core."""
+    envs: Count = 1
+    """Environments of each worker (the paper's have one)."""
+    unroll: Count = 5
+    """Agent steps of a segment (the paper's t_max, or I_AsyncUpdate)."""
+    gamma: Fraction = 0.99
+    """Discount per agent step."""
+    learning_rate: float = schedule(7e-4, 0.0)
+    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
+    """Optimiser; its average of squared gradients is shared by all workers."""
+    optimiser_eps: Positive = 0.1
+    max_grad_norm: float | None = 40.0
+    target_period: Count = 10_000
+    """Environment steps of all workers between two copies into the target network (the paper's I_target)."""
+    epsilon_start: Fraction = 1.0
+    """Initial probability of a random action."""
+    epsilon_final: tuple[Fraction, ...] = (0.1, 0.01, 0.5)
+    """Final probabilities of a random action: each environment of a worker draws one when the worker starts."""
+    epsilon_odds: tuple[Fraction, ...] = (0.4, 0.3, 0.3)
+    """Probabilities of drawing each of `epsilon_final`."""
+    epsilon_steps: Natural = 1_000_000
+    """Steps over which exploration falls from its first to its last probability (agent steps over all workers); 0: it
+    has its last probability from the beginning."""
+    eval_epsilon: Fraction = 0.05
+    """Probability of a random action in evaluations that are not greedy."""
+
+
+PAPER: dict[str, Any] = dict(  # section 5.1 and supplementary section 8; frames are agent steps of 4
+    actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=schedule(7e-4, 0.0), optimiser_eps=0.1,
+    rmsprop_decay=0.99, max_grad_norm=40.0, gamma=0.99, target_period=10_000, epsilon_steps=1_000_000,
+    epsilon_final=(0.1, 0.01, 0.5), epsilon_odds=(0.4, 0.3, 0.3), reward_clip="unit",
+    torso="impala-shallow", precision="fp32",
+)  # fmt: skip
+CLASSIC: dict[str, Any] = dict(
+    actors=2, envs=8, unroll=8, steps=400_000, learning_rate=schedule(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,
+    reward_scale=0.1, target_period=1_000, epsilon_steps=40_000,
+)  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+
+
+class OneStepQ(SegmentQ):
+    """``y = r + gamma max_a Q(s', a; theta^-)``."""
+
+    def returns(self, items: Tensors, values: Tensor) -> Tensor:
+        discounts, next_values, cut = boundaries(items, values.amax(-1), self.gamma)
+        return n_step_returns(items["reward"], discounts, next_values, cut, 1)
+
+
+def network(cfg: Config, device: str = "cpu") -> QNetwork:
+    """Action values [B, A] of observations."""
+    env = cfg.env_spec()
+    require_actions("asynchronous Q-learning", env, "discrete")
+    return QNetwork(env, torso=cfg.torso, hidden=cfg.hidden, precision=cfg.precision, device=device)
+
+
+def agent(cfg: Config, seed: int = 0, ctx: Context | None = None, last: Last = "q_max") -> SegmentQAgent:
+    """Epsilon-greedy, each environment with a final epsilon of its own; without a worker's ``ctx``, an agent for
+    evaluation."""
+    if ctx is None:
+        return SegmentQAgent(network(cfg), lambda steps: cfg.eval_epsilon, seed, last)
+    drawn = np.random.default_rng([seed, len(cfg.epsilon_final)])  # not what chooses the actions
+    final = drawn.choice(np.array(cfg.epsilon_final), cfg.envs, p=cfg.epsilon_odds)
+    total = ctx.steps
+
+    def epsilon(steps: int) -> np.ndarray:
+        left = linear(1.0, 0.0, total() / cfg.epsilon_steps) if cfg.epsilon_steps else 0.0
+        return np.asarray(final + left * (cfg.epsilon_start - final))
+
+    return SegmentQAgent(network(cfg), epsilon, seed, last)
+
+
+def program(cfg: Config) -> Program:
+    """Workers, the parameters and the target network that they share."""
+    return workers("async-q", cfg, OneStepQ)
+
+
+def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") -> Program:
+    """The program of asynchronous Q-learning by ``rule``; last: see ``SegmentQAgent``."""
+    if len(cfg.epsilon_final) != len(cfg.epsilon_odds) or not math.isclose(sum(cfg.epsilon_odds), 1.0):
+        raise UsageError(
+            f"epsilon_odds should be one probability for each of epsilon_final ({len(cfg.epsilon_final)}), "
+            f"with sum 1, found {cfg.epsilon_odds}"
+        )
+    p = Program(name, policy="params")
+    params = p.channel(shared_parameters(name, cfg, lambda: network(cfg)))
+    target = p.channel(Channel("target", "shared", target_spec(params.spec), rule=Replace()))
+    spec = unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, {})
+
+    def make_worker(ctx: Context, params: Any, target: Any) -> TargetWorkerRole:
+        torch.manual_seed(ctx.seed)
+        learner = SegmentQLearner(rule(network(cfg), cfg.gamma), cfg.max_grad_norm)
+
+        def collector(own: Any) -> Collector:
+            envs = make(cfg.env, cfg.envs, ctx.seed, cfg)
+            return Collector(ctx, envs, agent(cfg, ctx.seed, ctx, last), own, spec)
+
+        def learning_rate(steps: int) -> float:
+            return learner.at(cfg.learning_rate, steps / cfg.steps)
+
+        return TargetWorkerRole(ctx, collector, learner, learning_rate, params, target, cfg.target_period)
+
+    p.role(
+        "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", params=params.member(),
+        target=target.member(),
+    )  # fmt: skip
+    return p
