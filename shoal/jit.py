@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -38,4 +39,30 @@ def _njit(function: F, **options: bool) -> F:
     import numba
 
     njit: Any = numba.njit  # typed without ``_nrt``, which its own library uses
-    return cast(F, njit(nogil=True, cache=True, **options)(function))
+    try:
+        compiled = njit(nogil=True, cache=True, **options)(function)
+    except RuntimeError:  # neither the package's folder nor the user's can be written: each process compiles for itself
+        return cast(F, njit(nogil=True, **options)(function))
+    cache = compiled._cache  # no disk may stop what has been compiled
+    cache.save_overload = functools.partial(_try, cache.save_overload)
+    return cast(F, compiled)
+
+
+def on_compile(beat: Callable[[], None]) -> None:
+    """From now on, ``beat`` is called whenever this process begins or ends to compile a function."""
+    from numba.core import event
+
+    class Compiling(event.Listener):
+        def on_start(self, event: Any) -> None:
+            beat()
+
+        def on_end(self, event: Any) -> None:
+            beat()
+
+    register: Any = event.register
+    register("numba:compile", Compiling())
+
+
+def _try(function: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(OSError):
+        function(*args)

@@ -34,7 +34,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records"},
     "shm": {"runtime", "program", "replay", "metering"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast"},  # the last two: local.preload
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit"},
+    # systems, fast: local.preload
     "policy": {"systems", "envs", "roles", "algos", "settings"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems"},

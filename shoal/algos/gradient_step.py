@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,7 +49,7 @@ def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> torch.optim.Optimiz
 class GradientStep:
     """Global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped; after ten updates
     in a row, of ``steps`` each, it raises Diverged. The optimiser's learning rate and ``max_norm`` may be schedules;
-    see ``at``."""
+    see ``at``. ``beat`` is called at each step: an update of many may take longer than a process may be silent."""
 
     def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
         self.optimiser = optimiser
@@ -60,6 +61,7 @@ class GradientStep:
         self.patience = MAX_SKIPPED * steps
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
+        self.beat: Callable[[], object] = lambda: None
 
     @property
     def scheduled(self) -> bool:
@@ -92,6 +94,7 @@ class GradientStep:
 
     def accepts(self, loss: float, norm: float) -> bool:
         """Whether a step of such a loss and such a gradient is to be taken."""
+        self.beat()
         if finite(loss, norm):
             self.skipped = 0
             return True

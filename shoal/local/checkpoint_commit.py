@@ -109,6 +109,12 @@ class Checkpointer:
             checkpoint.discard(self._pending.folder)
         self._begin(LAST)
 
+    def give_up(self) -> None:
+        """The run ends before anything was done in it: there is no last checkpoint."""
+        if self._pending is not None and self._pending.folder is not None:
+            checkpoint.discard(self._pending.folder)
+        self._pending, self._ended = None, True
+
     def last(self) -> None:
         pending = self._pending
         if pending is None or pending.number != LAST:

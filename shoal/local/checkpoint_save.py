@@ -6,12 +6,12 @@ import contextlib
 import json
 import logging
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from shoal.api import Role, State, Stateful
+from shoal.local import signals
 from shoal.local.telemetry import Outbox
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import Checkpoint, Saving
@@ -103,9 +103,7 @@ class Saver:
         self._reporter.last()  # so that the supervisor knows of everything until now
         self._outbox.send(("snapshot", (number, self._counted())))
         ours, theirs = os.pipe()
-        with warnings.catch_warnings():  # of threads: the copy runs none, takes no lock of theirs, and leaves by _exit
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._copy = os.fork()
+        self._copy = signals.fork()
         if self._copy:
             os.close(theirs)
             self._pipe = ours

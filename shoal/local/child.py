@@ -23,8 +23,8 @@ from typing import Any
 import cloudpickle
 import torch
 
-from shoal import api
-from shoal.local import processes
+from shoal import api, jit
+from shoal.local import processes, signals
 from shoal.local.checkpoint_save import Saver, restore
 from shoal.local.heartbeat import DUMP, RAISE, Pulse
 from shoal.local.pace import Pace, lower_priority
@@ -41,7 +41,7 @@ from shoal.shm.arena import Arena
 from shoal.shm.layout import COUNTED, LINE, STOP, Plan
 from shoal.shm.session import Session
 
-FLUSH = 0.5  # seconds between reports
+FLUSH, MANY = 0.5, 64  # seconds between reports of up to so many replicas; more report less often
 _FIRST_FLUSH = 0.02
 
 
@@ -63,10 +63,11 @@ class Job:
 
 
 class _Reporter:
-    """Ships the recorder's figures: soon after the start, then every ``FLUSH`` seconds."""
+    """Ships the recorder's figures: soon after the start, then every ``every`` seconds."""
 
     def __init__(self, recorder: Recorder, outbox: Outbox) -> None:
         self._recorder, self.outbox = recorder, outbox
+        self.every = FLUSH
         self.log: RoleLog | None = None
         self._period = _FIRST_FLUSH
         self._due = time.monotonic() + self._period
@@ -79,7 +80,7 @@ class _Reporter:
             self.outbox.send(("telemetry", self._recorder.drain()))
         if self.log is not None:
             self.log.trim()
-        self._period = min(2 * self._period, FLUSH)
+        self._period = min(2 * self._period, self.every)
         self._due = now + self._period
 
     def last(self) -> None:
@@ -154,26 +155,14 @@ def _follow_parent() -> None:
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
-def _shield() -> None:
-    """Take no notice of what the parent reacts to. Not SIG_IGN: programs started from here would inherit that."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: None)
-
-
 def _hang(number: int, frame: FrameType | None) -> None:
     raise TimeoutError("no progress for longer than the hang timeout")
 
 
-def _unshield() -> None:
-    """In processes forked from a replica (environments of their own): the usual reaction."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-
-
 def _settle(job: Job, threads: int, stacks: int) -> None:
     """Signals (the parent coordinates), environment variables, threads."""
-    _shield()
-    os.register_at_fork(after_in_child=_unshield)
+    signals.shield()
+    os.register_at_fork(after_in_child=signals.unshield)
     faulthandler.enable()
     faulthandler.register(DUMP, stacks)
     signal.signal(RAISE, _hang)
@@ -199,6 +188,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         plan, spec = cloudpickle.loads(program)
         _settle(job, spec.threads, arena.stacks)
         logging.getLogger("shoal").addHandler(_Told(outbox))
+        reporter.every = FLUSH * max(1.0, sum(plan.counts.values()) / MANY)
         seed = seeds.life_seed(job.seed, job.life)
         if job.run_dir is not None:
             reporter.log = _log(spec, job, seed)
@@ -248,10 +238,17 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
     context.counts = progress.before
     session.metrics.show = Pulse(session.arena, plan, spec.name, job.index).show
     context.steps = progress.steps
+    jit.on_compile(session.metrics.beat)
     teams = contextlib.ExitStack()
+    ends: dict[str, Any] = {}
+
+    def forget() -> None:
+        for end in ends.values():
+            if isinstance(end, ports.ReplayReader):
+                end.forget()
 
     def team(size: int) -> Team:
-        made = Team(size)
+        made = Team(size, forget)
         teams.callback(made.close)
         return made
 
@@ -259,7 +256,7 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
         context.team = team
     role: api.Role | None = None
     try:
-        ends = ports.build(session, plan, spec, job.index, job.generation, job.seed)
+        ends |= ports.build(session, plan, spec, job.index, job.generation, job.seed)
         role = spec.make(context, **ends)
         saver = _saver(job, spec, role, ends, session, reporter, progress.counted)
         session.metrics.enter(OTHER)

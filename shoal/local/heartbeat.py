@@ -22,6 +22,8 @@ from shoal.shm.layout import ALIGN, LINE, Plan
 RAISE, DUMP = signal.SIGUSR1, signal.SIGUSR2  # ask a replica to raise where it is; to write its stack
 STARTING = 5  # a replica may be silent this many times longer before its first step (compiling, building)
 NOTICE = 3.0  # seconds it has to raise
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+LOOK = 0.25  # seconds between two looks
 WAITING = "wait:"  # how the phases of a port begin
 _NAME = ALIGN - 8
 
@@ -54,7 +56,8 @@ class _Seen:
 
     generation: int
     progress: int = -1
-    silent: float = 0.0  # seconds without progress
+    silent: float = 0.0  # seconds without progress, in which it was not stopped
+    stopped: float = 0.0  # seconds in which it was
     stage: Literal["well", "named", "asked", "dumped", "killed"] = "well"
     due: float = 0.0  # ``silent`` at which the next stage begins
 
@@ -62,7 +65,8 @@ class _Seen:
 class Watch:
     """Names a replica that makes no progress for half of ``limit`` seconds; at ``limit`` it is asked to raise
     where it is (an environment then tells its index, action and seed), and killed if it cannot. One that was
-    stopped by a signal is only named: whoever stopped it may let it go on. 0: no limit."""
+    stopped by a signal is only named: whoever stopped it may let it go on, and the time until then does not count.
+    0: no limit."""
 
     def __init__(self, arena: Arena, plan: Plan, limit: float) -> None:
         self._arena, self._plan, self._limit = arena, plan, limit
@@ -73,9 +77,9 @@ class Watch:
     def look(self, replicas: list[Replica]) -> None:
         """Call at least once a second; raises Deadlock when every replica waits for another."""
         now = time.monotonic()
-        elapsed, self._last = min(now - self._last, 2.0), now  # not the time in which this process itself was stopped
-        if not self._limit:
+        if not self._limit or now - self._last < LOOK:
             return
+        elapsed, self._last = min(now - self._last, 2.0), now  # not the time in which this process itself was stopped
         for replica in replicas:
             if replica.process is not None:
                 self._look(replica, replica.process, elapsed)
@@ -89,18 +93,23 @@ class Watch:
         progress = steps + self._arena.words[self._line(replica) // 8]
         if progress != seen.progress:
             if seen.stage == "named":
-                log.warning("%s goes on after %.0f s", replica.label, seen.silent)
+                log.warning("%s goes on after %.0f s", replica.label, seen.silent + seen.stopped)
             self._seen[replica.label] = _Seen(replica.generation, progress, due=self._limit / (2 if steps else 1))
+            return
+        if seen.stage in ("well", "named") and _stopped(process.pid, family=seen.silent > self._limit / 4):
+            seen.stopped += elapsed
+            if seen.stage == "well" and seen.stopped >= self._limit / 2:
+                log.warning("%s", self._describe(replica, seen))
+                seen.stage, seen.due = "named", self._limit * (1 if steps else STARTING)
             return
         seen.silent += elapsed
         if seen.silent < seen.due:
             return
-        stopped = _stopped(process.pid)
         if seen.stage == "well":
-            log.warning("%s", self._describe(replica, seen, stopped))
+            log.warning("%s", self._describe(replica, seen))
             seen.stage, seen.due = "named", self._limit * (1 if steps else STARTING)
-        elif seen.stage == "named" and not stopped:
-            replica.cause = self._describe(replica, seen, False)
+        elif seen.stage == "named":
+            replica.cause = self._describe(replica, seen)
             _send(process, RAISE)
             seen.stage, seen.due = "asked", seen.silent + NOTICE
         elif seen.stage == "asked":
@@ -120,15 +129,17 @@ class Watch:
         waiting = all(r.process is not None and self._phase(r).startswith(WAITING) for r in needed)
         self._waiting = self._waiting + elapsed if waiting and steps == self._steps else 0.0
         self._steps = steps
+        if self._waiting and any(_stopped(r.process.pid) for r in needed if r.process is not None):
+            self._waiting = 0.0  # it may be the one that all others wait for
         if self._waiting >= self._limit:
             ports = "\n".join(f"  {r.label}: {self._phase(r).removeprefix(WAITING)}" for r in replicas)
             raise api.Deadlock(f"no role can step, each waits for another at its channel:\n{ports}")
 
-    def _describe(self, replica: Replica, seen: _Seen, stopped: bool) -> str:
+    def _describe(self, replica: Replica, seen: _Seen) -> str:
         phase = self._phase(replica)
         doing = f"in the phase '{phase}'" if phase and phase != "start" else "while it starts"
-        why = ": it was stopped by a signal (SIGCONT lets it go on)" if stopped else ""
-        return f"{replica.label} has made no progress for {seen.silent:.0f} s, {doing}{why}"
+        why = ": it was stopped by a signal (SIGCONT lets it go on)" if seen.stopped else ""
+        return f"{replica.label} has made no progress for {seen.silent + seen.stopped:.0f} s, {doing}{why}"
 
     def _line(self, replica: Replica) -> int:
         return self._plan.pulses[replica.role.name] + replica.index * ALIGN
@@ -142,9 +153,11 @@ class Watch:
         return steps
 
 
-def _stopped(pid: int | None) -> bool:
+def _stopped(pid: int | None, family: bool = False) -> bool:
+    """Whether a process, or one of its ``family``, was stopped by a signal or is held by a debugger."""
     try:
-        return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
+        process = psutil.Process(pid)
+        return any(p.status() in STOPPED for p in (process, *(process.children(recursive=True) if family else ())))
     except psutil.NoSuchProcess:
         return False
 

@@ -13,9 +13,12 @@ import signal
 import sys
 import types
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from shoal.local import descriptors, signals
 
 PRELOAD = ["shoal.local.preload"]
 _THREADING = {
@@ -44,13 +47,16 @@ def prepare() -> None:
     """Start the process that replicas are forked from; it imports torch while the caller goes on.
 
     May be called early (a command line does so while it builds the program). Libraries loaded there
-    must not start threads of their own, hence the environment.
+    must not start threads of their own, hence the environment. Signals that end a run wait there for ever,
+    and in each replica until it has its shield.
     """
     mp.set_forkserver_preload(PRELOAD)
-    before = {name: os.environ.get(name) for name in _THREADING}
-    os.environ.update(_THREADING)
+    wanted = {**_THREADING, **_safe_path()}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
-        with without_main():
+        resource_tracker.ensure_running()  # shields itself, and releases what is held meanwhile
+        with without_main(), signals.held(), descriptors.raised():
             forkserver.ensure_running()
     finally:
         for name, value in before.items():
@@ -58,6 +64,11 @@ def prepare() -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _safe_path() -> dict[str, str]:
+    """No module of the working directory hides the library's (``random.py``), unless Shoal itself is there."""
+    return {} if str(Path(__file__).parents[2]) == os.getcwd() else {"PYTHONSAFEPATH": "1"}
 
 
 @contextlib.contextmanager

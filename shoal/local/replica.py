@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import connection
@@ -14,9 +15,15 @@ from shoal.program import RoleSpec
 
 
 class Replica:
-    """One replica of a role over all its lives (generations)."""
+    """One replica of a role over all its lives (generations). ``news`` tells of its messages and of its death."""
 
-    def __init__(self, role: RoleSpec, index: int, launch: Callable[[Replica, Connection], BaseProcess]) -> None:
+    def __init__(
+        self,
+        role: RoleSpec,
+        index: int,
+        launch: Callable[[Replica, Connection], BaseProcess],
+        news: selectors.BaseSelector,
+    ) -> None:
         self.role, self.index, self.generation = role, index, 0
         self.process: BaseProcess | None = None
         self.inbox: Inbox | None = None
@@ -25,7 +32,7 @@ class Replica:
         self.cause = ""  # traceback of the last failure
         self.failures: deque[float] = deque()
         self.still_born = 0  # lives in a row that ended before their first step
-        self._launch = launch
+        self._launch, self._news = launch, news
         self._pipe: Connection | None = None
 
     @property
@@ -40,6 +47,8 @@ class Replica:
         finally:
             theirs.close()
         self._pipe, self.inbox = ours, Inbox(ours.fileno())
+        for descriptor in (self.inbox.fd, self.process.sentinel):
+            self._news.register(descriptor, selectors.EVENT_READ, self)
 
     def receive(self) -> list[Message]:
         """Messages that arrived; closes the pipe at its end."""
@@ -54,6 +63,7 @@ class Replica:
         """Collect the dead process and its helpers; returns its exit code."""
         process = self.process
         assert process is not None, "there is a process to collect"
+        self._news.unregister(process.sentinel)
         process.join()
         exitcode: int | None = process.exitcode
         processes.kill(process)  # only its process group is left to kill
@@ -71,5 +81,6 @@ class Replica:
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:
+            self._news.unregister(self._pipe.fileno())
             self._pipe.close()
             self._pipe, self.inbox = None, None

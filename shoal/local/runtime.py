@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.api import UsageError
-from shoal.local import processes
+from shoal.local import descriptors, processes
 from shoal.local.failures import Failures, Patience
 from shoal.local.supervisor import Supervisor
 from shoal.program import Program
@@ -35,7 +35,8 @@ class LocalRuntime:
         self.grace, self.hang_timeout = grace, hang_timeout
 
     def check(self, program: Program) -> None:
-        """See ``runtime.launch.Runtime``: whether it fits into memory, and needs no other runtime."""
+        """See ``runtime.launch.Runtime``: whether it fits into memory and among the files that may be open, and needs
+        no other runtime."""
         for channel in program.channels.values():
             if channel.lag:
                 raise UsageError(
@@ -43,6 +44,7 @@ class LocalRuntime:
                 )
         program.validate()
         memory.check_fits(layout.needed(layout.plan(program)))
+        descriptors.make_room(sum(role.replicas for role in program.roles))
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.

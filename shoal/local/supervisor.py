@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import selectors
 import time
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -32,6 +33,7 @@ log = logging.getLogger("shoal.runtime")
 LAUNCH = 1_000_000  # generations that one launch of a run may use: none is ever used twice
 INTERRUPTED = 22.0  # seconds that replicas have for their last checkpoint after a signal
 LAST_SAVE = 600.0  # and without one
+REST, MOMENT = 0.05, 0.005  # seconds between two looks at many replicas, in which a few are not worth a rest
 ROWS = 7_200  # metric files of a run of days grow with the logarithm of its length: 12 s between rows after one
 
 
@@ -50,8 +52,13 @@ class Supervisor:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._interrupts = Interrupts(self._wake_write)
+        self._news = selectors.DefaultSelector()
+        self._news.register(self._wake_read, selectors.EVENT_READ)
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
-        self._replicas = [Replica(role, i, self._start) for role in program.roles for i in range(role.replicas)]
+        self._replicas = [
+            Replica(role, i, self._start, self._news) for role in program.roles for i in range(role.replicas)
+        ]
+        self._rest = min(REST, len(self._replicas) / 5_000)
         self._watch = Watch(self._arena, plan, hang_timeout)
         self._next_update = 0.0
         self._checkpoints: Checkpointer | None = None
@@ -70,6 +77,7 @@ class Supervisor:
             with self._interrupts:
                 return self._go()
         finally:
+            self._news.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
             self._arena.close()
@@ -108,6 +116,8 @@ class Supervisor:
     def _supervise(self) -> str:
         """Returns why the run ends; raises RoleFailed."""
         for replica in self._replicas:
+            if self._interrupts.reason:
+                return self._interrupts.reason
             replica.start()
         began = time.monotonic()
         self._next_update = began + self._launch.interval
@@ -115,12 +125,12 @@ class Supervisor:
             reason = self._interrupts.reason or self._ended()
             if reason:
                 return reason
-            self._wait(self._timeout())
-            for replica in self._replicas:
+            for replica in self._wait(self._timeout()):
                 self._listen(replica)
                 if replica.process is not None and not replica.process.is_alive():
                     self._bury(replica)
-                elif replica.restart_at is not None and time.monotonic() >= replica.restart_at:
+            for replica in self._replicas:
+                if replica.restart_at is not None and time.monotonic() >= replica.restart_at:
                     replica.generation += 1
                     self._arena.words[self._status(replica)] = 0
                     replica.start()
@@ -143,15 +153,16 @@ class Supervisor:
             times.append(self._launch.stop.seconds - self._aggregator.seconds)
         return max(0.0, min(times))
 
-    def _wait(self, timeout: float) -> None:
-        sources: list[int] = [self._wake_read]
-        for replica in self._replicas:
-            if replica.process is not None:
-                sources.append(replica.process.sentinel)
-            if replica.inbox is not None:
-                sources.append(replica.inbox.fd)
-        if self._wake_read in connection.wait(sources, timeout):
+    def _wait(self, timeout: float) -> list[Replica]:
+        """Sleep until there is news, or for so many seconds: those who sent a message, or died. Of many, the news of a
+        moment is heard together."""
+        if timeout > self._rest > MOMENT:
+            time.sleep(self._rest)
+            timeout -= self._rest
+        found = [key.data for key, _ in self._news.select(timeout)]
+        if None in found:
             os.read(self._wake_read, 64)
+        return [replica for replica in dict.fromkeys(found) if replica is not None]
 
     def _listen(self, replica: Replica) -> None:
         for kind, content in replica.receive():
@@ -221,38 +232,50 @@ class Supervisor:
     # --------------------------------------------------------------------------------- the end
     def _shut_down(self) -> None:
         """Leaves no process behind; does nothing the second time."""
-        if self._checkpoints is not None:
-            self._checkpoints.ending()
         self._arena.words[STOP // 8] = 1
-        self._ring_bells()
-        self._let_end(self._replicas, self._grace)
-        if self._checkpoints is not None:  # replicas that save may take longer, the others have had their time
-            seconds = INTERRUPTED if self._interrupts.count else LAST_SAVE
-            self._let_end([r for r in self._replicas if checkpointer.saves(r.role)], seconds - self._grace)
+        if self._interrupts.count and not any(self._arena.words[self._status(r)] for r in self._replicas):
+            if self._checkpoints is not None:  # nobody has made a step: there is nothing to wait for
+                self._checkpoints.give_up()
+        else:
+            self._end_in_order()
         late = [r for r in self._replicas if r.process is not None]
-        if late and self._interrupts.count < 2:
-            log.warning("killing %s, busy %.0f s after the end", ", ".join(r.label for r in late), self._grace)
         for replica in late:
             if replica.process is not None:
                 processes.kill(replica.process)
         for replica in late:
             replica.reap()
 
+    def _end_in_order(self) -> None:
+        """Give all their time to end, and those that save theirs to do so; tell who has not done it."""
+        if self._checkpoints is not None:
+            self._checkpoints.ending()
+        self._ring_bells()
+        self._let_end(self._replicas, self._grace)
+        waited = self._grace
+        if self._checkpoints is not None:  # replicas that save may take longer, the others have had their time
+            saving = [r for r in self._replicas if checkpointer.saves(r.role) and r.process is not None]
+            waited = max(self._grace, (INTERRUPTED if self._interrupts.count else LAST_SAVE) if saving else 0.0)
+            self._let_end(saving, waited - self._grace)
+        late = [r.label for r in self._replicas if r.process is not None]
+        if late and self._interrupts.count < 2:
+            log.warning("killing %s, busy %.0f s after the end", ", ".join(late), waited)
+
     def _let_end(self, replicas: list[Replica], seconds: float) -> None:
         """Wait until these have ended, or for so many seconds, or for the second interrupt."""
-        end = time.monotonic() + seconds
         while self._interrupts.count < 2 and any(r.process is not None for r in replicas):
-            left = end - time.monotonic()
-            if left <= 0:
+            if seconds <= 0:
                 return
-            self._wait(left)
-            for replica in self._replicas:
+            began = time.monotonic()
+            found = self._wait(min(seconds, 1.0))
+            seconds -= min(time.monotonic() - began, 2.0)  # not the time in which this process itself was stopped
+            for replica in found:
                 self._listen(replica)
                 if replica.process is not None and not replica.process.is_alive():
                     self._listen(replica)
                     replica.reap()
                     if replica.cause and not self._failures.is_known(replica, replica.cause):
-                        log.warning("%s failed while it ended: %s", replica.label, replica.cause.rstrip())
+                        level = logging.INFO if self._interrupts.count else logging.WARNING  # a signal may be the cause
+                        log.log(level, "%s failed while it ended: %s", replica.label, replica.cause.rstrip())
 
     def _ring_bells(self) -> None:
         base = self._arena.base

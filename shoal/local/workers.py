@@ -13,13 +13,13 @@ import mmap
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from shoal import api
+from shoal.local import signals
 from shoal.local.processes import describe_exit
 from shoal.shm import futex
 from shoal.shm.layout import LINE
@@ -29,14 +29,14 @@ BEGUN, MET = 0, 1  # columns of a member's line: runs begun (of member 0), meeti
 
 
 class Team:
-    """``size`` members: this process is number 0.
+    """``size`` members: this process is number 0. Copies call ``forget`` to give back memory that they do not need.
 
     A member that dies ends the team: ``run`` raises ShoalError. The copies end within ``futex.RECHECK`` seconds of
     the death of this process, however it comes.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, forget: Callable[[], None] = lambda: None) -> None:
+        self.size, self._forget = size, forget
         self._words = self._map((size, LINE), np.int64)  # a line for each member
         self._flat = self._words.reshape(-1).data  # the same, for a quicker look
         self._address = self._words.ctypes.data
@@ -56,9 +56,7 @@ class Team:
         self._words[:] = 0
         self._work, self._leader = work, os.getpid()
         for number in range(1, self.size):
-            with warnings.catch_warnings():  # of threads: the copy takes no lock of theirs, and leaves by _exit
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
+            pid = signals.fork()
             if not pid:
                 self._follow(number)
             self._copies.append(pid)
@@ -86,6 +84,7 @@ class Team:
     def _follow(self, number: int) -> None:
         """The life of a copy."""
         assert self._work is not None
+        self._forget()
         torch.set_num_threads(1)  # those of OpenMP are not copied, and an operation would wait for them for ever
         try:
             for round in itertools.count(1):

@@ -78,6 +78,11 @@ class Recorder:
             self.show(phase)
         return before
 
+    def beat(self) -> None:
+        """A sign of life in the middle of a phase."""
+        if self.show is not None:
+            self.show(self._phase)
+
     def phase(self, name: str) -> _Phase:
         """``with metrics.phase(name):`` books the time inside."""
         context = self._contexts.get(name)

@@ -67,6 +67,10 @@ class Store:
         self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
         self.inserted = self.sampled = self.size = 0
 
+    def arrays(self) -> list[np.ndarray]:
+        """All memory that grows with the capacity."""
+        return list(self._arrays.values())
+
     def _own(self, part: str) -> dict[str, np.ndarray]:
         """The arrays ``part/NAME`` by their names."""
         return {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith(f"{part}/")}

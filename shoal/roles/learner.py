@@ -16,6 +16,8 @@ class LearnerRole:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
         self.version = 0
         self._published: dict[int, int] = {}  # version -> gradient steps before it, of the newest ``REMEMBERED``
+        if (step := getattr(learner, "gradient_step", None)) is not None:
+            step.beat = lambda: ctx.metrics.enter("learn")  # a sign of life with every minibatch
 
     def start(self) -> None:
         self._publish()

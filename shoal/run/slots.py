@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from shoal.local import processes
+from shoal.local import processes, signals
+from shoal.runtime.interrupts import Interrupts
 
 GRACE = 10.0  # seconds that a piece of work has to end in order
 
@@ -115,20 +116,22 @@ def _serve(blob: bytes, pipe: connection.Connection) -> None:
     """What runs inside a slot: until the pipe closes, as it does when the parent dies."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C is for the parent, which asks in order
-    function, on_start = cloudpickle.loads(blob)
-    if on_start is not None:
-        on_start()
-    while True:
-        try:
-            argument = cloudpickle.loads(pipe.recv_bytes())
-        except (EOFError, OSError):
-            break
-        try:
-            answer: Any = (False, function(argument))
-        except Exception:  # noqa: BLE001 - told to the parent, which names it
-            answer = (True, traceback.format_exc())
-        try:
-            pipe.send_bytes(cloudpickle.dumps(answer))
-        except OSError:
-            break
+    with Interrupts():  # what ``stop`` asks between two runs reaches the next
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.OF_THE_RUN)
+        function, on_start = cloudpickle.loads(blob)
+        if on_start is not None:
+            on_start()
+        while True:
+            try:
+                argument = cloudpickle.loads(pipe.recv_bytes())
+            except (EOFError, OSError):
+                break
+            try:
+                answer: Any = (False, function(argument))
+            except Exception:  # noqa: BLE001 - told to the parent, which names it
+                answer = (True, traceback.format_exc())
+            try:
+                pipe.send_bytes(cloudpickle.dumps(answer))
+            except OSError:
+                break
     os._exit(0)

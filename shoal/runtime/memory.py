@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from shoal.api import UsageError
@@ -61,16 +64,19 @@ def available(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/
 
 
 class _Used:
-    """Memory of this process and its children, read at most every ``EVERY`` seconds: the kernel walks every page."""
+    """Memory of this process and its children, read at most every ``EVERY`` seconds, and in at most ``SHARE`` of the
+    time: the kernel walks every page of every process."""
 
-    EVERY = 5.0
+    EVERY, SHARE = 5.0, 0.005
 
     def __init__(self) -> None:
-        self._at, self._bytes = -math.inf, 0
+        self._due, self._bytes = -math.inf, 0
 
     def __call__(self) -> int:
-        if time.monotonic() - self._at >= self.EVERY:
-            self._bytes, self._at = tree_bytes(), time.monotonic()
+        began = time.monotonic()
+        if began >= self._due:
+            self._bytes, now = tree_bytes(), time.monotonic()
+            self._due = now + max(self.EVERY, (now - began) / self.SHARE)
         return self._bytes
 
 
@@ -88,6 +94,14 @@ def tree_bytes() -> int:
 
 
 used = _Used()
+
+
+def give_back(array: np.ndarray) -> None:
+    """Let the kernel have the whole pages of an array in private memory, which reads as zeros from then on."""
+    first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    if size > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
 def _size(n: int) -> str:

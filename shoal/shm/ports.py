@@ -11,6 +11,7 @@ import torch
 from shoal import api
 from shoal.metering.recorder import Recorder
 from shoal.program import Port, RoleSpec
+from shoal.runtime import memory
 from shoal.runtime.seeds import table_seed
 from shoal.shm.arena import Arena
 from shoal.shm.board import BoardEnd
@@ -169,6 +170,11 @@ class ReplayReader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._table.restore(state["table"])
+
+    def forget(self) -> None:
+        """In a copy of the process, which does not read the table: its pages are the other's alone."""
+        for array in getattr(self._table, "arrays", list)():
+            memory.give_back(array)
 
     def ready(self) -> bool:
         self._drain()

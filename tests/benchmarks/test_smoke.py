@@ -35,6 +35,7 @@ def run(script, *args, tmp_path):
         ("reduction.py", r"\| 4,610 floats \(a small MLP\) \| [\d.]+ \| [\d.]+ \|", ()),
         ("faults.py", r"\| 1 kills \| 1 \| [\d.]+ \| [\d.]+ \| \d \| [\d,.]+ \|", ()),
         ("soak.py", r"\| apex-dqn-cartpole \| [\d.]+ \| [\d,.]+ \| -?[\d,.]+ \|", ()),
+        ("supervisor.py", r"\| 3 \| [\d.]+% \| \d+ \| \d+ \|", ()),
         ("scaling.py", r"\| 1 \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| .*learner: ", ()),
     ],
 )

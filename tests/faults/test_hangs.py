@@ -9,18 +9,25 @@ import re
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numba
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces as gs
 
-from shoal import api
+from shoal import api, jit
+from shoal.algos.gradient_step import GradientStep
 from shoal.envs import EnvOptions, make
 from shoal.local.runtime import LocalRuntime
+from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program
+from shoal.roles.learner import LearnerRole
 from shoal.runtime.launch import Launch, Stop
 
 pytestmark = pytest.mark.timeout(60)
@@ -89,35 +96,49 @@ def test_one_that_keeps_the_interpreter_lock_is_killed(tmp_path: Path) -> None:
     assert 'test_hangs.py", line' in failure.value.cause and "wrappers.py" in failure.value.cause, "its stack is told"
 
 
-def test_a_stopped_role_is_named_and_may_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "hung").touch()
-    pid = tmp_path / "pid"
+class Told:
+    """A role that tells its process id; its step takes ``naps`` tenths of a second, and then one port."""
 
-    def player(ctx: api.Context) -> Player:
-        pid.write_text(str(os.getpid()))
-        return Player(ctx, f"{FILE}:Sleepy", {"marker": str(tmp_path / "hung")})
+    def __init__(self, ctx: api.Context, folder: Path, naps: int, out: Any = None, inp: Any = None) -> None:
+        self.naps, self.out, self.inp = naps, out, inp
+        (folder / ctx.role).write_text(str(os.getpid()))
 
-    program = Program("players")
-    program.role("actor", player, on_failure="restart")
+    def step(self) -> None:
+        for _ in range(self.naps):
+            time.sleep(0.1)
+        if self.inp is not None:
+            self.inp.get()
+        if self.out is not None:
+            self.out.put({"x": np.zeros(1, np.float32)})
+
+
+def test_time_in_which_a_role_is_stopped_does_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One is stopped in the middle of a step that takes more than half of the limit; then the other at its channel, so
+    that both wait. They are named, and that is all."""
+    p = Program("told")
+    c = p.channel(Channel("c", "queue", {"x": api.Field((1,))}, capacity=1))
+    p.role("giver", partial(Told, folder=tmp_path, naps=12), on_failure="restart", out=c.writer())
+    p.role("taker", partial(Told, folder=tmp_path, naps=0), inp=c.reader())
+    done = threading.Event()
 
     def stop_and_continue() -> None:
-        while not (pid.exists() and pid.read_text()):
-            time.sleep(0.05)
-        time.sleep(2.0)
-        number = int(pid.read_text())
-        os.kill(number, signal.SIGSTOP)
-        time.sleep(6.0)  # twice the limit
-        os.kill(number, signal.SIGCONT)
+        for name, seconds in (("giver", 3.0), ("taker", 5.5)):
+            while not ((tmp_path / name).exists() and (tmp_path / name).read_text()):
+                time.sleep(0.05)
+            time.sleep(1.6)
+            os.kill(int((tmp_path / name).read_text()), signal.SIGSTOP)
+            time.sleep(seconds)  # more than the limit; the giver's two steps before it waits as well
+            os.kill(int((tmp_path / name).read_text()), signal.SIGCONT)
+        done.set()
 
     thread = threading.Thread(target=stop_and_continue)
     thread.start()
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=3.0).launch(program, Launch(seed=3, stop=Stop(seconds=12)))
+        report = LocalRuntime(hang_timeout=2.0).launch(p, Launch(seed=3, stop=Stop(seconds=14)))
     thread.join()
-    assert report.restarts == 0
+    assert done.is_set() and (report.reason, report.restarts) == ("seconds", 0)
     told = "\n".join(caplog.messages)
-    assert "it was stopped by a signal (SIGCONT lets it go on)" in told
-    assert "actor[0] goes on after" in told
+    assert "it was stopped by a signal (SIGCONT lets it go on)" in told and "goes on after" in told
 
 
 class Silent:
@@ -165,3 +186,18 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         report = LocalRuntime(hang_timeout=1.2).launch(p, Launch(seed=0, stop=Stop(updates=2, seconds=40)))
     assert report.reason == "updates" and not caplog.messages
+
+
+def test_minibatches_and_compilations_are_signs_of_life() -> None:
+    shown: list[str] = []
+    recorder = Recorder()
+    recorder.show = shown.append
+    step = GradientStep(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1), None)
+    context = api.Context("learner", 0, 1, 0, 0, recorder)
+    LearnerRole(context, SimpleNamespace(gradient_step=step), None, None)  # type: ignore[arg-type]
+    for _ in range(3):
+        step.descend(1.0, torch.ones(1))
+    assert shown == ["learn"] * 3
+    jit.on_compile(recorder.beat)
+    assert numba.njit(lambda x: x + 1)(1) == 2
+    assert shown[3:] == ["learn", "learn"], "as it begins and ends"

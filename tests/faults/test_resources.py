@@ -15,6 +15,7 @@ import pytest
 from numbered import SIZE, program
 from trainings import ENVIRON, HERE, needs_namespaces
 
+from shoal.api import UsageError
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime import memory
 from shoal.runtime.launch import Launch, Stop
@@ -57,6 +58,18 @@ assert p.memory()["items"] > 39e6 and report.updates >= 2000
     command = ["unshare", "-rm", "sh", "-c", script, sys.executable, code]
     done = subprocess.run(command, env=ENVIRON, cwd=HERE, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_as_many_open_files_as_replicas_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, int]] = [(1_024, 4_096)]
+    monkeypatch.setattr("resource.getrlimit", lambda what: limits[-1])
+    monkeypatch.setattr("resource.setrlimit", lambda what, pair: limits.append(pair))
+    for writers in (20, 700):
+        LocalRuntime().check(program(tmp_path, tmp_path / "told", writers=writers))
+    ((soft, hard),) = limits[1:]
+    assert 3 * 701 < soft < 3 * 701 + 500 and hard == 4_096, "raised once, for those that need it"
+    with pytest.raises(UsageError, match=r"1501 processes need 4,\d\d\d open files, and this machine allows 4,096"):
+        LocalRuntime().check(program(tmp_path, tmp_path / "told", writers=1_500))
 
 
 @pytest.mark.parametrize("version", [1, 2])

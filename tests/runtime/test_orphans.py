@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shoal.runtime.interrupts import TOGETHER
+
 pytestmark = pytest.mark.timeout(40)
 
 SCRIPT = r"""
@@ -109,6 +111,7 @@ def test_an_interrupted_run_ends_in_order(tmp_path: Path, number: signal.Signals
 def test_the_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     run = Launched(tmp_path, "long", expected=5)
     run.process.send_signal(signal.SIGINT)
+    time.sleep(1.2 * TOGETHER)
     run.process.send_signal(signal.SIGTERM)
     assert any(line.startswith("reason interrupted") for line in run.finish())
     run.wait_for_silence()

@@ -10,13 +10,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
 from shoal.api import ShoalError
 from shoal.local.workers import Team
+from shoal.metering.recorder import Recorder
+from shoal.shm.ports import ReplayReader
 
 pytestmark = [pytest.mark.timeout(40), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
 
@@ -137,3 +141,23 @@ def test_members_work_although_the_replica_has_used_several_threads(team: Team) 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_copies_do_not_keep_a_replay() -> None:
+    """Nor what any other array of the first member held; its own is as before."""
+    replay = np.ones((64, 1024, 16))
+    table = SimpleNamespace(arrays=lambda: [replay])
+    consumer = SimpleNamespace(layout=SimpleNamespace(channel=None, writers=1))
+    reader = ReplayReader(consumer, table, None, 1, Recorder())  # type: ignore[arg-type]
+    team = Team(2, reader.forget)
+    found = team.zeros((2,))
+
+    def work(number: int) -> None:
+        found[number] = float(replay.mean())
+
+    try:
+        team.start(work)
+        team.run()
+        assert found[0] == 1.0 and found[1] < 0.01, "less than two pages of it"
+    finally:
+        team.close()

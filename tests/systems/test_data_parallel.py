@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def test_a_team_learns_what_one_learns(core: str, members: int) -> None:
     first, second = Team(members), Team(members)
     try:
         alone, together, other = ppo_learner(cfg, None), ppo_learner(cfg, first), ppo_learner(cfg, second)
+        beats: list[object] = []
+        for learner in (alone, together, other):
+            learner.gradient_step.beat = partial(beats.append, learner)
         for i, (batch, _) in enumerate(batches):
             given = Batch({k: v.clone() for k, v in batch.items.items()})
             given.items["valid"][3, 1] = False
@@ -64,6 +68,8 @@ def test_a_team_learns_what_one_learns(core: str, members: int) -> None:
             for name, value in one.metrics.items():
                 assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), name
         assert other is together
+        steps = len(batches) * cfg.epochs * cfg.minibatches
+        assert beats.count(alone) == steps and len(beats) > 2 * steps, "a sign of life with every minibatch"
         for name, tensor in alone.params().items():
             torch.testing.assert_close(together.params()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
         for wanted, found in zip(

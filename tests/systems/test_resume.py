@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -248,15 +249,22 @@ def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(
 
 
 def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
+    """Twice within a second (GNU ``timeout`` signals the process and its group), and to every process (systemd)."""
     run = tmp_path / "r"
     process = start(run)
     while not trained(run, 2)():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 4, "the processes of both roles, and the one that they are forked from"
+    for each in (*family, process, *family, process):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
     output, _ = process.communicate(timeout=25)
     assert process.returncode == 143 and f"to go on: shoal resume {run}" in output, output
-    assert newest(run).steps > 0
+    assert "shoal: " not in output and newest(run).steps > 0
+    assert not psutil.wait_procs(family, timeout=10)[1], "orphans"
 
 
 @pytest.mark.parametrize("checkpointed", [True, False])
