@@ -14,7 +14,9 @@ from shoal.metering.trace import Trace
 from shoal.records.run_dir import new_directory, read_json
 from shoal.run import Run, RunOptions
 from shoal.run.options import FLAGS
+from shoal.run.run import check_config
 from shoal.run.runtimes import RUNTIMES
+from shoal.run.trust import check as check_trust
 from shoal.settings.config import Resolved, resolve, resolve_flags
 from shoal.settings.flags import choice, options, split
 
@@ -42,8 +44,10 @@ def command(args: list[str]) -> int:
         )
     if Path(args[0]).is_dir():
         facts = read_json(Path(args[0]) / "config.json", "run", ("system", "config", "seed", "runtime"))
+        opts = options(split(args[1:]), {**OWN, "trust": bool}, "profile")
+        check_config(Path(args[0]) / "config.json", facts)
+        check_trust(Path(args[0]), facts["system"], facts["config"], bool(opts.pop("trust", False)))
         name, system = facts["system"], systems.load(facts["system"])
-        opts = options(split(args[1:]), OWN, "profile")
         resolved = resolve(system, "none", None, facts["config"], source=f"run {args[0]}", name=name)
         opts = {"runtime": facts["runtime"], "seed": facts["seed"], **opts}
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from shoal.runtime.interrupts import EXIT_CODES
 
 if TYPE_CHECKING:
     from shoal.program import Program
@@ -51,6 +54,8 @@ shoal: distributed deep reinforcement learning in PyTorch
                                 (default curves.png), --x steps|seconds|both; of a population: its lineage
   shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
+  --trust                       with a RUN: import the system or environment that it names, should they be neither
+                                Shoal's, nor registered with Gymnasium, nor known from a training of yours
   shoal --version
   shoal train SYSTEM --help     the flags of a system, each with its meaning and the value it would have
 
@@ -59,6 +64,10 @@ Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 ended
 (a checkpoint is written first; a second signal ends the run at once, without one).
 """
 
+REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descriptors, a directory that is gone
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
+    errno.ENOENT, errno.ENOTDIR,
+}  # fmt: skip
 HELP = ("-h", "--help")
 OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fields of a system's config
 
@@ -66,8 +75,6 @@ OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fi
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None:  # closed by whoever called
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     wants_help = not args or args[0] == "help" or any(word in HELP for word in args)
     if wants_help and (len(args) < 3 or args[0] not in OF_SYSTEMS):
         print(USAGE, end="")
@@ -89,19 +96,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         processes.prepare()  # imports torch in the background while this process imports it too
     from shoal.api import ShoalError, UsageError, WiringError
 
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
     try:
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
         return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
         return _fail(str(error), 2)
     except ShoalError as error:
         return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        return _fail(f"{error.strerror}" + (f": '{error.filename}'" if error.filename else ""), 1)
 
 
 def _fail(sentence: str, code: int) -> int:
@@ -155,6 +161,8 @@ def train(args: list[str]) -> int:
     from shoal.run import RunOptions, start
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import RUNTIMES
+    from shoal.run.training import as_json
+    from shoal.run.trust import note
     from shoal.settings.config import resolve_flags
     from shoal.settings.flags import choice
 
@@ -162,6 +170,7 @@ def train(args: list[str]) -> int:
     opts, resolved = resolve_flags(name, system, groups, FLAGS)
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     options = RunOptions.from_flags(opts)
+    note(name, as_json(resolved))
     return _report(start(name, system, resolved, options), options.quiet)
 
 
@@ -174,22 +183,22 @@ def resume(args: list[str]) -> int:
 
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
-    kinds = {**{name.replace("_", "-"): hint for name, hint in LIMITS.items()}, "quiet": bool}
+    kinds = {**{name.replace("_", "-"): hint for name, hint in LIMITS.items()}, "quiet": bool, "trust": bool}
     opts = options(split(args[1:]), kinds, "resume")
-    quiet = bool(opts.get("quiet"))
+    quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
     if is_population(Path(args[0])):
         from shoal.cli.population import resume as go_on_with
 
-        return go_on_with(Path(args[0]), wanted, quiet)
-    return _report(go_on(args[0], **wanted, quiet=quiet), quiet)
+        return go_on_with(Path(args[0]), wanted, quiet, trust)
+    return _report(go_on(args[0], **wanted, quiet=quiet, trust=trust), quiet)
 
 
 def _report(run: Run, quiet: bool) -> int:
     """Print how a run ended; returns the exit code."""
     report = run.report
     assert report is not None, "the run has ended"
-    code = {"interrupted": 130, "terminated": 143}.get(report.reason, 0)
+    code = EXIT_CODES.get(report.reason, 0)
     if not quiet:
         mean = f", return {report.episode_return:.4g}" if report.episodes else ""
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, Natural, NonNegative
 
@@ -86,14 +87,14 @@ def space_of(text: str, values: dict[str, Any], system: str, interval: Any) -> d
     return out
 
 
-def resume(path: Path, limits: dict[str, Any], quiet: bool) -> int:
+def resume(path: Path, limits: dict[str, Any], quiet: bool, trust: bool = False) -> int:
     """shoal resume, of a population; of the ``limits``, it has steps only."""
     from shoal.run.population import PopulationRun
 
     if others := [name for name, value in limits.items() if value is not None and name != "steps"]:
         raise UsageError(f"a population ends after its steps; it takes no --{others[0].replace('_', '-')}")
     steps = limits["steps"]
-    return tell(PopulationRun.reopen(path, steps, None if quiet else show).go(), quiet)
+    return tell(PopulationRun.reopen(path, steps, None if quiet else show, trust).go(), quiet)
 
 
 def show(line: str) -> None:
@@ -105,4 +106,4 @@ def tell(ended: Any, quiet: bool) -> int:
     if not quiet:
         score = "none" if ended.best.score is None else f"{ended.best.score:.4g}"
         print(f"{ended.path}: best member {ended.best.index}, score {score}, {ended.copies} copies ({ended.reason})")
-    return {"interrupted": 130, "terminated": 143}.get(ended.reason, 0)
+    return EXIT_CODES.get(ended.reason, 0)

@@ -12,11 +12,12 @@ from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Count, Natural
 
 FLAGS: dict[str, dict[str, object]] = {
-    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str},
+    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str,
+             "trust": bool},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},
-    "export": {"to": str, "out": str, "best": bool},
-}
+    "export": {"to": str, "out": str, "best": bool, "trust": bool},
+}  # fmt: skip
 
 
 def evaluate(args: list[str]) -> int:
@@ -27,7 +28,7 @@ def evaluate(args: list[str]) -> int:
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
     seed, greedy = opts.get("seed", 0), not opts.get("sampled")
-    policy = Run.open(run).policy(which="best" if opts.get("best") else "last")
+    policy = Run.open(run).policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
     if "video" in opts:
         from shoal.policy.video import record
 
@@ -55,7 +56,7 @@ def export(args: list[str]) -> int:
         raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
     choice("--to", opts["to"], tuple(FILES))
     run, which = Run.open(path), "best" if opts.get("best") else "last"
-    policy = run.policy(which=which)
+    policy = run.policy(which=which, trust=bool(opts.get("trust")))
     out = Path(opts.get("out", run.path / "export" / f"{opts['to']}-{which}"))
     about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
     write(policy, opts["to"], out, about)

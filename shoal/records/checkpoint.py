@@ -192,13 +192,18 @@ def newest(folder: Path) -> Checkpoint:
     ShoalError if there is none, or if the newest was written in a format that this version does not read.
     """
     damaged = 0
+    for path in _named(folder):
+        if not (path / _MANIFEST).is_file():
+            damaged += 1
+            log.warning("the checkpoint '%s' is damaged: it has no %s; it is set aside", path, _MANIFEST)
+            _set_aside(path)
     for path in _complete(folder):
         try:
             return _verified(path)
         except _Damaged as error:
             damaged += 1
             log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
-            os.rename(path, folder / f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}")
+            _set_aside(path)
     why = f"all {damaged} are damaged" if damaged else "none was completed"
     raise ShoalError(f"'{folder.parent}' has no checkpoint to resume from: {why}")
 
@@ -247,10 +252,18 @@ class _Damaged(Exception):
 
 def _complete(folder: Path) -> list[Path]:
     """Folders with a manifest, newest first."""
+    return sorted((p for p in _named(folder) if (p / _MANIFEST).is_file()), key=_order, reverse=True)
+
+
+def _named(folder: Path) -> list[Path]:
+    """What has the name of a checkpoint."""
     if not folder.is_dir():
         return []
-    found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]
-    return sorted((p for p in found if (p / _MANIFEST).is_file()), key=_order, reverse=True)
+    return [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]
+
+
+def _set_aside(path: Path) -> None:
+    os.rename(path, path.with_name(f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}"))
 
 
 def _order(path: Path) -> tuple[int, int]:
@@ -272,6 +285,8 @@ def _verified(path: Path, only: str | None = None) -> Checkpoint:
         raise ShoalError(f"'{path}' has format {written}, this version of shoal reads formats up to {FORMAT}")
     if not all(isinstance(n, int) for n in counters):
         raise _Damaged("its manifest has no counters")
+    if not isinstance(manifest.get("seconds"), (int, float)) or not isinstance(manifest.get("program"), dict):
+        raise _Damaged("its manifest does not say what was run, and for how long")
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
             raise _Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import NO_NUMBERS, Tensors
+from shoal.records.damage import reading
 from shoal.records.run_dir import FORMAT, read_json
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
@@ -50,13 +51,16 @@ class EvaluationFiles:
     def best(self) -> float | None:
         """The highest mean return so far."""
         path = self.path / BEST / "params.json"
-        return float(read_json(path, "best parameters")["score"]) if path.is_file() else None
+        if not path.is_file():
+            return None
+        with reading(path):
+            return float(read_json(path, "best parameters")["score"])
 
     def last(self) -> int | None:
         """The environment steps of the last evaluation."""
         if not (self.path / FILE).is_file():
             return None
-        with open(self.path / FILE, newline="", encoding="utf-8") as file:
+        with reading(self.path / FILE), open(self.path / FILE, newline="", encoding="utf-8") as file:
             return max((int(row["steps"]) for row in csv.DictReader(file)), default=None)
 
     def _append(self, row: Mapping[str, str]) -> None:
@@ -102,11 +106,12 @@ def forget_after(run_dir: Path, steps: int) -> None:
     """Remove the evaluations after the checkpoint that a run is resumed from, because it evaluates there again."""
     path = run_dir / FILE
     if path.is_file():
-        with open(path, newline="", encoding="utf-8") as file:
+        with reading(path), open(path, newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
+            kept = [row for row in rows if int(row[0]) <= steps]
         temporary = run_dir / f".{FILE}.tmp"
         with open(temporary, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([header, *(row for row in rows if int(row[0]) <= steps)])
+            csv.writer(file).writerows([header, *kept])
         _replace(temporary, path)
 
 

@@ -18,6 +18,7 @@ from typing import IO, Any
 from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
+from shoal.records.damage import reading
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
@@ -28,10 +29,14 @@ class MetricFiles:
     """Appends snapshots. ``after``: go on in the existing files behind the row of this number, and drop later ones."""
 
     def __init__(self, directory: Path, after: int | None = None) -> None:
-        self._training = _Table(directory, "metrics", TRAINING, after)
-        self._performance = _Table(directory, "performance", PERFORMANCE, after)
-        self._episodes = _Table(directory, "episodes", EPISODES, after, jsonl=False)
-        self._tables = (self._training, self._performance, self._episodes)
+        self._tables: list[_Table] = []
+        try:
+            for name, columns in (("metrics", TRAINING), ("performance", PERFORMANCE), ("episodes", EPISODES)):
+                self._tables.append(_Table(directory, name, columns, after, jsonl=name != "episodes"))
+        except BaseException:
+            self.close()
+            raise
+        self._training, self._performance, self._episodes = self._tables
 
     def update(self, snapshot: Snapshot) -> None:
         self._training.write(training_row(snapshot))
@@ -92,8 +97,9 @@ def read_curve(run: Path) -> list[dict[str, float]]:
 def _read(path: Path) -> list[dict[str, float]]:
     if not path.is_file():
         raise UsageError(f"'{path.parent}' holds no metrics: there is no {path.name}")
-    with open(path, newline="", encoding="utf-8") as file:
-        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    with reading(path), open(path, newline="", encoding="utf-8") as file:
+        rows = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+        return [row for row in rows if row["row"] >= 0]
 
 
 class _Table:
@@ -111,17 +117,24 @@ class _Table:
             if self._lines is not None:
                 self._lines.write_bytes(b"")
         else:
-            header, rows = self._rows()
-            rows = [row for row in rows if int(row[0]) <= after]
-            used = [i for i, c in enumerate(header) if c in columns or any(row[i] for row in rows)]
-            self._columns = [header[i] for i in used]
-            self._rewrite([[row[i] for i in used] for row in rows])
-            if self._lines is not None:
-                lines = self._lines.read_text(encoding="utf-8").splitlines(keepends=True)
-                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["row"] <= after]
-                _replace(self._lines, "".join(kept))
+            self._cut(columns, after)
         self._csv = self._open(self._path)
         self._jsonl = None if self._lines is None else self._open(self._lines)
+
+    def _cut(self, columns: tuple[str, ...], after: int) -> None:
+        """Drop the rows behind the one of this number. ShoalError if the files are not there, or damaged."""
+        with reading(self._path):
+            header, rows = self._rows()
+            rows = [row for row in rows if int(row[0]) <= after]
+        used = [i for i, c in enumerate(header) if c in columns or any(row[i] for row in rows)]
+        self._columns = [header[i] for i in used]
+        kept: list[str] = []
+        if self._lines is not None:
+            with reading(self._lines):
+                lines = self._lines.read_text(encoding="utf-8").splitlines(keepends=True)
+                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["row"] <= after]
+            _replace(self._lines, "".join(kept))
+        self._rewrite([[row[i] for i in used] for row in rows])
 
     def write(self, row: Mapping[str, Any]) -> None:
         new = [name for name in row if name not in self._columns]

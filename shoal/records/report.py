@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.api import Tensors
 
@@ -17,6 +20,7 @@ class Report:
     episode_return: mean raw return of the last 100 episodes, nan before the first; episodes: how many ended.
     params: channel -> the parameters published last, of each params channel that has any.
     restarts: how often a replica failed and was started again.
+    error: where the reason is ``failed``, what ended the run.
     """
 
     reason: str
@@ -27,3 +31,17 @@ class Report:
     episodes: int
     params: dict[str, Tensors] = field(default_factory=dict, repr=False)
     restarts: int = 0
+    error: str = ""
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Report:
+        """What ``report.json`` says; TypeError or LookupError where it says something else."""
+        kinds = {"reason": str, "steps": int, "updates": int, "seconds": float, "episode_return": float,
+                 "episodes": int, "restarts": int, "error": str}  # fmt: skip
+        values = {"restarts": 0, "error": "", **facts}
+        if values["episode_return"] is None:
+            values["episode_return"] = math.nan
+        for name, kind in kinds.items():
+            if not isinstance(values[name], (int, float) if kind is float else kind):
+                raise TypeError(f"'{name}' is {values[name]!r}")
+        return cls(**{name: values[name] for name in kinds})

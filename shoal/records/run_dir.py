@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
+from shoal.records.damage import reading
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles, finite
 from shoal.records.report import Report
@@ -64,17 +66,20 @@ class RunDirectory:
     def __init__(self, path: Path):
         self.path = Path(path)
         self._files: MetricFiles | None = None
-        self._failed = False
+        self._last: Snapshot | None = None
+        self._failed, made = False, not self.path.exists()
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.path.chmod(0o700)
+            self.lock = RunLock(self.path)
+            self._files = MetricFiles(self.path)
+            self._log = RunLog(self.path)
         except OSError as error:
+            if made:
+                shutil.rmtree(self.path, ignore_errors=True)
             raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
-        self.lock = RunLock(self.path)
-        self._files = MetricFiles(self.path)
-        self._log = RunLog(self.path)
 
     @classmethod
     def reopen(cls, path: Path) -> RunDirectory:
@@ -86,16 +91,16 @@ class RunDirectory:
             raise UsageError(f"'{path}' holds no run: there is no config.json")
         out = cls.__new__(cls)
         out.path, out.lock, out._failed = path, RunLock(path), False
-        out._files, out._log = None, RunLog(path)
+        out._files, out._last, out._log = None, None, RunLog(path)
         return out
 
     def go_on(self, after: Checkpoint) -> None:
         """Go on behind a checkpoint: what was written later is removed."""
         self.lock.at_least(int(after.manifest["launch"]) + 1)
         checkpoint.clean(after.path.parent)
+        self._files = MetricFiles(self.path, int(after.manifest["row"]))
         for name in ("report.json", "params.json"):
             (self.path / name).unlink(missing_ok=True)
-        self._files = MetricFiles(self.path, int(after.manifest["row"]))
 
     def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
         """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings."""
@@ -106,6 +111,7 @@ class RunDirectory:
 
     def update(self, snapshot: Snapshot) -> None:
         assert self._files is not None
+        self._last = snapshot
         try:
             self._files.update(snapshot)
         except OSError as error:
@@ -137,6 +143,21 @@ class RunDirectory:
         self._write("report.json", json.dumps(facts, indent=2) + "\n")
         self.close()
 
+    def failed(self, error: BaseException) -> None:
+        """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written."""
+        facts: dict[str, Any] = {"reason": "failed", "error": f"{error}" or type(error).__name__}
+        last = self._last
+        facts |= {
+            "steps": 0 if last is None else last.steps,
+            "updates": 0 if last is None else last.updates,
+            "seconds": 0.0 if last is None else round(last.seconds, 3),
+            "episode_return": None if last is None else finite(last.episode_return),
+            "episodes": 0 if last is None else last.episodes,
+            "restarts": 0 if last is None else last.restarts,
+        }
+        with contextlib.suppress(ShoalError):
+            self._write("report.json", json.dumps(facts, indent=2) + "\n")
+
     def close(self) -> None:
         self._log.close()
         with contextlib.suppress(OSError):  # a full disk, reported before
@@ -146,8 +167,11 @@ class RunDirectory:
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.path / name)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self.path / name)
+        except OSError as error:
+            raise ShoalError(f"cannot write '{self.path / name}': {error.strerror}") from None
 
 
 # ------------------------------------------------------------------------------------ parameters
@@ -179,18 +203,20 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
         if saved is not None:
             return saved
     facts = read_json(path / "params.json", "parameters (the run did not finish, and has no checkpoint)")
-    channels = facts.get("channels", {})
+    with reading(path / "params.json"):
+        channels = {name: Path(entry["file"]).name for name, entry in facts["channels"].items()}
+        updates = int(facts["updates"])
     if channel is None and len(channels) == 1:
         (channel,) = channels
     if channel is None:
         raise ShoalError(f"'{path}' holds parameters of the channels {sorted(channels)}: expected to be told which")
     if channel not in channels:
         raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
-    file = path / Path(channels[channel]["file"]).name
+    file = path / channels[channel]
     if not file.is_file():
         raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
     try:
-        return int(facts["updates"]), load_file(file)
+        return updates, load_file(file)
     except (SafetensorError, OSError) as error:
         raise ShoalError(f"'{file}' is no safetensors file, or damaged: {error}") from None
 
@@ -203,9 +229,11 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> dict[str, Any]
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ShoalError(f"{path} is damaged: {error}") from None
-    if lacking := [key for key in keys if key not in data] if isinstance(data, dict) else list(keys):
+    if not isinstance(data, dict):
+        raise ShoalError(f"{path} is damaged: expected an object with names, found {type(data).__name__}")
+    if lacking := [key for key in keys if key not in data]:
         raise ShoalError(f"{path} is damaged: it lacks {', '.join(map(repr, lacking))}")
-    return dict(data)
+    return data
 
 
 # ----------------------------------------------------------------------------------- provenance

@@ -19,11 +19,14 @@ from typing import Any
 from shoal.algos.hyperparameters import Choice, Interval, Space
 from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, UsageError
+from shoal.envs import absolute
 from shoal.records.checkpoint import FOLDER, completed, shape_of
+from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
 from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.slots import Slots
+from shoal.run.trust import check as check_trust, note
 from shoal.runtime.interrupts import Interrupts
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
@@ -83,10 +86,11 @@ def member_path(path: Path, index: int) -> Path:
 def best_member(path: Path) -> Path:
     """The run of the member with the highest score; one that was copied just now has none."""
     state = read_json(path / STATE, "state", ("members",))
-    scored = [m for m in state["members"] if m["score"] is not None]
+    with reading(path / STATE):
+        scored = [(float(m["score"]), int(m["index"])) for m in state["members"] if m["score"] is not None]
     if not scored:
         raise UsageError(f"no member of the population in '{path}' has a score yet")
-    return member_path(path, max(scored, key=lambda m: float(m["score"]))["index"])
+    return member_path(path, max(scored, key=lambda m: m[0])[1])
 
 
 def interval_of(name: str, value: Any, low: float | None = None, high: float | None = None) -> dict[str, Any]:
@@ -128,15 +132,21 @@ class PopulationRun:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"'{path}' exists and is not empty; a run never overwrites another")
         check_space(setup)
+        note(setup.system, {**setup.values, "env": absolute(setup.values["env"])})
         (path / "members").mkdir(parents=True, mode=0o700)
         _write(path / FILE, dataclasses.asdict(setup))
         return cls(path, setup, tell)
 
     @classmethod
-    def reopen(cls, path: Path, steps: int | None = None, tell: Callable[[str], None] | None = None) -> PopulationRun:
-        """Go on with the population in ``path``; ``steps``: a new limit for each member."""
+    def reopen(
+        cls, path: Path, steps: int | None = None, tell: Callable[[str], None] | None = None, trust: bool = False
+    ) -> PopulationRun:
+        """Go on with the population in ``path``; ``steps``: a new limit for each member; ``trust``: as in
+        ``Run.policy``."""
         fields = read_json(path / FILE, "population", [f.name for f in dataclasses.fields(Setup)])
-        setup = Setup(**fields)
+        with reading(path / FILE):
+            setup = Setup(**fields)
+            check_trust(path, setup.system, setup.values, trust)
         if steps is not None:
             setup = dataclasses.replace(setup, steps=steps)
             _write(path / FILE, dataclasses.asdict(setup))

@@ -9,10 +9,12 @@ from typing import Any
 
 from shoal.api import UsageError
 from shoal.policy import Policy
+from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json
 from shoal.run.population import best_member, is_population
+from shoal.run.trust import check as check_trust
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 
@@ -20,13 +22,15 @@ from shoal.settings.flags import unknown
 @dataclass
 class Run:
     """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
-    ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one)."""
+    ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one);
+    ``trusted``: the code that it names may run (``run.trust``)."""
 
     path: Path
     system: str
     config: dict[str, Any]
     report: Report | None = None
     channel: str | None = None
+    trusted: bool = False
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -37,16 +41,17 @@ class Run:
         if is_population(path):
             path = best_member(path)
         facts = read_json(path / "config.json", "run", ("system", "config"))
+        check_config(path / "config.json", facts)
         report = None
         if (path / "report.json").is_file():
-            data = read_json(path / "report.json", "report")
-            if data["episode_return"] is None:
-                data["episode_return"] = float("nan")
-            report = Report(**data)
+            with reading(path / "report.json"):
+                report = Report.from_json(read_json(path / "report.json", "report"))
         return cls(path, facts["system"], facts["config"], report, facts.get("policy"))
 
-    def policy(self, seed: int = 0, which: str = "last") -> Policy:
-        """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations."""
+    def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False) -> Policy:
+        """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations. ``trust``: import
+        its system and its environment even if they are neither Shoal's, nor registered, nor known from a training of
+        this user's; UsageError without."""
         from shoal import systems
 
         if which not in ("last", "best"):
@@ -55,15 +60,27 @@ class Run:
         if which == "best" and not (path / "params.json").is_file():
             raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
 
+        check_trust(self.path, self.system, self.config, trust or self.trusted)
         system = systems.load(self.system)
         cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
         version, params = load_params(path, self.channel)
         return Policy(system, cfg, params, version, seed)
 
 
-def load(file: str | Path, seed: int = 0) -> Policy:
-    """The policy in a file that ``Policy.save`` wrote; ``seed``: of the actions that it draws. Its system is imported,
-    and its environment where that is of the user's own. UsageError for any other file."""
+def check_config(file: Path, facts: dict[str, Any]) -> None:
+    """ShoalError unless the ``facts`` of a config.json have the kinds of values that it is written with."""
+    with reading(file):
+        for name, kind in (("system", str), ("config", dict), ("origins", dict), ("preset", str), ("actors", int)):
+            if name in facts and not isinstance(facts[name], kind):
+                raise TypeError(f"'{name}' is {facts[name]!r}")
+        if not isinstance(facts.get("policy"), (str, type(None))) or not isinstance(facts["config"]["env"], str):
+            raise TypeError("'policy' or 'env' is no name")
+
+
+def load(file: str | Path, seed: int = 0, *, trust: bool = False) -> Policy:
+    """The policy in a file that ``Policy.save`` wrote; ``seed``: of the actions that it draws; ``trust``: as in
+    ``Run.policy``, for its system is imported, and its environment where that is of the user's own. UsageError for any
+    other file."""
     from safetensors import SafetensorError, safe_open
 
     from shoal import systems
@@ -79,6 +96,10 @@ def load(file: str | Path, seed: int = 0) -> Policy:
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {error}") from None
     if not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
+    check_config(file, facts)
+    check_trust(file, facts["system"], facts["config"], trust)
     system = systems.load(facts["system"])
-    cfg = build(system.Config, coerce_all(system.Config, facts["config"], str(file)))
-    return Policy(system, cfg, params, int(facts["version"]), seed)
+    with reading(file):
+        version = int(facts["version"])
+        cfg = build(system.Config, coerce_all(system.Config, facts["config"], str(file)))
+    return Policy(system, cfg, params, version, seed)

@@ -15,12 +15,15 @@ from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
+from shoal.records.damage import reading
 from shoal.records.run_dir import RunDirectory, new_directory, read_json
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.run.options import JSON_KEYS, RunOptions, check_limits
-from shoal.run.run import Run
+from shoal.run.run import Run, check_config
 from shoal.run.runtimes import make_runtime
+from shoal.run.trust import check as check_trust, note
 from shoal.runtime.devices import check_devices
+from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
 from shoal.settings.schedule import plain
@@ -72,6 +75,7 @@ def train(
     )  # fmt: skip
     module = systems.load(system)
     resolved = resolve(module, preset, config, overrides, source="argument", name=system)
+    note(system, as_json(resolved))
     return start(system, module, resolved, options)
 
 
@@ -85,13 +89,18 @@ def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace
     path = Path(options.run_dir)
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
-        "config": {**plain(resolved.values()), "env": absolute(cfg.env)},
+        "config": as_json(resolved),
         "origins": resolved.origins,
         "preset": resolved.preset,
         "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,
     }
     training = _Training(path, system, resolved, options, facts, trace)
     return training.go(RunDirectory(path))
+
+
+def as_json(resolved: Resolved) -> dict[str, Any]:
+    """What config.json says of the configuration."""
+    return {**plain(resolved.values()), "env": absolute(resolved.cfg.env)}
 
 
 def resume(
@@ -101,16 +110,21 @@ def resume(
     seconds: float | None = None,
     until_return: float | None = None,
     quiet: bool = RunOptions.quiet,
+    trust: bool = False,
 ) -> Run:
     """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
-    configuration. The limits are those of the run unless given anew; they count from its beginning."""
+    configuration. The limits are those of the run unless given anew; they count from its beginning. ``trust``: as in
+    ``Run.policy``."""
     check_limits(steps=steps, seconds=seconds, until_return=until_return)
     anew = {name: limit for name, limit in (("seconds", seconds), ("until_return", until_return)) if limit is not None}
     path = Path(path)
     directory = RunDirectory.reopen(path)
     try:
-        facts = read_json(path / "config.json", "run", ("system", "config", *JSON_KEYS))
-        options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
+        facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
+        check_config(path / "config.json", facts)
+        with reading(path / "config.json"):
+            options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
+        check_trust(path, facts["system"], facts["config"], trust)
         system, resolved = _again(path, facts, steps)
         checkpoint = newest(path / FOLDER)
         _check_unfinished(path, checkpoint, options.stop(resolved.cfg.steps))
@@ -182,6 +196,14 @@ class _Training:
 
     def go(self, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
+        with Interrupts() as interrupts:
+            report = self._go(directory, checkpoint)
+        if interrupts.reason not in ("", report.reason):
+            raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
+        self._evaluate(report)
+        return Run(self.path, self.facts["system"], self.facts["config"], report, self.policy, trusted=True)
+
+    def _go(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> Report:
         backs: list[loggers.Logger] = []
         progress = None
         try:
@@ -203,9 +225,11 @@ class _Training:
             report = self.runtime.launch(self.program, launch)
             for back in backs:
                 back.close()
-            self._finish(directory, report)
-        except RoleFailed as error:
-            if completed(self.path / FOLDER):
+            directory.finish(report)
+            return report
+        except BaseException as error:
+            directory.failed(error)
+            if isinstance(error, RoleFailed) and completed(self.path / FOLDER):
                 error.args = (
                     f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(str(self.path))})",
                 )
@@ -216,7 +240,6 @@ class _Training:
             directory.close()
             if progress is not None:
                 progress.close()
-        return Run(self.path, self.facts["system"], self.facts["config"], report, self.policy)
 
     def _describe(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
         """Write what is run, behind what the checkpoint has kept."""
@@ -228,9 +251,8 @@ class _Training:
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
 
-    def _finish(self, directory: RunDirectory, report: Report) -> None:
-        """Write what came of the run."""
-        directory.finish(report)
+    def _evaluate(self, report: Report) -> None:
+        """Evaluate what the run ended with."""
         how = self.options.evaluation
         if how.every and self.policy is not None and report.reason not in ("interrupted", "terminated"):
             final_evaluation(self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed)

@@ -1,0 +1,108 @@
+"""What surrounds a command from its first moment on: signals that end it, and standard streams that may be gone."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER
+
+PATIENCE = 2.0  # seconds in which a command may clean up after a signal
+
+
+class Guard:
+    """Runs a command so that it ends with one sentence and the exit code of the signal at any moment, imports included,
+    and so that whoever does not read its output does not stop it."""
+
+    def __init__(self) -> None:
+        self.reason, self._since = "", 0.0  # what a signal said of the end, and when
+        for number in (0, 1, 2):
+            _open(number)
+        sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+        self._out, sys.stdout = _tolerant(1, sys.stdout)
+        self._err, sys.stderr = _tolerant(2, sys.stderr)
+
+    def run(self, command: Callable[[], int]) -> int:
+        """The exit code of ``command``. While it trains, it treats signals in its own way."""
+        for number in REASONS:
+            signal.signal(number, self._note)
+        try:
+            code = command()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                self.reason = self.reason or str(error) or "interrupted"
+            if not self.reason:
+                raise
+            sys.stdout.flush()
+            self._leave()
+        sys.stdout.flush()
+        if self._out.error is not None and self._out.error.errno != errno.EPIPE:
+            print(f"shoal: cannot write to standard output: {self._out.error.strerror}", file=sys.stderr)
+            if sys.argv[1:2] not in (["train"], ["resume"]):  # whose work is done elsewhere
+                code = code or 1
+        return code
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """Ask the command to clean up and, where it cannot or is asked again, leave it."""
+        now = time.monotonic()
+        if self.reason:
+            if now - self._since > TOGETHER:
+                self._leave()
+            return
+        self.reason, self._since = REASONS[signal.Signals(number)], now
+        sys.unraisablehook = lambda unraisable: None  # where this lands in a destructor, nobody wants to read of it
+        signal.signal(signal.SIGALRM, self._alarm)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        raise KeyboardInterrupt(self.reason)
+
+    def _alarm(self, number: int, frame: FrameType | None) -> None:
+        self._leave()
+
+    def _leave(self) -> NoReturn:
+        os.write(2, f"shoal: {self.reason}\n".encode())
+        os._exit(EXIT_CODES[self.reason])  # an interpreter that was interrupted anywhere may have much to say
+
+
+class _Tolerant(io.FileIO):
+    """A stream that takes everything; ``error`` is what first went wrong, and from then on nothing is written."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if self.error is not None:
+            return size
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            return size
+
+
+def _tolerant(number: int, stream: Any) -> tuple[_Tolerant, Any]:
+    """(the descriptor, a text stream to it like ``stream``, which is None where it was closed)."""
+    raw = _Tolerant(number, "w", closefd=False)
+    return raw, io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=getattr(stream, "encoding", "utf-8"),
+        errors=getattr(stream, "errors", "backslashreplace"),
+        line_buffering=number == 2 or raw.isatty(),
+    )
+
+
+def _open(number: int) -> None:
+    """Were a standard descriptor closed, the next file opened would get its number, and what others print."""
+    try:
+        os.fstat(number)
+    except OSError:
+        made = os.open(os.devnull, os.O_RDWR)
+        if made != number:
+            os.dup2(made, number)
+            os.close(made)

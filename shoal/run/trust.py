@@ -1,0 +1,99 @@
+"""Whose code a file may start: Shoal's own, what is registered with Gymnasium, and what this user has trained with.
+
+A run directory, a population and a saved policy name a system and an environment, and to load them is to run them.
+Names that stand for a module or a file are followed only if the user says so, or has given them to ``train`` before,
+which is noted outside of any run directory, together with the file that the name stood for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.api import UsageError
+from shoal.envs.registry import OWN
+from shoal.systems import SYSTEMS
+
+FIELDS = ("env", "demonstrations")  # of a configuration, that may name a module
+
+
+def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:
+    """UsageError, with what it would import, if ``where`` names code of somebody else's that this user has never
+    trained with. ``trust``: the user says that it may run."""
+    if trust:
+        return
+    known = _noted()
+    origins = {name: _origin(name) for name in _named(system, config)}
+    unknown = [name for name, origin in origins.items() if origin is None or [name, origin] not in known]
+    if unknown:
+        names = " and ".join(f"'{name}'" for name in unknown)
+        raise UsageError(
+            f"'{where}' would run code that is neither Shoal's nor registered with Gymnasium nor trained with by you: "
+            f"{names}; if you trust it, say --trust (in Python: trust=True)"
+        )
+
+
+def note(system: str, config: Mapping[str, Any]) -> None:
+    """The user has named this code: a run of it may be opened from now on. Where that cannot be written, it is not."""
+    file = _file()
+    known = _noted()
+    new = [entry for entry in ([name, _origin(name)] for name in _named(system, config)) if entry not in known]
+    if file is None or not new:
+        return
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with open(descriptor, "a", encoding="utf-8") as opened:
+            opened.write("".join(json.dumps(entry) + "\n" for entry in new))
+
+
+def _named(system: str, config: Mapping[str, Any]) -> Iterator[str]:
+    """The names that stand for a module or a file."""
+    if system not in SYSTEMS and system not in SYSTEMS.values():
+        yield str(Path(system).resolve()) if system.endswith(".py") else system
+    values = [config.get(field, "") for field in FIELDS]
+    kwargs = config.get("env_kwargs", {})  # an environment may make another by its name
+    values += list(kwargs.values()) if isinstance(kwargs, Mapping) else []
+    for value in values:
+        if isinstance(value, str) and ":" in value and value not in OWN:
+            yield value
+
+
+def _origin(name: str) -> str | None:
+    """The file that a name stands for; nothing is imported to find it."""
+    module = name.rpartition(":")[0] or name
+    if module.endswith(".py") or os.sep in module:
+        return str(Path(module).resolve())
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(module.partition(".")[0])
+        if spec is not None:
+            return spec.origin or os.pathsep.join(spec.submodule_search_locations or ()) or None
+    return None
+
+
+def _file() -> Path | None:
+    """Where it is noted; None where this user has no home."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    return Path(state) / "shoal" / "trained-with.jsonl"
+
+
+def _noted() -> list[list[str | None]]:
+    """[name, file] of all that this user has trained with."""
+    file = _file()
+    lines: list[str] = []
+    if file is not None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines = file.read_text(encoding="utf-8").splitlines()
+    out = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # half a line, of a full disk
+            out.append(json.loads(line))
+    return out
