@@ -212,6 +212,8 @@ class _Training:
             if not self.options.quiet:
                 from shoal.run.progress import Progress
 
+                for remark in self.resolved.cfg.remarks() if hasattr(self.resolved.cfg, "remarks") else ():
+                    print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
                     self.program.name, self.spec, self.stop, self.resolved, self.path, program=self.program
                 )  # fmt: skip

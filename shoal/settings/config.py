@@ -84,6 +84,10 @@ def resolve(
                 raise _with_place(unknown(where, key, list(values), name), origin)
             values[field] = expect(hints[field], value, _subject(field, origin))
             origins[field] = origin
+        if "envs" in layer and values.get("total_envs") and not layer.get("total_envs", layer.get("total-envs")):
+            values["total_envs"], origins["total_envs"] = 0, origin  # so many for each actor
+    if values.get("total_envs"):
+        origins["envs"] = origins["total_envs"]
     _refuse_foreign(Config, values, defaults, origins)
     return Resolved(build(Config, values), origins, preset, why)
 

@@ -46,6 +46,9 @@ class Config(SystemConfig, ActorCriticConfig):
     value_cost: float = 1.0
     """Weight of the value loss, which is half the squared error."""
 
+    def updates(self) -> float | None:
+        return self.steps / (self.envs * self.unroll)
+
 
 PAPER: dict[str, Any] = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
     actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,

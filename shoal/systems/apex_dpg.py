@@ -55,7 +55,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Transitions inserted between two removals of the replay's surplus."""
 
     def num_actors(self) -> int:
-        return self.actors or max(1, cores() - 1)
+        return self.actors or self.sharing(max(1, cores() - 1))
 
     def returns(self) -> Returns:
         """What the critic says of the return: its mean."""
@@ -68,9 +68,11 @@ PAPER: dict[str, Any] = dict(  # section 4.2 and appendix D
     samples_per_insert=0.0, replay=1_000_000, min_replay=10_000, target_period=100,
     evict_every=80_000,  # 100 learner updates, at 64 actors' transitions in and 86 updates a second
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(steps=20_000, envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0)
-MUJOCO: dict[str, Any] = dict(steps=300_000, envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
-DM_CONTROL: dict[str, Any] = dict(steps=500_000, envs=2, unroll=8, replay=500_000, min_replay=5_000)
+CLASSIC: dict[str, Any] = dict(
+    steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
+)  # fmt: skip
+MUJOCO: dict[str, Any] = dict(steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
+DM_CONTROL: dict[str, Any] = dict(steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000)
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
 
 

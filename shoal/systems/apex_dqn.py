@@ -45,7 +45,7 @@ class Config(dqn.Config):
     """Transitions inserted between two removals of the replay's surplus."""
 
     def num_actors(self) -> int:
-        return self.actors or max(1, cores() - 1)
+        return self.actors or self.sharing(max(1, cores() - 1))
 
 
 PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
@@ -56,8 +56,10 @@ PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
     evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
 ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
-CLASSIC: dict[str, Any] = {**dqn.CLASSIC, "dueling": False, "hidden": (256, 256)}  # streams of 512 units are for images
-BOX2D: dict[str, Any] = {**dqn.BOX2D, "dueling": False}
+CLASSIC: dict[str, Any] = dict(  # streams of 512 units are for images
+    dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
+)  # fmt: skip
+BOX2D: dict[str, Any] = {**dqn.BOX2D, "total_envs": 16, "dueling": False}
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 network = dqn.network
 

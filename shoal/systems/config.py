@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -11,6 +11,8 @@ import torch
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, spec
 from shoal.settings.ranges import Count, Device, Natural, Replicas
+
+FEW = 100  # updates, below which a run hardly learns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,9 @@ class SystemConfig(EnvOptions):
     """Actor processes; 0: one per core."""
     envs: Count = 16
     """Environments per actor."""
+    total_envs: Natural = 0
+    """Environments of all actors together, shared out evenly among them in place of `envs`: the learning problem is
+    then the same on any number of cores; 0: `envs` per actor."""
     unroll: Count = 32
     """Agent steps that an actor takes between two messages."""
     steps: Count = 1_000_000
@@ -40,9 +45,48 @@ class SystemConfig(EnvOptions):
     learner_processes: Natural = 0
     """Processes that share each gradient; 0: one per core where batches are large enough."""
 
+    def __post_init__(self) -> None:
+        if not self.total_envs:
+            return
+        actors = self.num_actors()
+        if self.total_envs % actors:
+            near = [n for n in range(1, self.total_envs + 1) if self.total_envs % n == 0]
+            nearest = min(near, key=lambda n: abs(n - actors))
+            raise UsageError(
+                f"actors ({actors}) must divide total_envs ({self.total_envs} environments), as {nearest} does: give "
+                f"another number of one of them, or envs for each actor"
+            )
+        object.__setattr__(self, "envs", self.total_envs // actors)
+
     def num_actors(self) -> int:
         """Actor processes, counted."""
-        return self.actors or cores()
+        return self.actors or self.sharing(cores())
+
+    def sharing(self, most: int) -> int:
+        """The most actors, up to ``most``, that can share ``total_envs`` evenly."""
+        if not self.total_envs:
+            return most
+        return max(n for n in range(1, most + 1) if self.total_envs % n == 0)
+
+    def updates(self) -> float | None:
+        """Gradient updates (rollouts, of PPO) that the run's ``steps`` make; None: nobody can say."""
+        return None
+
+    def remarks(self) -> list[str]:
+        """Sentences that a user should read before the run starts."""
+        out, updates = [], self.updates()
+        if updates is not None and updates < FEW:
+            out.append(
+                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {FEW}: more "
+                "steps, or smaller values of unroll, envs, total_envs or actors, make more"
+            )
+        most = replace(self, total_envs=0).num_actors()
+        if most > self.num_actors():
+            out.append(
+                f"{self.num_actors()} actors of {most} share {self.total_envs} environments evenly; --total-envs "
+                f"{-(-self.total_envs // most) * most} would use all, and changes what an update learns from"
+            )
+        return out
 
     def learner_device(self) -> str:
         """The device that ``device`` means on this machine."""

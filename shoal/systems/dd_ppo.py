@@ -44,7 +44,7 @@ PAPER: dict[str, Any] = dict(  # appendix, and habitat-baselines' ddppo_pointnav
     core="lstm", core_size=512, steps=2_500_000_000, sync_frac=0.6, min_fraction=0.25,
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    envs=8, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
+    total_envs=16, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(

@@ -114,6 +114,8 @@ def fill_noise(seed: int, arrays: Arrays) -> None:
 
 def check(cfg: Config, size: int) -> None:
     """UsageError for settings that clash; ``size``: parameters of the policy."""
+    if cfg.total_envs:
+        raise UsageError("es has no total_envs: a generation is its pairs, for any number of workers")
     if cfg.pairs % cfg.envs:
         raise UsageError(f"pairs ({cfg.pairs}) must be a multiple of envs ({cfg.envs})")
     if cfg.num_actors() > cfg.blocks():

@@ -63,23 +63,26 @@ class Config(SystemConfig, ActorCriticConfig):
     activation: Activation = "relu"
     core_size: Count = 256
 
+    def updates(self) -> float | None:
+        return self.steps / (self.unroll * (self.batch or self.envs))
+
 
 PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
-    steps=50_000_000, unroll=20, batch=32, learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01,
-    max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
+    steps=50_000_000, total_envs=64, unroll=20, batch=32, learning_rate=linear(6e-4, 0.0), optimiser="rmsprop",
+    optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
-    steps=5_000_000, envs=16, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
+    steps=5_000_000, total_envs=32, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
     learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    steps=1_500_000, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=linear(1e-3, 0.0), value_cost=0.25,
-    max_grad_norm=1.0, entropy_cost=0.005,
+    steps=1_500_000, total_envs=64, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=linear(1e-3, 0.0),
+    value_cost=0.25, max_grad_norm=1.0, entropy_cost=0.005,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    steps=2_000_000, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
+    steps=2_000_000, total_envs=64, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
     max_grad_norm=1.0, entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}

@@ -57,7 +57,7 @@ class Config(RecurrentQConfig, ReplayConfig):
     """Exponent that says how steeply the ladder of epsilons falls."""
 
     def num_actors(self) -> int:
-        return self.actors or max(1, cores() - 1)
+        return self.actors or self.sharing(max(1, cores() - 1))
 
     def stride(self) -> int:
         """Steps between the starts of two sequences."""
@@ -98,9 +98,9 @@ PAPER: dict[str, Any] = dict(  # section 2.3 and table 2; 10 G frames of Atari
     replay=100_000, min_replay=625, samples_per_insert=0.0, torso="nature", precision="fp32",
 )  # fmt: skip
 CLASSIC: dict[str, Any] = dict(
-    steps=150_000, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10, gamma=0.99, batch=32,
-    samples_per_insert=16.0, replay=10_000, target_period=200, learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5,
-    max_grad_norm=10.0,
+    steps=150_000, total_envs=16, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10,
+    gamma=0.99, batch=32, samples_per_insert=16.0, replay=10_000, target_period=200,
+    learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5, max_grad_norm=10.0,
 )  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
 

@@ -25,6 +25,9 @@ class Config(SystemConfig, PPOConfig):
     envs: Count = 8
     unroll: Count = 128
 
+    def updates(self) -> float | None:
+        return self.steps / (self.num_actors() * self.envs * self.unroll)
+
 
 PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
     envs=8, unroll=128, actors=1, epochs=3, minibatches=4, steps=10_000_000,
@@ -34,7 +37,7 @@ PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et
     torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
 )  # fmt: skip
 ATARI: dict[str, Any] = dict(
-    envs=16, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
+    total_envs=32, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
 MUJOCO: dict[str, Any] = dict(
@@ -46,11 +49,11 @@ CLASSIC: dict[str, Any] = dict(
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
 BOX2D: dict[str, Any] = dict(
-    envs=16, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0), gamma=0.995,
+    total_envs=32, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0), gamma=0.995,
     gae_lambda=0.97, entropy_cost=0.01, reward_scale=0.05, hidden=(128, 128),
 )  # fmt: skip
 POINTGOAL: dict[str, Any] = dict(
-    actors=2, envs=16, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
+    total_envs=32, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
     core="lstm", core_size=128,
 )  # fmt: skip

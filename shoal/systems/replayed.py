@@ -44,12 +44,16 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
     """Transitions in the replay before the first update."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.min_replay > self.replay:
             raise UsageError(f"min_replay ({self.min_replay}) must be no more than the capacity (replay {self.replay})")
 
     def progress(self, update: int) -> float:
         """Share of the run's updates that are done; 0 where the ratio does not say how many there will be."""
         return update * self.batch / (self.steps * self.samples_per_insert) if self.samples_per_insert else 0.0
+
+    def updates(self) -> float | None:
+        return 1.0 / self.progress(1) if self.samples_per_insert else None
 
     def ratio(self) -> Ratio:
         """Learning and acting wait for each other by at most two messages or two batches."""
