@@ -403,7 +403,7 @@ from helpers import config, run
 from shoal.systems import load
 for system in ("dqn", "apex-dqn", "rainbow", "d4pg", "impala", "recurrent-ppo"):
     for env in ("toy:point",) if system == "d4pg" else ("toy:catch", "CartPole-v1"):
-        assert run(load(system).program(config(system, env=env)), 2).updates
+        assert run(load(system).program(config(system, env=env, backend="auto")), 2).updates
         assert not {"sympy", "torch._dynamo"} & sys.modules.keys(), f"{system} on {env}"
 """
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
