@@ -25,7 +25,8 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal train SYSTEM --env ID   train; any field of the system's config is a flag (shoal config SYSTEM)
       --preset P                auto (default: by the kind of environment), none, or one of the system's
       --config FILE             values from a TOML or YAML file; flags win over it
-      --runtime R               local (default: processes) or serial (one process, deterministic)
+      --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
+                                a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own)
       --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
       --seconds S               stop after S seconds
       --until-return R          stop when the mean return of 100 episodes reaches R
@@ -43,7 +44,10 @@ shoal: distributed deep reinforcement learning in PyTorch
                                 --explore perturb|resample, --share, --gap, --warm-up, --slots N (members at a time),
                                 --runtime serial|local (of members; default serial); other flags are the system's
   shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
-                                (new limits, counted from the run's beginning), --quiet
+                                (new limits, counted from the run's beginning), --runtime local|ray, --address A,
+                                --quiet
+  shoal cluster check [SYSTEM]  nodes, resources and versions of a Ray cluster (--address A), and what of a program
+                                fits where
   shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
   shoal systems                 the systems there are
   shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
@@ -89,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"; did you mean '{near[0]}'?" if near else ""
         return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)
     if (
-        args[0] == "train" and not wants_help and "serial" not in args
+        args[0] == "train" and not wants_help and not {"serial", "ray"} & {*args}
     ):  # not for resume: what it needs is in the run's directory
         from shoal.local import processes
 
@@ -183,7 +187,8 @@ def resume(args: list[str]) -> int:
 
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
-    kinds = {**{name.replace("_", "-"): hint for name, hint in LIMITS.items()}, "quiet": bool, "trust": bool}
+    kinds = {name.replace("_", "-"): hint for name, hint in LIMITS.items()}
+    kinds |= {"quiet": bool, "trust": bool, "runtime": str, "address": str}
     opts = options(split(args[1:]), kinds, "resume")
     quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
@@ -191,7 +196,8 @@ def resume(args: list[str]) -> int:
         from shoal.cli.population import resume as go_on_with
 
         return go_on_with(Path(args[0]), wanted, quiet, trust)
-    return _report(go_on(args[0], **wanted, quiet=quiet, trust=trust), quiet)
+    where = {name: opts[name] for name in ("runtime", "address") if name in opts}
+    return _report(go_on(args[0], **wanted, **where, quiet=quiet, trust=trust), quiet)
 
 
 def _report(run: Run, quiet: bool) -> int:
@@ -289,6 +295,12 @@ def config(args: list[str]) -> int:
     return 0
 
 
+def cluster(args: list[str]) -> int:
+    from shoal.cli.cluster import command
+
+    return command(args)
+
+
 def of_runs(command: str) -> Callable[[list[str]], int]:
     """A command of ``cli.runs``, imported when it is used."""
 
@@ -303,6 +315,7 @@ def of_runs(command: str) -> Callable[[list[str]], int]:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train, "resume": resume, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
+    "cluster": cluster,
     "eval": of_runs("evaluate"),
     "plot": of_runs("plot"),
     "compare": of_runs("compare"),

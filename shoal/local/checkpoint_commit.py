@@ -57,9 +57,10 @@ class Checkpointer:
         arena: Arena,
         aggregator: Aggregator,
         ring_bells: Callable[[], None],
+        groups: Callable[[], api.State],
     ) -> None:
         self._saving, self._program, self._plan, self._arena = saving, program, plan, arena
-        self._aggregator, self._ring_bells = aggregator, ring_bells
+        self._aggregator, self._ring_bells, self._groups = aggregator, ring_bells, groups
         self._savers = {f"{r.name}[{i}]" for r in program.roles if saves(r) for i in range(r.replicas)}
         self._number = LAST
         self._pending: _Pending | None = None
@@ -144,8 +145,7 @@ class Checkpointer:
         for column, name in enumerate(COUNTED):  # telemetry lags behind what was counted
             state["counts"][name] = sum(line[column] for of_role in lines.values() for line in of_role)
         pending.state = {"aggregator": state, "counts": lines}
-        for group in self._plan.groups.values():
-            pending.groups |= _saved(group, self._arena)
+        pending.groups = self._groups()
         pending.facts = checkpoint.facts(self._saving, self._program, self._aggregator)
         pending.facts |= {"steps": state["counts"]["env_steps"], "updates": state["counts"]["updates"]}
 
@@ -195,6 +195,14 @@ def resume(source: Checkpoint, program: Program, plan: Plan, arena: Arena, aggre
     for channel in program.channels.values():
         if channel.kind == "replay" and not source.has(checkpoint.part("channel", channel.name)):
             log.warning("the checkpoint does not hold the contents of '%s': it is filled anew", channel.name)
+
+
+def groups_state(plan: Plan, arena: Arena) -> api.State:
+    """part -> state of each channel that belongs to no replica."""
+    out: api.State = {}
+    for group in plan.groups.values():
+        out |= _saved(group, arena)
+    return out
 
 
 def _saved(group: GroupLayout, arena: Arena) -> dict[str, Any]:

@@ -8,13 +8,12 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from typing import Literal
 
 import psutil
 
 from shoal import api
-from shoal.local import processes
+from shoal.local.processes import Process
 from shoal.local.replica import Replica
 from shoal.shm.arena import Arena
 from shoal.shm.layout import ALIGN, LINE, Plan
@@ -76,16 +75,34 @@ class Watch:
 
     def look(self, replicas: list[Replica]) -> None:
         """Call at least once a second; raises Deadlock when every replica waits for another."""
+        if elapsed := self._elapsed():
+            self._look_for_hangs(replicas, elapsed)
+            self._look_for_deadlock(replicas, elapsed)
+
+    def look_for_hangs(self, replicas: list[Replica]) -> None:
+        """As ``look``, of replicas that wait for others who are not among them."""
+        if elapsed := self._elapsed():
+            self._look_for_hangs(replicas, elapsed)
+
+    def look_for_deadlock(self, replicas: list[Replica]) -> None:
+        """As ``look``, of replicas whose hangs somebody else finds."""
+        if elapsed := self._elapsed():
+            self._look_for_deadlock(replicas, elapsed)
+
+    def _elapsed(self) -> float:
+        """Seconds since the last look, but not those in which this process itself was stopped; 0: not worth one."""
         now = time.monotonic()
         if not self._limit or now - self._last < LOOK:
-            return
-        elapsed, self._last = min(now - self._last, 2.0), now  # not the time in which this process itself was stopped
+            return 0.0
+        elapsed, self._last = min(now - self._last, 2.0), now
+        return elapsed
+
+    def _look_for_hangs(self, replicas: list[Replica], elapsed: float) -> None:
         for replica in replicas:
             if replica.process is not None:
                 self._look(replica, replica.process, elapsed)
-        self._look_for_deadlock(replicas, elapsed)
 
-    def _look(self, replica: Replica, process: BaseProcess, elapsed: float) -> None:
+    def _look(self, replica: Replica, process: Process, elapsed: float) -> None:
         seen = self._seen.get(replica.label)
         if seen is None or seen.generation != replica.generation:
             seen = self._seen[replica.label] = _Seen(replica.generation, due=self._limit)
@@ -120,7 +137,7 @@ class Watch:
         elif seen.stage == "dumped":
             stack = os.pread(self._arena.stacks, 1 << 16, 0).decode(errors="replace")
             replica.cause += f" and was killed:\n{stack}"
-            processes.kill(process)
+            replica.kill()
             seen.stage = "killed"
 
     def _look_for_deadlock(self, replicas: list[Replica], elapsed: float) -> None:
@@ -162,7 +179,7 @@ def _stopped(pid: int | None, family: bool = False) -> bool:
         return False
 
 
-def _send(process: BaseProcess, number: int) -> None:
+def _send(process: Process, number: int) -> None:
     assert process.pid is not None, "it was started"
     with contextlib.suppress(OSError):
         os.kill(process.pid, number)

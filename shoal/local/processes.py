@@ -17,6 +17,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Protocol
 
 from shoal.local import descriptors, signals
 
@@ -27,6 +28,21 @@ _THREADING = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",  # read once, when the library loads: threads that spin take the actors' cores
 }
+
+
+class Process(Protocol):
+    """What a supervisor asks of a replica's process, wherever that runs; as ``multiprocessing`` has it."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def exitcode(self) -> int | None: ...
+    @property
+    def sentinel(self) -> int: ...
+    def is_alive(self) -> bool: ...
+    def join(self) -> None: ...
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def keep_freed_memory() -> None:
@@ -93,7 +109,7 @@ def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> B
     return process
 
 
-def kill(process: BaseProcess) -> None:
+def kill(process: Process) -> None:
     """SIGKILL a replica and the helper processes of its group."""
     if process.pid is None:
         return

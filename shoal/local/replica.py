@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 
 from shoal.local import processes
+from shoal.local.processes import Process
 from shoal.local.telemetry import Inbox, Message
 from shoal.program import RoleSpec
 
@@ -21,11 +21,11 @@ class Replica:
         self,
         role: RoleSpec,
         index: int,
-        launch: Callable[[Replica, Connection], BaseProcess],
+        launch: Callable[[Replica, Connection], Process],
         news: selectors.BaseSelector,
     ) -> None:
         self.role, self.index, self.generation = role, index, 0
-        self.process: BaseProcess | None = None
+        self.process: Process | None = None
         self.inbox: Inbox | None = None
         self.restart_at: float | None = None
         self.given_up = False  # it failed too often, and the run goes on without it
@@ -71,6 +71,11 @@ class Replica:
         self.process = None
         self._close_pipe()
         return exitcode
+
+    def kill(self) -> None:
+        """End its process, and the helpers of that, at once."""
+        if self.process is not None:
+            processes.kill(self.process)
 
     def may_restart(self, now: float, limit: int, window: float) -> bool:
         """Counts a failure; True while there are at most ``limit`` within ``window`` seconds."""

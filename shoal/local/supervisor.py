@@ -23,7 +23,7 @@ from shoal.program import Program, RoleSpec
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.shm import futex, layout, ports, ring, shared_params, store
+from shoal.shm import bells, ports, ring, shared_params, store
 from shoal.shm.arena import Arena
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import LINE, STOP, Plan
@@ -46,7 +46,6 @@ class Supervisor:
         self._plan, self._launch, self._failures, self._grace = plan, launch, failures, grace
         self._observers = [*launch.observers, *([launch.display] if launch.display is not None else [])]
         self._arena = Arena(plan.total)
-        ports.fill(self._arena, plan)
         self._aggregator = Aggregator()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -55,9 +54,7 @@ class Supervisor:
         self._news = selectors.DefaultSelector()
         self._news.register(self._wake_read, selectors.EVENT_READ)
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
-        self._replicas = [
-            Replica(role, i, self._start, self._news) for role in program.roles for i in range(role.replicas)
-        ]
+        self._replicas = [self._replica(role, i) for role in program.roles for i in range(role.replicas)]
         self._rest = min(REST, len(self._replicas) / 5_000)
         self._watch = Watch(self._arena, plan, hang_timeout)
         self._next_update = 0.0
@@ -67,12 +64,15 @@ class Supervisor:
         if saving is not None:
             for replica in self._replicas:
                 replica.generation = saving.launch * LAUNCH
-            self._checkpoints = Checkpointer(saving, program, plan, self._arena, self._aggregator, self._ring_bells)
+            self._checkpoints = Checkpointer(
+                saving, program, plan, self._arena, self._aggregator, self._ring_bells, self._groups
+            )
         if launch.resume is not None:
             checkpointer.resume(launch.resume, program, plan, self._arena, self._aggregator)
 
     def go(self) -> Report:
         log.info("%d processes start", len(self._replicas))
+        self._prepare()
         try:
             with self._interrupts:
                 return self._go()
@@ -96,6 +96,13 @@ class Supervisor:
                 self._checkpoints.last()
 
     # ------------------------------------------------------------------------------ supervision
+    def _prepare(self) -> None:
+        """Before any replica starts."""
+        ports.fill(self._arena, self._plan)
+
+    def _replica(self, role: RoleSpec, index: int) -> Replica:
+        return Replica(role, index, self._start, self._news)
+
     def _start(self, replica: Replica, pipe: connection.Connection) -> BaseProcess:
         launch = self._launch
         job = child.Job(
@@ -134,12 +141,16 @@ class Supervisor:
                     replica.generation += 1
                     self._arena.words[self._status(replica)] = 0
                     replica.start()
-            self._watch.look(self._replicas)
+            self._look()
             if self._checkpoints is not None:
                 self._checkpoints.look()
             if (now := time.monotonic()) >= self._next_update:
                 self._next_update = now + max(self._launch.interval, (now - began) / ROWS)
                 self._observe()
+
+    def _look(self) -> None:
+        """Find replicas that hang, and a run in which each waits for another."""
+        self._watch.look(self._replicas)
 
     def _timeout(self) -> float:
         """Seconds until something is due without a message."""
@@ -207,17 +218,32 @@ class Supervisor:
     def _observe(self) -> None:
         if not self._observers:
             return
-        fill = {name: ring.fill(self._arena, r) for name, r in self._plan.rings.items()}
-        snapshot = self._aggregator.snapshot(fill, memory.used())
+        snapshot = self._aggregator.snapshot(self._fill(), self._used())
         for observer in self._observers:
             observer.update(snapshot)
 
-    def _report(self, reason: str) -> Report:
-        run = self._aggregator
+    def _fill(self) -> dict[str, float]:
+        """channel -> the share of its slots that is in use."""
+        return {name: ring.fill(self._arena, r) for name, r in self._plan.rings.items()}
+
+    def _used(self) -> int:
+        """Bytes of memory that the run takes."""
+        return memory.used()
+
+    def _groups(self) -> api.State:
+        """part -> state of each channel that belongs to no replica."""
+        return checkpointer.groups_state(self._plan, self._arena)
+
+    def _params(self) -> dict[str, api.Tensors]:
+        """channel -> the parameters published last."""
         params = {name: store.read(self._arena, s) for name, s in self._plan.stores.items()}
         for name, group in self._plan.groups.items():
             if isinstance(group, SharedLayout):
                 params[name] = shared_params.read(self._arena, group)
+        return {name: p for name, p in params.items() if p is not None}
+
+    def _report(self, reason: str) -> Report:
+        run = self._aggregator
         return Report(
             reason=reason,
             steps=run.steps,
@@ -225,7 +251,7 @@ class Supervisor:
             seconds=run.seconds,
             episode_return=run.episode_return,
             episodes=run.episodes,
-            params={name: p for name, p in params.items() if p is not None},
+            params=self._params(),
             restarts=run.restarts,
         )
 
@@ -240,8 +266,7 @@ class Supervisor:
             self._end_in_order()
         late = [r for r in self._replicas if r.process is not None]
         for replica in late:
-            if replica.process is not None:
-                processes.kill(replica.process)
+            replica.kill()
         for replica in late:
             replica.reap()
 
@@ -278,16 +303,7 @@ class Supervisor:
                         log.log(level, "%s failed while it ended: %s", replica.label, replica.cause.rstrip())
 
     def _ring_bells(self) -> None:
-        base = self._arena.base
-        for r in self._plan.rings.values():
-            for i in range(r.readers):
-                futex.wake(base + r.bells + i * layout.ALIGN)
-            for i in range(r.writers):
-                futex.wake(base + r.tails + i * layout.ALIGN)
-        for s in self._plan.stores.values():
-            futex.wake(base + s.control)
-        for bell in (bell for g in self._plan.groups.values() for bell in g.bells):
-            futex.wake(base + bell)
+        bells.ring(self._arena, self._plan)
 
 
 def _pickle(plan: Plan, role: RoleSpec) -> bytes:

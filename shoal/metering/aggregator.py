@@ -98,6 +98,11 @@ class Aggregator:
             self._infos.setdefault(name, deque(maxlen=WINDOW)).extend(values)
         self.episodes += len(telemetry.episodes)
 
+    def begin(self) -> None:
+        """The time until now, since it was made or was given a state, was none of training."""
+        now = time.monotonic()
+        self._start, self._last = self._start + now - self._last, now
+
     @property
     def steps(self) -> int:
         return self.counts.get("env_steps", 0)

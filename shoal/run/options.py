@@ -21,7 +21,9 @@ class RunOptions:
     """What a run is told beside its system's configuration. UsageError for a value that is not in its range."""
 
     runtime: str = "local"
-    """`local`: processes that share memory; `serial`: one process, deterministic."""
+    """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster."""
+    address: str | None = None
+    """Of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: str | Path | None = None
     """A new directory for what the run writes; none: `runs/SYSTEM-ENV-TIME-SEED`."""
     seed: Natural = 0
@@ -46,7 +48,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         for name, hint in TYPES.items():
             object.__setattr__(self, name, expect(hint, getattr(self, name), f"'{name}'"))
-        check_runtime(self.runtime)
+        check_runtime(self.runtime, self.address)
 
     def stop(self, steps: int) -> Stop:
         """What ends a run whose configuration has so many ``steps``."""
@@ -58,6 +60,7 @@ class RunOptions:
         return {
             "seed": self.seed,
             "runtime": self.runtime,
+            "address": self.address,
             "stop": dataclasses.asdict(self.stop(steps)),
             "hang_timeout": self.hang_timeout,
             "evaluation": dataclasses.asdict(self.evaluation),
@@ -71,6 +74,7 @@ class RunOptions:
         kept = {
             "seed": facts["seed"],
             "runtime": facts["runtime"],
+            "address": facts.get("address"),
             "seconds": facts["stop"]["seconds"],
             "until_return": facts["stop"]["episode_return"],
             "hang_timeout": facts["hang_timeout"],

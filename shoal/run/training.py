@@ -20,7 +20,7 @@ from shoal.records.run_dir import RunDirectory, new_directory, read_json
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.run.options import JSON_KEYS, RunOptions, check_limits
 from shoal.run.run import Run, check_config
-from shoal.run.runtimes import make_runtime
+from shoal.run.runtimes import check_runtime, make_runtime
 from shoal.run.trust import check as check_trust, note
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import Interrupts
@@ -37,6 +37,7 @@ def train(
     preset: str = "auto",
     config: str | Path | None = None,
     runtime: str = RunOptions.runtime,
+    address: str | None = RunOptions.address,
     run_dir: str | Path | None = RunOptions.run_dir,
     seed: int = RunOptions.seed,
     seconds: float | None = RunOptions.seconds,
@@ -54,7 +55,9 @@ def train(
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
     config: a TOML or YAML file of fields; ``overrides`` win over it.
-    runtime: ``local`` (processes that share memory) or ``serial`` (one process, deterministic).
+    runtime: ``local`` (processes that share memory), ``serial`` (one process, deterministic) or ``ray`` (processes on
+        the nodes of a cluster, see docs/cluster.md).
+    address: of the Ray cluster, as ``ray.init`` takes it; None: an instance of its own on this machine.
     run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
     seed: of networks, environments and samplers.
     hang_timeout: seconds without progress after which a process is replaced or the run ends; 0: never.
@@ -69,7 +72,7 @@ def train(
     from shoal import systems
 
     options = RunOptions(
-        runtime=runtime, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
+        runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
         hang_timeout=hang_timeout, evaluation=evaluation or Evaluation(), checkpoint_every=checkpoint_every,
         checkpoint_replay_gb=checkpoint_replay_gb, log=tuple(log), quiet=quiet,
     )  # fmt: skip
@@ -109,19 +112,25 @@ def resume(
     steps: int | None = None,
     seconds: float | None = None,
     until_return: float | None = None,
+    runtime: str | None = None,
+    address: str | None = None,
     quiet: bool = RunOptions.quiet,
     trust: bool = False,
 ) -> Run:
     """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
-    configuration. The limits are those of the run unless given anew; they count from its beginning. ``trust``: as in
-    ``Run.policy``."""
+    configuration. The limits are those of the run unless given anew; they count from its beginning. ``runtime``: None:
+    that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray cluster this time.
+    ``trust``: as in ``Run.policy``."""
     check_limits(steps=steps, seconds=seconds, until_return=until_return)
-    anew = {name: limit for name, limit in (("seconds", seconds), ("until_return", until_return)) if limit is not None}
+    anew: dict[str, Any] = {
+        name: limit for name, limit in (("seconds", seconds), ("until_return", until_return)) if limit is not None
+    }
     path = Path(path)
     directory = RunDirectory.reopen(path)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
         check_config(path / "config.json", facts)
+        anew |= _where(facts, runtime, address)
         with reading(path / "config.json"):
             options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
         check_trust(path, facts["system"], facts["config"], trust)
@@ -134,6 +143,20 @@ def resume(
         directory.close()
         raise
     return training.go(directory, checkpoint)
+
+
+def _where(facts: dict[str, Any], runtime: str | None, address: str | None) -> dict[str, Any]:
+    """Options of a run that goes on in another place. UsageError where it would not be the same run."""
+    if runtime is not None:
+        check_runtime(runtime)
+        if "serial" in (runtime, facts["runtime"]) and runtime != facts["runtime"]:
+            raise UsageError(
+                f"a run that was started with --runtime {facts['runtime']} cannot go on with {runtime}: "
+                "serial runs are exact, and save what no other runtime can go on from"
+            )
+    if runtime is None and address is None:
+        return {}
+    return {"runtime": runtime or facts["runtime"], "address": address}
 
 
 def _again(path: Path, facts: dict[str, Any], steps: int | None) -> tuple[Any, Resolved]:
@@ -180,7 +203,7 @@ class _Training:
         trace: Trace | None = None,
     ) -> None:
         self.path, self.system, self.resolved, self.options, self.trace = path, system, resolved, options, trace
-        self.runtime = make_runtime(options.runtime, options.hang_timeout)
+        self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
         loggers.check(options.log)
         self.program = system.program(resolved.cfg)
         if options.evaluation.every:

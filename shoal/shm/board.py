@@ -74,6 +74,19 @@ def read(arena: Arena, layout: BoardLayout, drafts: list[list[api.Arrays]] | Non
     return api.Rows(rows, puts)
 
 
+def place(arena: Arena, layout: BoardLayout, writer: int, number: int, row: api.Arrays) -> None:
+    """Copy in the row ``number`` that a writer put on this board in another arena. Nobody else may write it here."""
+    words, at = arena.words, layout.lines // 8 + writer * LINE
+    if words[at] >= number:
+        return
+    words[at + 1 + number % 2] = number
+    futex.fence()
+    for name, array in _drafts(arena, layout)[writer][number % 2].items():
+        array[...] = row[name]
+    futex.fence()
+    words[at] = number
+
+
 def state_dict(arena: Arena, layout: BoardLayout) -> dict[str, Any]:
     rows = read(arena, layout)
     return {"rows": rows.values, "puts": rows.puts}

@@ -128,7 +128,7 @@ class ReduceEnd:
         words = self._words
         futex.fence()
         words[self._line + column] = count
-        words[self._bell] = ((2 * count + column) * self._layout.members + self._member) & _LOW  # no two are the same
+        words[self._bell] = _bell(count, column, self._layout.members, self._member)
         futex.fence()
         if any(words[line + _WAITS] for line in self._lines):
             futex.wake(self._bell_address)
@@ -161,8 +161,9 @@ class ReduceEnd:
         for r in range(ROUNDS):
             for name, array in self._slots[r][self._member].items():
                 array[...] = state["slots"][r][name]
-            for (out, _), saved in zip(self._parts[r], state["parts"][r], strict=False):
-                out[...] = saved
+            if self._layout.shared_out:
+                for (out, _), saved in zip(self._parts[r], state["parts"][r], strict=False):
+                    out[...] = saved
         self._puts, self._gets = state["puts"], state["gets"]
         if self._layout.shared_out:
             self._raise(_ADDED, self._gets)
@@ -181,6 +182,59 @@ class _Slot:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:
             self._commit()
+
+
+class Remote:
+    """Brings what members have put in one arena into another, where nobody else counts for them."""
+
+    def __init__(self, arena: Arena, layout: ReduceLayout) -> None:
+        self._arena, self._layout, self._words = arena, layout, arena.words
+        self._slots = [_slots(arena, layout, r) for r in range(ROUNDS)]
+
+    def puts(self, member: int) -> int:
+        """How many items a member has put here."""
+        count: int = self._words[self._layout.lines // 8 + member * LINE + _PUT]
+        return count
+
+    def item(self, member: int, round: int) -> tuple[int, api.Arrays]:
+        """(the checkpoint that a member knew of, its item in place) of a round, counted from 0."""
+        header = self._layout.slot(member, round) // 8
+        return self._words[header], self._slots[round % ROUNDS][member]
+
+    def place(self, member: int, round: int, checkpoint: int, item: api.Arrays) -> None:
+        """Copy in a member's item of a round, and wake whoever waits for it."""
+        if self.puts(member) > round:
+            return
+        for name, array in self._slots[round % ROUNDS][member].items():
+            array[...] = item[name]
+        words, layout = self._words, self._layout
+        words[layout.slot(member, round) // 8] = checkpoint
+        futex.fence()
+        words[layout.lines // 8 + member * LINE + _PUT] = round + 1
+        words[layout.bell // 8] = _bell(round + 1, _PUT, layout.members, member)
+        futex.fence()
+        futex.wake(self._arena.base + layout.bell)
+
+    def wait(self, session: Session, member: int, satisfied: Callable[[], bool]) -> None:
+        """Sleep until ``satisfied()``; every put makes it look again. ``member``: one who is not here, whose line says
+        that somebody waits."""
+        words, layout = self._words, self._layout
+        line = layout.lines // 8 + member * LINE
+        try:
+            while True:
+                words[line + _WAITS] = 1
+                futex.fence()
+                seen = words[layout.bell // 8] & _LOW
+                if satisfied():
+                    return
+                session.wait(f"wait:{layout.channel.name}", self._arena.base + layout.bell, seen)
+        finally:
+            words[line + _WAITS] = 0
+
+
+def _bell(count: int, column: int, members: int, member: int) -> int:
+    """What a member writes where others sleep: no two are the same."""
+    return ((2 * count + column) * members + member) & _LOW
 
 
 def _slots(arena: Arena, layout: ReduceLayout, round: int) -> list[api.Arrays]:

@@ -116,8 +116,8 @@ class StoreReader:
         self._at, self._address = layout.control // 8, arena.base + layout.control
         self._delivered_at = layout.delivered // 8 + reader * LINE
         self._buffers = _buffers(arena, layout)
-        self._flat = np.zeros(layout.stride, np.uint8)
-        self._tensors = tensors(torch.from_numpy(self._flat), layout.fields)
+        self.flat = np.zeros(layout.stride, np.uint8)  # what was read last, as bytes
+        self._tensors = tensors(torch.from_numpy(self.flat), layout.fields)
         self._lockstep = lockstep
         self._read: int = self._words[self._delivered_at] if lockstep else 0
         self._times = self._items = lockstep  # how often it was read, and how many items were made with it
@@ -156,7 +156,7 @@ class StoreReader:
         while True:
             version: int = words[at]
             futex.fence()
-            self._flat[...] = self._buffers[version % 2]  # one memcpy, no threads: short, so rarely torn
+            self.flat[...] = self._buffers[version % 2]  # one memcpy, no threads: short, so rarely torn
             futex.fence()
             if words[at + LINE + version % 2] == version:
                 return version
@@ -170,6 +170,23 @@ class StoreReader:
             if self.ready():
                 return
             self._session.wait(self._phase, self._address, seen & _LOW)
+
+
+def place(arena: Arena, layout: StoreLayout, version: int, flat: np.ndarray) -> None:
+    """Make the bytes of a version (``StoreReader.flat``) that was published in another arena the latest of this one,
+    under its number, unless this one has it. Nobody else may write here."""
+    words, at = arena.words, layout.control // 8
+    if words[at] >= version:
+        return
+    words[at + LINE + version % 2] = version
+    futex.fence()
+    _buffers(arena, layout)[version % 2][...] = flat
+    futex.fence()
+    words[at] = version
+    futex.fence()
+    if words[at + 1]:
+        words[at + 1] = 0
+        futex.wake(arena.base + layout.control)
 
 
 def read(arena: Arena, layout: StoreLayout) -> api.Tensors | None:

@@ -62,6 +62,11 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         wired.append(setup)
         raise KeyboardInterrupt
 
+    def connect(address: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.ray_runtime.instance.attached", connect)
+    monkeypatch.setattr("shoal.ray_runtime.instance.check_installed", lambda: None)
     monkeypatch.setattr("shoal.run.start", validate_only)
     monkeypatch.setattr("shoal.run.population.PopulationRun.begin", population_only)
     words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
@@ -80,7 +85,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         options(split(words[first:]), cli_runs.FLAGS[words[0]], words[0])
         return
     code = cli.main(words)
-    assert code == (130 if words[0] in ("train", "profile") else 0)
+    assert code == (130 if words[0] in ("train", "profile", "cluster") else 0)
     assert len(wired) == (words[0] in ("train", "profile"))
 
 

@@ -1,0 +1,269 @@
+"""One node's part of a run: an actor of Ray's that holds the node's arena and runs the replicas placed there.
+
+Its replicas are the processes of the local runtime. They know nothing of Ray: what they read and write lies in the
+arena, and the agent brings what other nodes must see from one arena to the other (``outgoing``, ``incoming``).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import ray
+
+from shoal import api
+from shoal.local import checkpoint_commit, child, processes
+from shoal.local.heartbeat import Watch
+from shoal.local.processes import Process
+from shoal.local.replica import Replica
+from shoal.local.telemetry import Message
+from shoal.metering.aggregator import Aggregator
+from shoal.program import Program
+from shoal.ray_runtime.control import Control
+from shoal.ray_runtime.incoming import Incoming
+from shoal.ray_runtime.outgoing import Outgoing, Peer
+from shoal.ray_runtime.routes import Route
+from shoal.ray_runtime.versions import versions
+from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.runtime import memory
+from shoal.shm import bells, ports, ring, shared_params, store
+from shoal.shm.arena import Arena
+from shoal.shm.group_layout import SharedLayout
+from shoal.shm.layout import Plan
+
+PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
+ALONE = 90.0  # seconds without a word from the driver after which an agent ends its processes and itself
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every agent of a run is given."""
+
+    program: Program
+    plan: Plan
+    blobs: dict[str, bytes]  # role -> what its processes unpickle
+    savers: frozenset[str]  # roles that save their states
+    seed: int
+    limits: tuple[int | None, ...]
+    run_dir: Path | None
+    spans: int
+    saving: Saving | None
+    resume: Checkpoint | None
+    hang_timeout: float
+
+
+@dataclass
+class News:
+    """What an agent tells the driver: its control lines, and what happened since it was asked last."""
+
+    control: np.ndarray
+    stop: int
+    messages: list[tuple[str, int, int, Message]] = field(default_factory=list)  # role, index, generation
+    deaths: list[tuple[str, int, int, int | None, str]] = field(default_factory=list)  # and exit code, cause
+    fill: dict[str, float] = field(default_factory=dict)
+    used: int = 0
+    traffic: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Agent:
+    """``orders``: pickled ``Orders``; ``paths``: where the driver finds modules, for what it pickled by name. Its
+    methods are called from several threads at once."""
+
+    def __init__(self, orders: bytes, paths: list[str]) -> None:
+        sys.path.extend(path for path in paths if path not in sys.path)
+        self._orders: Orders = cloudpickle.loads(orders)
+        plan = self._orders.plan
+        self._arena = Arena(plan.total)
+        ports.fill(self._arena, plan)
+        if self._orders.resume is not None:
+            checkpoint_commit.resume(self._orders.resume, self._orders.program, plan, self._arena, Aggregator())
+        self._control = Control(self._arena, plan)
+        self._replicas: dict[tuple[str, int], Replica] = {}
+        self._lives: dict[tuple[str, int], int] = {}
+        self._incoming = Incoming(self._arena, plan)
+        self._outgoing = Outgoing(self._arena, plan, self._fail, ray.put, ray.exceptions.RayActorError)
+        self._watch = Watch(self._arena, plan, self._orders.hang_timeout)
+        self._news = self._blank()
+        self._urgent = threading.Condition()
+        self._hurry, self._failure = False, ""
+        self._lock = threading.RLock()  # of the replicas
+        self._heard, self._closed = time.monotonic(), False
+        self._wake_read, self._wake_write = os.pipe()
+        self._events = selectors.DefaultSelector()
+        self._events.register(self._wake_read, selectors.EVENT_READ)
+        processes.prepare()
+        threading.Thread(target=self._supervise, name="shoal-agent", daemon=True).start()
+
+    def facts(self) -> dict[str, Any]:
+        """What must be the same on every node, and whether this one sees the run's directory."""
+        run_dir = self._orders.run_dir
+        return {"versions": versions(), "sees": run_dir is None or (run_dir / "logs").is_dir()}
+
+    # -------------------------------------------------------------------------------- what is asked
+    def start(self, role: str, index: int, generation: int, life: int, control: np.ndarray) -> None:
+        """Start a life of a replica; one that is new on this node goes on counting where ``control`` says."""
+        key = role, index
+        with self._lock:
+            if key not in self._replicas:
+                (spec,) = (r for r in self._orders.program.roles if r.name == role)
+                self._control.take(control, [key])
+                self._replicas[key] = Replica(spec, index, self._launch, self._events)
+            replica = self._replicas[key]
+            replica.generation, self._lives[key] = generation, life
+            self._arena.words[self._control.status(key)] = 0
+            replica.start()
+        os.write(self._wake_write, b"!")
+
+    def kill(self, role: str, index: int) -> None:
+        with self._lock:
+            if replica := self._replicas.get((role, index)):
+                replica.kill()
+
+    def route(self, routes: list[Route], peers: dict[str, Peer], where: dict[str, dict[int, str]]) -> None:
+        """Send along these routes, all of which begin here. ``where``: channel -> writer -> node."""
+        for r in routes:
+            here, there = ([w for w, node in where[r.channel].items() if node == n] for n in (r.source, r.target))
+            self._outgoing.start(r, peers[r.target], here, there)
+
+    def order(self, stop: int, checkpoint: int) -> None:
+        """Pass on what the driver asks of all replicas, and wake those that wait."""
+        self._control.order(stop, checkpoint)
+        bells.ring(self._arena, self._orders.plan)
+
+    def exchange(self, control: np.ndarray) -> News:
+        """Take the counts of the replicas elsewhere; answer with news, after ``PERIOD`` or when there is something
+        urgent."""
+        self._heard = time.monotonic()
+        self._control.take(control, [r for r in self._control.replicas if r not in self._replicas])
+        with self._urgent:
+            self._urgent.wait_for(lambda: self._hurry or self._failure, PERIOD)
+            if self._failure:
+                raise RuntimeError(self._failure)
+            news, self._news, self._hurry = self._news, self._blank(), False
+        rings = self._orders.plan.rings.items()
+        news.control, news.stop = self._control.copy(), self._control.stop
+        news.fill = {name: ring.fill(self._arena, r) for name, r in rings}
+        news.used, news.traffic = memory.used(), dict(self._outgoing.traffic)
+        return news
+
+    def params(self, channels: Collection[str]) -> dict[str, api.Arrays]:
+        """The parameters published last of channels whose writers are here."""
+        out = {}
+        for name in channels:
+            group = self._orders.plan.groups.get(name)
+            if isinstance(group, SharedLayout):
+                found = shared_params.read(self._arena, group)
+            else:
+                found = store.read(self._arena, self._orders.plan.stores[name])
+            if found is not None:
+                out[name] = {key: tensor.numpy() for key, tensor in found.items()}
+        return out
+
+    def groups(self) -> api.State:
+        """part -> state of each channel that belongs to no replica, as this node knows it."""
+        return checkpoint_commit.groups_state(self._orders.plan, self._arena)
+
+    def close(self) -> None:
+        """End every process that is left."""
+        self._closed = True
+        with self._lock:
+            for replica in self._replicas.values():
+                replica.kill()
+
+    # ----------------------------------------------------------------------- what other agents send
+    def deliver(self, channel: str, writer: int, items: list[np.ndarray]) -> None:
+        self._incoming.deliver(channel, writer, items)
+
+    def publish(self, channel: str, version: int, flat: np.ndarray) -> None:
+        self._incoming.publish(channel, version, flat)
+
+    def post(self, channel: str, rows: list[tuple[int, int, api.Arrays]]) -> None:
+        self._incoming.post(channel, rows)
+
+    def contribute(self, channel: str, items: list[tuple[int, int, int, api.Arrays]]) -> None:
+        self._incoming.contribute(channel, items)
+
+    # -------------------------------------------------------------------------------- its processes
+    def _launch(self, replica: Replica, pipe: Connection) -> Process:
+        orders, name = self._orders, replica.role.name
+        environ = dict(os.environ)
+        if not environ.get("CUDA_VISIBLE_DEVICES", "all"):  # Ray hides the GPUs of whoever asks for none, as this does
+            del environ["CUDA_VISIBLE_DEVICES"]
+        job = child.Job(
+            replica.index,
+            replica.generation,
+            orders.seed,
+            self._lives[name, replica.index],
+            orders.limits,
+            orders.run_dir,
+            environ,
+            orders.spans,
+            orders.saving if name in orders.savers else None,
+            orders.resume,
+        )
+        args = (self._arena, orders.blobs[name], job, pipe)
+        return processes.start(child.main, args, f"shoal-{replica.label}")
+
+    def _supervise(self) -> None:
+        try:
+            while not self._closed:
+                self._look()
+        except Exception:  # noqa: BLE001 - told to the driver
+            self._fail(traceback.format_exc())
+
+    def _look(self) -> None:
+        if any(key.data is None for key, _ in self._events.select(PERIOD)):
+            os.read(self._wake_read, 64)
+        with self._lock:
+            replicas = list(self._replicas.values())
+            for replica in replicas:
+                self._listen(replica)
+                if replica.process is not None and not replica.process.is_alive():
+                    self._listen(replica)
+                    exitcode = replica.reap()
+                    self._tell_death(replica, exitcode)
+            self._watch.look_for_hangs(replicas)
+        if time.monotonic() - self._heard > ALONE:
+            self.close()
+            os._exit(1)
+
+    def _listen(self, replica: Replica) -> None:
+        for kind, content in replica.receive():
+            if kind == "failed":
+                replica.cause = content
+                continue
+            with self._urgent:
+                self._news.messages.append((replica.role.name, replica.index, replica.generation, (kind, content)))
+                if kind != "telemetry":
+                    self._hurried()
+
+    def _tell_death(self, replica: Replica, exitcode: int | None) -> None:
+        with self._urgent:
+            self._news.deaths.append(
+                (replica.role.name, replica.index, replica.generation, exitcode, replica.cause)
+            )  # fmt: skip
+            self._hurried()
+
+    def _hurried(self) -> None:
+        self._hurry = True
+        self._urgent.notify_all()
+
+    def _fail(self, cause: str) -> None:
+        with self._urgent:
+            self._failure = self._failure or cause
+            self._hurried()
+
+    @staticmethod
+    def _blank() -> News:
+        return News(np.zeros(0, np.uint8), 0)

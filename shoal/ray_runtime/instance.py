@@ -1,0 +1,121 @@
+"""The connection to Ray: a cluster that was named, or an instance of one's own on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import logging
+import math
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.api import UsageError
+
+OLDEST = (2, 52)  # older ones run code for whoever reaches their ports (CVE-2025-62593), and know no tokens
+OBJECTS = 200 * 2**20  # bytes of the object store of an own instance, where nothing crosses between nodes
+INSTALL = "pip install 'shoal[ray]'"
+
+
+def check_installed() -> None:
+    """UsageError where Ray is missing or too old."""
+    try:
+        found = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        raise UsageError(f"the runtime 'ray' needs the package ray, which is not installed: {INSTALL}") from None
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise UsageError(f"the runtime 'ray' needs ray >= {wanted}, found {found}: {INSTALL}")
+
+
+def connected() -> bool:
+    """Whether this program is connected to some Ray already. Does not import it."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+@contextlib.contextmanager
+def attached(address: str) -> Iterator[None]:
+    """Connected to the cluster at ``address``: ``auto`` (the one that runs on this machine), ``HOST:PORT`` or
+    ``ray://HOST:PORT``. UsageError where there is none."""
+    if connected():
+        raise UsageError(f"this program is connected to Ray already: leave out the address '{address}'")
+    import ray
+
+    try:
+        ray.init(address, **_QUIET)
+    except Exception as error:  # noqa: BLE001 - whatever Ray raises: there are a dozen
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UsageError(f"cannot connect to the Ray cluster '{address}': {first}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def own(needs: Mapping[str, float]) -> Iterator[None]:
+    """An instance of Ray for this run alone, which ends with it: on the loopback interface, behind a token that nobody
+    else knows, without a dashboard. ``needs``: what it must have room for; processors are shared like those of the
+    local runtime, however many replicas there are."""
+    environ = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ADDRESS": None,  # of a cluster that this run was not told of
+        "RAY_enable_worker_prestart": "0",  # there is one worker: the agent
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_worker_niceness": "0",  # as the processes of the local runtime
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # whatever its name says, it decides that the address is 127.0.0.1
+    }
+    files = tempfile.TemporaryDirectory(prefix="shoal-ray-", ignore_cleanup_errors=True)
+    with files, _environment(environ):
+        import ray
+        from ray._private import ray_constants
+
+        ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
+        _read_anew()
+        options: dict[str, Any] = {"num_cpus": max(1, math.ceil(needs.get("CPU", 1.0)))}
+        if needs.get("memory"):
+            options["_memory"] = needs["memory"] * 1.1 + 2**30
+        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": files.name}
+        ray.init("local", **options, **_QUIET)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+
+
+def _read_anew() -> None:
+    """Let Ray look at its environment variables again, in case that it was imported before."""
+    raylet = importlib.import_module("ray._raylet")
+    with contextlib.suppress(AttributeError):  # a version that reads them late
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

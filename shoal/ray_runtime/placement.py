@@ -1,0 +1,169 @@
+"""What each part of a program asks of a node, and whether a cluster has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.api import UsageError
+from shoal.program import Program, RoleSpec
+
+BACKGROUND = 0.01  # CPUs of a role that takes a small share of the processors
+Resources = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Replicas that run on one node, and what they need there: CPUs, GPUs, bytes of ``memory``. ``vital``: the run ends
+    with them."""
+
+    replicas: tuple[tuple[str, int], ...]
+    needs: dict[str, float]
+    vital: bool = False
+
+    @property
+    def order(self) -> tuple[float, bool, float, float]:
+        """The largest is placed first, so that learners get the best nodes, and actors the room beside them."""
+        needs = self.needs
+        return needs.get("GPU", 0.0), self.vital, needs.get("memory", 0.0), needs.get("CPU", 0.0)
+
+    @property
+    def label(self) -> str:
+        """``actor[3]``, or ``worker[0..7]`` for replicas that may not be parted."""
+        (role, first), (_, last) = self.replicas[0], self.replicas[-1]
+        roles = dict.fromkeys(name for name, _ in self.replicas)
+        if len(roles) > 1:
+            return " and ".join(f"'{name}'" for name in roles)
+        return f"{role}[{first}]" if first == last else f"{role}[{first}..{last}]"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster: its id, the name to show, and its resources."""
+
+    id: str
+    name: str
+    resources: dict[str, float]
+
+
+def units(program: Program) -> list[Unit]:
+    """The parts of a program that can be placed each for itself, in the order in which they are: a replica, or all that
+    change the same parameters in place, as those lie in the memory of one machine."""
+    together: dict[str, set[str]] = {}  # role -> the roles that it shares memory with
+    for channel in program.channels.values():
+        if channel.kind == "shared":
+            names = {role.name for role in program.roles if any(p.channel == channel for p in role.ports.values())}
+            names = names.union(*(together.get(name, set()) for name in names))
+            together |= dict.fromkeys(names, names)
+    out, done = [], set()
+    for role in program.roles:
+        if role.name in done:
+            continue
+        group = together.get(role.name, set())
+        roles = [r for r in program.roles if r.name in group] or [role]
+        done |= {r.name for r in roles}
+        if group:
+            replicas = tuple((r.name, i) for r in roles for i in range(r.replicas))
+            needs = _sum([_needs(program, r) for r in roles for _ in range(r.replicas)])
+            out.append(Unit(replicas, needs, any(r.on_failure == "stop" for r in roles)))
+        else:
+            needs, vital = _needs(program, role), role.on_failure == "stop"
+            out += [Unit(((role.name, i),), needs, vital) for i in range(role.replicas)]
+    return sorted(out, key=lambda unit: unit.order, reverse=True)
+
+
+def _needs(program: Program, role: RoleSpec) -> dict[str, float]:
+    out: dict[str, float] = {"CPU": BACKGROUND if role.background else float(role.threads)}
+    if role.device.startswith("cuda"):
+        out["GPU"] = 1.0
+    tables = [p.channel for p in role.ports.values() if p.direction == "read" and p.channel.table is not None]
+    nbytes = role.memory + sum(c.table.nbytes(c.spec, program.writers(c)) for c in tables if c.table is not None)
+    if nbytes:
+        out["memory"] = float(nbytes)
+    return out
+
+
+def _sum(parts: Sequence[Resources]) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            out[name] = out.get(name, 0.0) + amount
+    return out
+
+
+def total(wanted: Sequence[Unit]) -> dict[str, float]:
+    """What all units need together."""
+    return _sum([unit.needs for unit in wanted])
+
+
+def fit(wanted: Sequence[Unit], nodes: Sequence[Node]) -> tuple[dict[str, list[Unit]], list[Unit]]:
+    """(node id -> the units that have room there, those that have none), each in turn on the first node with room."""
+    left = {node.id: dict(node.resources) for node in nodes}
+    placed: dict[str, list[Unit]] = {node.id: [] for node in nodes}
+    over = []
+    for unit in wanted:
+        for node in nodes:
+            if all(left[node.id].get(name, 0.0) >= amount - 1e-9 for name, amount in unit.needs.items()):
+                for name, amount in unit.needs.items():
+                    left[node.id][name] -= amount
+                placed[node.id].append(unit)
+                break
+        else:
+            over.append(unit)
+    return placed, over
+
+
+def check(wanted: Sequence[Unit], nodes: Sequence[Node], what: str = "the cluster") -> None:
+    """UsageError that names the first unit without room, and what it lacks."""
+    _, over = fit(wanted, nodes)
+    if not over:
+        return
+    unit = over[0]
+    most = {name: max((node.resources.get(name, 0.0) for node in nodes), default=0.0) for name in unit.needs}
+    lacking = [name for name, amount in unit.needs.items() if amount > most[name] + 1e-9]
+    if lacking:
+        name = lacking[0]
+        found = f"the largest of its {len(nodes)} node{'s' * (len(nodes) != 1)} has {show(name, most[name])}"
+        raise UsageError(
+            f"{what} has no room for {unit.label}, which needs {show(name, unit.needs[name])} on one node: {found}"
+        )
+    needs, has = total(wanted), _sum([node.resources for node in nodes])
+    short = [name for name in unit.needs if needs[name] > has.get(name, 0.0) + 1e-9] or list(unit.needs)
+    roles = ", ".join(f"{len(found)} x {role}" for role, found in _by_role(over).items())
+    raise UsageError(
+        f"{what} is too small for this program: it needs {_list(needs, short)}, found {_list(has, short)} on "
+        f"{len(nodes)} node{'s' * (len(nodes) != 1)}; without room: {roles} (fewer --actors need less)"
+    )
+
+
+def _by_role(found: Sequence[Unit]) -> dict[str, list[Unit]]:
+    out: dict[str, list[Unit]] = {}
+    for unit in found:
+        out.setdefault(unit.replicas[0][0], []).append(unit)
+    return out
+
+
+def _list(resources: Resources, names: Sequence[str]) -> str:
+    return " and ".join(show(name, resources.get(name, 0.0)) for name in names)
+
+
+def show(name: str, amount: float) -> str:
+    """``4 CPUs``, ``1 GPU``, ``2.5 GiB of memory``."""
+    if name == "memory":
+        return f"{amount / 2**30:.1f} GiB of memory"
+    return f"{amount:g} {name}{'s' * (amount != 1)}"
+
+
+def draw(wanted: Sequence[Unit], nodes: Sequence[Node]) -> str:
+    """A picture of what runs where, if each unit takes the first node with room."""
+    placed, over = fit(wanted, nodes)
+    lines = []
+    for node in nodes:
+        kinds = [name for name in ("CPU", "GPU", "memory") if node.resources.get(name)]
+        shown = ", ".join(show(name, node.resources[name]) for name in kinds)
+        lines.append(f"{node.name}  ({shown or 'no resources'})")
+        lines += [f"  {len(found)} x {role}" for role, found in _by_role(placed[node.id]).items()] or ["  (nothing)"]
+    if over:
+        lines.append("without room")
+        lines += [f"  {len(found)} x {role}" for role, found in _by_role(over).items()]
+    return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""Where Ray has room for each replica: placement groups that reserve what the replicas need, a bundle for each unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.api import UsageError
+from shoal.ray_runtime import placement
+from shoal.ray_runtime.placement import Node, Unit
+from shoal.ray_runtime.versions import compare, versions
+
+PATIENCE = 30.0  # seconds to wait for resources that others use
+
+
+def nodes() -> list[Node]:
+    """The nodes that are alive, those with the most GPUs and CPUs first."""
+    found = []
+    for facts in ray.nodes():
+        if facts["Alive"]:
+            name = f"node {facts['NodeManagerAddress']} ({facts['NodeID'][:6]})"
+            found.append(Node(facts["NodeID"], name, {k: float(v) for k, v in facts["Resources"].items()}))
+    return sorted(found, key=lambda n: (-n.resources.get("GPU", 0.0), -n.resources.get("CPU", 0.0), n.id))
+
+
+def check_versions(found: Sequence[Node]) -> dict[str, str]:
+    """package -> version, the same on this machine and on all nodes. UsageError that names the first that differs."""
+    ask = ray.remote(versions)
+    asked = [
+        ask.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote()
+        for node in found
+    ]
+    for node, reference in zip(found, asked, strict=True):
+        try:
+            compare(node.name, ray.get(reference, timeout=PATIENCE))
+        except ray.exceptions.RayError as error:
+            last = str(error).strip().rpartition("\n")[2]
+            raise UsageError(f"{node.name} cannot run Shoal: {last}") from None
+    return versions()
+
+
+class Places:
+    """Reserves room for all units, on as few nodes as have it: a group for each node, which is where it is placed if
+    Ray finds room there, else on another. ``where``: replica -> node."""
+
+    def __init__(self, units: Sequence[Unit], found: Sequence[Node]) -> None:
+        placed, _ = placement.fit(units, found)
+        self._units = {replica: unit for unit in units for replica in unit.replicas}
+        self._groups: dict[tuple[str, int], Any] = {}
+        self._moving: set[tuple[str, int]] = set()
+        groups = [
+            (placement_group([dict(u.needs) for u in there], "STRICT_PACK", _soft_target_node_id=node), there)
+            for node, there in placed.items()
+            if there
+        ]
+        for group, there in groups:
+            self._groups |= {replica: group for unit in there for replica in unit.replicas}
+        self.where: dict[tuple[str, int], str] = {}
+        end = time.monotonic() + PATIENCE
+        for group, there in groups:
+            if not group.wait(max(0.0, end - time.monotonic())):
+                self.close()
+                raise _busy(there)
+        self.where = {replica: _node(group) for replica, group in self._groups.items()}
+
+    def again(self, replica: tuple[str, int]) -> str | None:
+        """The node that has room for a replica whose node was lost; None: none has, yet."""
+        if replica not in self._moving:
+            self._moving.add(replica)
+            remove_placement_group(self._groups[replica])  # of the whole node that was lost
+            self._groups[replica] = placement_group([dict(self._units[replica].needs)])
+        group = self._groups[replica]
+        if not group.wait(0):
+            return None
+        node = _node(group)
+        if node not in {n["NodeID"] for n in ray.nodes() if n["Alive"]}:
+            self._moving.discard(replica)  # lost, too, meanwhile
+            return None
+        return node
+
+    def settled(self, replica: tuple[str, int]) -> None:
+        """A replica that was to go on elsewhere does."""
+        self._moving.discard(replica)
+
+    def name(self, node: str) -> str:
+        """What a node is called in sentences."""
+        return next((n.name for n in nodes() if n.id == node), f"node {node[:6]}")
+
+    def close(self) -> None:
+        for group in {group.id: group for group in self._groups.values()}.values():
+            remove_placement_group(group)
+
+
+def _node(group: Any) -> str:
+    """Where a group lies, all of whose bundles are on one node."""
+    found: str = placement_group_table(group)["bundles_to_node_id"][0]
+    return found
+
+
+def _busy(units: Sequence[Unit]) -> UsageError:
+    free, needs = ray.available_resources(), placement.total(units)
+    wanted = ", ".join(placement.show(name, amount) for name, amount in needs.items())
+    found = ", ".join(placement.show(name, free.get(name, 0.0)) for name in needs)
+    return UsageError(
+        f"the Ray cluster has been busy for {PATIENCE:.0f} s: {wanted} are needed on one node, free on all are {found}"
+    )

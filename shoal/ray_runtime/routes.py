@@ -1,0 +1,76 @@
+"""What must cross between nodes, given where each replica of a program runs: plain data, computed from the wiring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from shoal.program import Program
+from shoal.shm.layout import Plan
+
+Where = Mapping[tuple[str, int], str]  # (role, index) -> the node that it runs on
+
+
+@dataclass(frozen=True)
+class Route:
+    """One channel from one node to another.
+
+    end: queue and replay: the reader there, as the channel numbers it; params: the first reader there; else 0.
+    """
+
+    kind: Literal["queue", "params", "board", "reduce"]
+    channel: str
+    source: str
+    target: str
+    end: int = 0
+
+
+def routes(program: Program, plan: Plan, where: Where) -> list[Route]:
+    """Every route that a placement needs, each once. What stays on its node has none."""
+    found: dict[Route, None] = {}
+    for channel in program.channels.values():
+        writers, readers = _ends(program, plan, channel.name, where)
+        if channel.kind in ("queue", "replay"):
+            count = plan.rings[channel.name].readers
+            for writer, source in writers.items():
+                reader = writer % count
+                found[Route("queue", channel.name, source, readers[reader], reader)] = None
+        elif channel.kind == "params":
+            ((_, source),) = writers.items()
+            for target in dict.fromkeys(readers.values()):
+                first = min(number for number, node in readers.items() if node == target)
+                found[Route("params", channel.name, source, target, first)] = None
+        elif channel.kind in ("board", "reduce"):
+            for source in dict.fromkeys(writers.values()):
+                for target in dict.fromkeys([*writers.values(), *readers.values()]):
+                    found[Route("board" if channel.kind == "board" else "reduce", channel.name, source, target)] = None
+    return [route for route in found if route.source != route.target]
+
+
+def members(program: Program, plan: Plan, channel: str, where: Where) -> dict[int, str]:
+    """Number of each writing end of a channel -> its node."""
+    return _ends(program, plan, channel, where)[0]
+
+
+def apart(program: Program, where: Where) -> set[str]:
+    """Channels whose ends are on more than one node."""
+    nodes: dict[str, set[str]] = {}
+    for role in program.roles:
+        for port in role.ports.values():
+            for index in range(port.of(role.replicas)):
+                nodes.setdefault(port.channel.name, set()).add(where[role.name, index])
+    return {channel for channel, found in nodes.items() if len(found) > 1}
+
+
+def _ends(program: Program, plan: Plan, channel: str, where: Where) -> tuple[dict[int, str], dict[int, str]]:
+    """(writing, reading) ends of a channel: number -> node; a member counts as a writer."""
+    writers: dict[int, str] = {}
+    readers: dict[int, str] = {}
+    for role in program.roles:
+        for name, port in role.ports.items():
+            if port.channel.name == channel:
+                ends = readers if port.direction == "read" else writers
+                for index in range(port.of(role.replicas)):
+                    ends[plan.ends[role.name, name] + index] = where[role.name, index]
+    return writers, readers

@@ -1,0 +1,86 @@
+"""A program over several arenas in this process: what the agents of nodes send to each other goes through threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from shoal.metering.recorder import Recorder
+from shoal.program import Program
+from shoal.ray_runtime import routes
+from shoal.ray_runtime.incoming import Incoming
+from shoal.ray_runtime.outgoing import Outgoing
+from shoal.shm import bells, layout, ports
+from shoal.shm.arena import Arena
+from shoal.shm.layout import STOP
+from shoal.shm.session import Session
+
+Ends = dict[str, Any]
+
+
+class _Answer:
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def future(self) -> Future[Any]:
+        return self._future
+
+
+class _Method:
+    def __init__(self, pool: ThreadPoolExecutor, call: Any) -> None:
+        self._pool, self._call = pool, call
+
+    def remote(self, *args: Any) -> _Answer:
+        return _Answer(self._pool.submit(self._call, *args))
+
+
+class _Peer:
+    """Looks like the handle of an agent."""
+
+    def __init__(self, pool: ThreadPoolExecutor, incoming: Incoming) -> None:
+        self._pool, self._incoming = pool, incoming
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(self._pool, getattr(self._incoming, name))
+
+
+class Gone(Exception):
+    """A peer that is lost."""
+
+
+class Arenas:
+    """``where``: (role, index) -> node. ``ends``: by ``role/index/port``; ``failures``: of threads, to be empty."""
+
+    def __init__(self, program: Program, where: Mapping[tuple[str, int], str]) -> None:
+        program.validate()
+        self.plan = layout.plan(program, apart=routes.apart(program, where))
+        self.sessions = {node: Session(Arena(self.plan.total), Recorder()) for node in sorted(set(where.values()))}
+        self.pool, self.failures = ThreadPoolExecutor(32), []  # type: ThreadPoolExecutor, list[str]
+        self.incoming = {node: Incoming(s.arena, self.plan) for node, s in self.sessions.items()}
+        self.outgoing = {
+            node: Outgoing(s.arena, self.plan, self.failures.append, lambda flat: flat.copy(), Gone)
+            for node, s in self.sessions.items()
+        }
+        for session in self.sessions.values():
+            ports.fill(session.arena, self.plan)
+        self.routes = routes.routes(program, self.plan, where)
+        for r in self.routes:
+            members = routes.members(program, self.plan, r.channel, where)
+            here, there = ([w for w, node in members.items() if node == n] for n in (r.source, r.target))
+            self.outgoing[r.source].start(r, _Peer(self.pool, self.incoming[r.target]), here, there)
+        self.ends: Ends = {}
+        for role in program.roles:
+            for index in range(role.replicas):
+                session = self.sessions[where[role.name, index]]
+                own = Session(session.arena, Recorder())
+                for name, end in ports.build(own, self.plan, role, index, 0, 0).items():
+                    self.ends[f"{role.name}/{index}/{name}"] = end
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            session.arena.words[STOP // 8] = 1
+            bells.ring(session.arena, self.plan)
+        for outgoing in self.outgoing.values():
+            outgoing.join()
+        self.pool.shutdown()

@@ -1,0 +1,229 @@
+"""Channels whose ends are on several nodes: what crosses is what was sent, once, in order, and bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arenas import Arenas
+
+from shoal.api import Field
+from shoal.program import Channel, Program
+from shoal.ray_runtime.routes import Route, apart
+from shoal.replay import Ratio, TableSpec
+from shoal.shm.group_layout import ALONE
+
+pytestmark = pytest.mark.timeout(60)
+
+ITEM = {"number": Field((1,), "int64", 0), "data": Field((4, 2), "float32", 1)}
+STEPS, ENVS = 4, 2
+STREAM = {
+    "obs": Field((STEPS, ENVS, 1)),
+    "action": Field((STEPS, ENVS), "int64"),
+    "reward": Field((STEPS, ENVS)),
+    **{name: Field((STEPS, ENVS), "bool") for name in ("first", "terminated", "truncated", "valid")},
+}
+Where = Mapping[tuple[str, int], str]
+
+
+@pytest.fixture
+def arenas() -> Iterator[Callable[[Program, Where], Arenas]]:
+    made: list[Arenas] = []
+
+    def make(program: Program, where: Where) -> Arenas:
+        made.append(Arenas(program, where))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        assert not each.failures
+
+
+def item(number: int) -> dict[str, np.ndarray]:
+    return {"number": np.array([number]), "data": np.full((4, 2), number, np.float32)}
+
+
+def soon(true: Callable[[], bool]) -> None:
+    """Wait until something that other threads bring about is so."""
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.001)
+
+
+def wired(channel: Channel, writers: int, **reader: Any) -> Program:
+    p = Program("test")
+    p.channel(channel)
+    p.role("writer", None, replicas=writers, out=channel.writer())
+    p.role("reader", None, inp=channel.reader(**reader))
+    return p
+
+
+FAR: Where = {("writer", 0): "a", ("writer", 1): "b", ("reader", 0): "b"}
+
+
+@pytest.mark.parametrize("reader", [dict(), dict(count=3), dict(each=True)], ids=["single", "count", "each"])
+def test_items_of_near_and_far_writers_arrive_once_and_in_order(arenas: Any, reader: dict[str, Any]) -> None:
+    ends = arenas(wired(Channel("c", "queue", ITEM, 2), 2, **reader), FAR).ends
+
+    def write(w: int) -> None:
+        for n in range(60):
+            ends[f"writer/{w}/out"].put(item(1000 * w + n), version=n)
+
+    threads = [threading.Thread(target=write, args=(w,)) for w in (0, 1)]
+    for thread in threads:
+        thread.start()
+    seen, versions = [], []
+    while len(seen) < 120:
+        batch = ends["reader/0/inp"].get()
+        seen += batch.items["number"].tolist()
+        versions += batch.versions
+        assert (batch.items["data"][0].reshape(-1, 2)[:, 0].long() == batch.items["number"]).all()
+    for thread in threads:
+        thread.join()
+    for w in (0, 1):
+        assert [n for n in seen if n // 1000 == w] == [1000 * w + n for n in range(60)]
+    assert versions == [n % 1000 for n in seen]
+    if reader.get("each"):
+        assert [n // 1000 for n in seen] == [0, 1] * 60
+
+
+def test_what_is_under_way_is_bounded(arenas: Any) -> None:
+    """A ring on either side, and one ring's content between them; then the writer waits."""
+    made = arenas(wired(Channel("c", "queue", ITEM, 2), 2), FAR)
+    writer, reader, put = made.ends["writer/0/out"], made.ends["reader/0/inp"], 0
+    quiet = time.monotonic()
+    while time.monotonic() - quiet < 0.3:
+        if writer.ready():
+            writer.put(item(put))
+            put, quiet = put + 1, time.monotonic()
+    assert 4 <= put <= 6
+    assert [int(reader.get().items["number"]) for _ in range(put)] == list(range(put))
+    messages, nbytes = made.outgoing["a"].traffic["c"]
+    assert messages <= put and nbytes == put * (64 + 64 + 64), "a header, and each field, in whole lines"
+
+
+def test_an_old_life_is_not_heard_once_there_is_a_new_one(arenas: Any) -> None:
+    """A node that was given up and comes back must not go on counting."""
+    from shoal.ray_runtime.parcels import Parcels
+
+    made = arenas(wired(Channel("c", "queue", ITEM, 8), 2), FAR)
+    parcels = Parcels(made.plan.rings["c"])
+
+    def parcel(number: int, generation: int) -> np.ndarray:
+        flat = np.zeros(parcels.nbytes, np.uint8)
+        flat[:24].view(np.int64)[:] = 0, generation, 0
+        flat[64:72].view(np.int64)[0] = number
+        return flat
+
+    incoming, reader = made.incoming["b"], made.ends["reader/0/inp"]
+    incoming.deliver("c", 0, [parcel(1, 0)])
+    incoming.deliver("c", 0, [parcel(2, 1)])
+    incoming.deliver("c", 0, [parcel(3, 0), parcel(4, 1)])
+    assert [int(reader.get().items["number"]) for _ in range(3)] == [1, 2, 4]
+    assert not reader.ready()
+
+
+def test_parameters_cross_under_their_numbers_and_the_latest_wins(arenas: Any) -> None:
+    channel = Channel("p", "params", {"w": Field((3,), "float32", 0), "n": Field((), "int64")})
+    p = Program("test")
+    p.channel(channel)
+    p.role("learner", None, out=channel.writer())
+    p.role("actor", None, replicas=4, inp=channel.reader())
+    p.role("step", None, inp=channel.reader(lockstep=1))
+    where = {("learner", 0): "a", **{("actor", i): "abbc"[i] for i in range(4)}, ("step", 0): "b"}
+    made = arenas(p, where)
+    ends, learner = made.ends, made.ends["learner/0/out"]
+    assert {r.target for r in made.routes} == {"b", "c"}
+    for n in range(1, 41):
+        learner.publish({"w": torch.full((3,), float(n)), "n": torch.tensor(n)})
+    for i in range(4):
+        reader = ends[f"actor/{i}/inp"]
+        soon(lambda reader=reader: reader.newest() == 40)
+        version, params = reader.latest()
+        assert (version, params["w"].tolist(), int(params["n"])) == (40, [40.0] * 3, 40)
+    assert ends["step/0/inp"].latest()[0] == 40 and not ends["step/0/inp"].ready()
+
+
+@pytest.mark.parametrize("per_insert", [0.5, 3.0])
+def test_a_replay_keeps_its_ratio_end_to_end(arenas: Any, per_insert: float) -> None:
+    """However much its far writers could send, the table lets in what the ratio allows; the rest waits where it was
+    made."""
+    ratio = Ratio(min_size=10, samples_per_insert=per_insert, slack=24.0)
+    channel = Channel("c", "replay", STREAM, 2, ratio, TableSpec(10_000, gamma=1.0))
+    ends = arenas(wired(channel, 2, count=4), FAR).ends
+    writers, reader = [ends[f"writer/{i}/out"] for i in (0, 1)], ends["reader/0/inp"]
+    made, sampled, held_back, size = [0, 0], 0, 0, 0
+    while sampled < 400:  # or the timeout of the test
+        for i, writer in enumerate(writers):
+            if writer.ready():
+                unroll = {name: np.zeros(f.shape, f.dtype) for name, f in STREAM.items()}
+                unroll["obs"][..., 0] = made[i] * STEPS + np.arange(STEPS)[:, None] + 1000 * np.arange(ENVS)
+                unroll["valid"][:], unroll["first"][0] = True, made[i] == 0
+                writer.put(unroll)
+                made[i] += 1
+            else:
+                held_back += 1
+        if reader.ready():
+            batch = reader.get()
+            sampled, size = sampled + 4, batch.size
+            assert (batch.items["next/obs"] - batch.items["obs"] == 1).all(), "streams stay whole"
+            assert abs(per_insert * (size - 10) - sampled) <= 24.0 + 1e-6
+    assert held_back > 0
+
+
+@pytest.mark.parametrize("size", [3, ALONE // 4 + 7], ids=["small", "large"])
+def test_ranks_on_three_nodes_get_the_same_sums_bit_for_bit(arenas: Any, size: int) -> None:
+    channel = Channel("c", "reduce", {"g": Field((size,)), "n": Field((), "int64")})
+    p = Program("test")
+    p.channel(channel)
+    p.role("rank", None, replicas=4, end=channel.member())
+    made = arenas(p, {("rank", i): "aabc"[i] for i in range(4)})
+    rounds, found = 6, [[] for _ in range(4)]  # type: int, list[list[Any]]
+    given = np.random.default_rng(0).standard_normal((rounds, 4, size)).astype(np.float32)
+
+    def work(rank: int) -> None:
+        end = made.ends[f"rank/{rank}/end"]
+        for round in range(rounds):
+            with end.slot() as slot:
+                slot["g"][...], slot["n"][...] = given[round, rank], 1
+            result = end.get()
+            assert int(result["n"]) == 4
+            found[rank].append(result["g"].numpy().copy())
+
+    threads = [threading.Thread(target=work, args=(r,)) for r in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for round in range(rounds):
+        expected = ((given[round, 0] + given[round, 1]) + given[round, 2]) + given[round, 3]
+        assert all(rank[round].tobytes() == expected.tobytes() for rank in found)
+
+
+def test_a_boards_rows_cross_with_their_numbers(arenas: Any) -> None:
+    channel = Channel("c", "board", {"done": Field((), "int64")})
+    p = Program("test")
+    p.channel(channel)
+    p.role("rank", None, replicas=2, end=channel.member())
+    p.role("watcher", None, inp=channel.reader())
+    ends = arenas(p, {("rank", 0): "a", ("rank", 1): "b", ("watcher", 0): "c"}).ends
+    for n in range(1, 8):
+        ends["rank/0/end"].put({"done": np.array(10 * n)})
+    ends["rank/1/end"].put({"done": np.array(5)})
+    for name in ("rank/0/end", "rank/1/end", "watcher/0/inp"):
+        soon(lambda name=name: ends[name].get().puts.tolist() == [7, 1])
+        assert ends[name].get().values["done"].tolist() == [70, 5]
+
+
+def test_what_stays_on_its_node_has_no_route(arenas: Any) -> None:
+    program = wired(Channel("c", "queue", ITEM, 2), 2)
+    near: Where = {("writer", 0): "b", ("writer", 1): "b", ("reader", 0): "b"}
+    assert arenas(program, near).routes == [] and apart(program, near) == set()
+    assert arenas(program, FAR).routes == [Route("queue", "c", "a", "b", 0)] and apart(program, FAR) == {"c"}

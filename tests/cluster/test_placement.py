@@ -1,0 +1,87 @@
+"""What a program asks of nodes, and the sentences where a cluster does not have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.api import Field, UsageError
+from shoal.ops import SharedRMSProp
+from shoal.program import Channel, Program
+from shoal.ray_runtime import placement
+from shoal.ray_runtime.placement import Node, check, draw, fit, units
+from shoal.replay import TableSpec
+
+STREAM = {"reward": Field((4, 2)), "action": Field((4, 2), "int64"), "obs": Field((4, 2, 3))} | {
+    name: Field((4, 2), "bool") for name in ("first", "terminated", "truncated", "valid")
+}
+
+
+def program(actors: int = 3, device: str = "cpu") -> Program:
+    p = Program("test")
+    items = p.channel(Channel("replay", "replay", STREAM, table=TableSpec(1000)))
+    params = p.channel(Channel("params", "params", {"w": Field((2,))}))
+    p.role("actor", None, replicas=actors, out=items.writer(), params=params.reader())
+    p.role("learner", None, threads=2, device=device, memory=10**9, items=items.reader(), params=params.writer())
+    p.role("evaluator", None, background=True, params=params.reader())
+    return p
+
+
+def node(name: str, **resources: float) -> Node:
+    return Node(name, name, {"memory": 64e9, **resources})
+
+
+def test_a_replica_asks_for_its_threads_its_gpu_and_its_table() -> None:
+    found = {unit.label: unit.needs for unit in units(program(device="cuda:0"))}
+    table = TableSpec(1000).nbytes(STREAM, 3)
+    assert found.pop("learner[0]") == {"CPU": 2.0, "GPU": 1.0, "memory": 1e9 + table}
+    assert found.pop("evaluator[0]") == {"CPU": placement.BACKGROUND}
+    assert found == {f"actor[{i}]": {"CPU": 1.0} for i in range(3)}
+
+
+def test_the_learner_comes_first_and_the_rest_beside_it() -> None:
+    placed, over = fit(units(program()), [node("a", CPU=4), node("b", CPU=1)])
+    assert [unit.label for unit in placed["a"]] == ["learner[0]", "actor[0]", "actor[1]"]
+    assert [unit.label for unit in placed["b"]] == ["actor[2]"]
+    assert [unit.label for unit in over] == ["evaluator[0]"]
+
+
+def test_workers_that_share_parameters_are_not_parted() -> None:
+    p = Program("test")
+    shared = p.channel(Channel("params", "shared", {"w": Field((2,))}, rule=SharedRMSProp(0.99, 0.1)))
+    p.role("worker", None, replicas=4, params=shared.member())
+    p.role("evaluator", None, background=True, params=shared.reader())
+    (unit,) = units(p)
+    assert len(unit.replicas) == 5 and unit.needs["CPU"] == pytest.approx(4.01)
+    with pytest.raises(UsageError, match=r"'worker' and 'evaluator', which needs 4\.01 CPUs on one node: the largest"):
+        check([unit], [node("a", CPU=3), node("b", CPU=3)])
+
+
+@pytest.mark.parametrize(
+    "nodes, sentence",
+    [
+        ([node("a", CPU=8)], "no room for learner[0], which needs 1 GPU on one node: the largest of its 1 node has 0"),
+        ([node("a", CPU=1, GPU=1), node("b", CPU=1)], "learner[0], which needs 2 CPUs on one node: the largest of"),
+        ([Node("a", "a", {"CPU": 9, "GPU": 1, "memory": 5e8})], "needs 0.9 GiB of memory on one node"),
+        (
+            [node("a", CPU=3, GPU=1)],
+            "it needs 5.01 CPUs, found 3 CPUs on 1 node; without room: 2 x actor, 1 x evaluator",
+        ),
+    ],
+)  # fmt: skip
+def test_a_cluster_that_is_too_small_is_told_which_role_lacks_what(nodes: list[Node], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check(units(program(device="cuda")), nodes)
+    assert sentence in str(caught.value)
+
+
+def test_a_cluster_with_room_is_fine_and_drawn() -> None:
+    nodes = [node("node a", CPU=4), node("node b", CPU=2)]
+    check(units(program()), nodes)
+    assert draw(units(program()), nodes).splitlines() == [
+        "node a  (4 CPUs, 59.6 GiB of memory)",
+        "  1 x learner",
+        "  2 x actor",
+        "node b  (2 CPUs, 59.6 GiB of memory)",
+        "  1 x actor",
+        "  1 x evaluator",
+    ]

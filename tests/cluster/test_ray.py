@@ -1,0 +1,227 @@
+"""Whole runs on Ray: on an instance of their own, and on several raylets on this machine (Ray's own cluster utilities).
+
+Those of several nodes start a dozen processes and more, so they are asked for by SHOAL_TEST_CLUSTER=1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import shoal
+from shoal.api import UsageError
+from shoal.cli import main as cli
+from shoal.program import Channel, Program
+from shoal.ray_runtime import placement
+from shoal.ray_runtime.instance import check_installed
+from shoal.records import checkpoint
+from shoal.runtime.launch import Launch, Stop
+
+ray = pytest.importorskip("ray")
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))
+
+from test_conformance import logged  # noqa: E402
+from test_conformance_groups import ROW, Poster, ranks  # noqa: E402
+
+from shoal.ray_runtime.runtime import RayRuntime  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300, func_only=True)
+SMALL: dict[str, Any] = dict(env="CartPole-v1", preset="none", device="cpu", hidden=(8,), envs=4, unroll=16, actors=2)
+several_nodes = pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reason="SHOAL_TEST_CLUSTER=1 asks for it")
+
+
+# ------------------------------------------------------------------------------- an instance of its own
+def test_a_run_begins_on_a_ray_of_its_own_and_goes_on_in_local_processes(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # nobody has named it to this run
+    run = shoal.train("impala", **SMALL, batch=2, steps=1000, runtime="ray", run_dir=tmp_path / "run")
+    assert run.report is not None and run.report.reason == "steps" and 1000 <= run.report.steps < 10_000
+    assert not ray.is_initialized() and "RAY_AUTH_TOKEN" not in os.environ
+    assert os.environ["RAY_ADDRESS"] == "192.0.2.1:6379"
+    left = [p for p in psutil.Process().children(recursive=True) if "ray" in " ".join(_command(p))]
+    assert not left, "Ray ends with the run"
+    assert {p.name for p in (tmp_path / "run" / "logs").iterdir()} >= {"run.log", "actor-0.log", "learner-0.log"}
+    saved = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert saved.manifest["updates"] == run.report.updates
+    more = shoal.resume(tmp_path / "run", steps=2 * run.report.steps, runtime="local")
+    assert more.report is not None and more.report.steps >= 2 * run.report.steps
+    assert more.report.updates > run.report.updates
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["runtime"] == "local"
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        found: list[str] = process.cmdline()
+    except psutil.Error:
+        return []
+    return found
+
+
+# ------------------------------------------------------------------------------------------- sentences
+@pytest.mark.parametrize(
+    "version, sentence",
+    [(None, "needs the package ray, which is not installed: pip install 'shoal[ray]'"), ("2.51.2", "found 2.51.2")],
+)
+def test_no_ray_or_an_old_one(monkeypatch: Any, version: str | None, sentence: str) -> None:
+    import importlib.metadata
+
+    def find(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", find)
+    with pytest.raises(UsageError, match="the runtime 'ray' needs") as caught:
+        check_installed()
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "command, sentence",
+    [
+        ("train impala --env CartPole-v1 --address auto", "an address ('auto') needs --runtime ray"),
+        ("cluster", "shoal cluster has one command, for example: shoal cluster check --address auto"),
+        ("cluster check", "needs the cluster: --address auto, HOST:PORT or ray://HOST:PORT"),
+    ],
+)
+def test_mistakes(command: str, sentence: str, capsys: Any) -> None:
+    assert cli.main(command.split()) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_serial_run_does_not_go_on_elsewhere(tmp_path: Path) -> None:
+    shoal.train("impala", **SMALL, batch=2, steps=200, runtime="serial", run_dir=tmp_path / "run")
+    with pytest.raises(UsageError, match="started with --runtime serial cannot go on with ray"):
+        shoal.resume(tmp_path / "run", steps=10_000, runtime="ray")
+
+
+# --------------------------------------------------------------------------------------- several nodes
+STORE = 80 << 20  # bytes of a node's object store
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster whose head has six processors; nodes may be added."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    monkeypatch.setenv("RAY_enable_worker_prestart", "0")
+    monkeypatch.setenv("RAY_health_check_period_ms", "500")
+    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=6, object_store_memory=STORE))
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture
+def start(cluster: Any, tmp_path: Path) -> Iterator[Any]:
+    """Start IMPALA on the cluster, as a command of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "shoal", *words, "--runtime", "ray", "--address", cluster.address, "--quiet"]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not true():  # or the timeout of the test
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+
+
+def train(actors: int, run: Path) -> list[str]:
+    settings = {**SMALL, "actors": actors, "batch": 2, "steps": 10**9, "checkpoint-every": 3, "run-dir": run}
+    return ["train", "impala", *(word for name, v in settings.items() for word in _flag(name, v))]
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    return [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+
+
+@several_nodes
+def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any) -> None:
+    """Programs of the conformance suite side by side in one launch: their roles check what they get."""
+
+    def alternating(wanted: Any, nodes: Any) -> Any:
+        return {node.id: list(wanted[i :: len(nodes)]) for i, node in enumerate(nodes)}, []
+
+    p = Program("everything")
+    p.include(logged(2, count=2), "count")
+    p.include(logged(2, each=True), "each")
+    p.include(ranks(2), "ranks")
+    board = p.channel(Channel("board", "board", ROW))
+    p.role("poster", Poster, replicas=2, end=board.member())
+    runtime = RayRuntime(cluster.address)
+    with pytest.raises(UsageError, match=r"too small for this program: it needs 12 CPUs, found 6 CPUs on 1 node"):
+        runtime.check(p)
+    cluster.add_node(num_cpus=6, object_store_memory=STORE)
+    runtime.check(p)
+    monkeypatch.setattr(placement, "fit", alternating)
+    report = runtime.launch(p, Launch(seed=3, stop=Stop(updates=600, seconds=200)))
+    assert report.reason == "updates"
+    assert {"ranks/c", "board"} <= runtime.traffic.keys() and len(runtime.traffic) >= 4
+    seen = report.params["count/log"]["seen"].tolist()
+    for writer in (0, 1):
+        mine = [n - writer * 10**6 for n in seen if n // 10**6 == writer]
+        assert mine == list(range(len(mine)))
+    each = report.params["each/log"]["seen"].tolist()
+    assert each == [w * 10**6 + n for n in range(30) for w in range(2)]
+
+
+@several_nodes
+def test_a_run_goes_on_when_a_node_of_actors_is_lost(cluster: Any, start: Any, tmp_path: Path) -> None:
+    """Its actors wait until another node has room for them; nothing is counted twice."""
+    far, run = cluster.add_node(num_cpus=2, object_store_memory=STORE), tmp_path / "run"
+    process, log = start(*train(7, run)), run / "logs" / "run.log"
+    until(lambda: bool(checkpoint.completed(run / "checkpoints")) and (run / "logs/actor-6.log").exists(), process)
+    cluster.remove_node(far, allow_graceful=False)
+    until(lambda: "waits until another node has room for it" in log.read_text(), process)
+    cluster.add_node(num_cpus=2, object_store_memory=STORE)
+    until(lambda: (run / "logs/actor-6.log").read_text().count(" starts: ") == 2, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143, process.communicate()
+    assert "its node was lost" in log.read_text() and "goes on on node" in log.read_text()
+    saved = checkpoint.newest(run / "checkpoints")
+    counted = saved.read("run")["counts"]
+    assert sum(line[0] for lines in counted.values() for line in lines) == saved.steps
+
+
+@several_nodes
+def test_the_node_of_the_learner_is_lost_and_the_run_is_resumed(cluster: Any, start: Any, tmp_path: Path) -> None:
+    far, run = cluster.add_node(num_cpus=8, object_store_memory=STORE), tmp_path / "run"  # the larger one
+    process = start(*train(4, run))
+    until(lambda: bool(checkpoint.completed(run / "checkpoints")), process)
+    cluster.remove_node(far, allow_graceful=False)
+    _, told = process.communicate()
+    assert process.returncode == 1
+    assert "learner[0]" in told and "its node was lost" in told and "shoal resume" in told
+    steps = checkpoint.newest(run / "checkpoints").steps
+    more = start("resume", str(run), "--steps", str(steps + 2000))
+    assert more.wait() == 0, more.communicate()
+    assert checkpoint.newest(run / "checkpoints").steps >= steps + 2000
+
+
+@several_nodes
+def test_the_head_is_lost(cluster: Any, start: Any, tmp_path: Path) -> None:
+    """Its part that keeps the books, that is: everything else still answers, and so the run ends in order."""
+    run = tmp_path / "run"
+    process = start(*train(4, run))
+    until(lambda: bool(checkpoint.completed(run / "checkpoints")), process)
+    cluster.head_node.kill_gcs_server()
+    _, told = process.communicate()
+    assert process.returncode == 1 and "the head of the Ray cluster has not answered for" in told
+    assert "shoal resume" in told
