@@ -49,8 +49,9 @@ def config(system: str, **fields: Any) -> Any:
         overlap=4, burn_in=4, n_step=3,
     )  # fmt: skip
     small["r2d3"] = dict(small["r2d2"], demonstrations=f"{__name__}:demonstrations", demo_ratio=0.25)
-    # The same with and without EnvPool, whose Pendulum draws other numbers
-    small["apex-dpg"] = small["d4pg"] = {**small["dqn"], "evict_every": 64, "backend": "gymnasium"}
+    small["apex-dpg"] = small["d4pg"] = {**small["dqn"], "evict_every": 64}
+    if "env" not in fields:  # Pendulum; EnvPool's, where it is installed, draws other numbers
+        small["apex-dpg"] = small["d4pg"] = {**small["d4pg"], "backend": "gymnasium"}
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
     small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
     small["dd-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2, actors=2, min_fraction=0.5)
