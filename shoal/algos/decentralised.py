@@ -18,6 +18,7 @@ from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.algorithm import differentiate
 from shoal.algos.ppo import METRICS, PPOConfig, PPOLearner
 from shoal.algos.sgd import to_device
+from shoal.algos.synchronised import views, write_gradient
 from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors, Update
 from shoal.nets import RunningNorm
 
@@ -114,13 +115,7 @@ class RankLearner(PPOLearner):
         items["weight"] = counted / counted.sum().clamp(min=1)
         self.optimiser.zero_grad(set_to_none=True)
         loss, _, update = differentiate(self.algorithm, Batch(items))
-        targets = views(torch.from_numpy(out["gradient"]), self.parameters)
-        with torch.no_grad():
-            for target, p in zip(targets, self.parameters, strict=True):
-                if p.grad is None:
-                    target.zero_()
-                else:
-                    target.copy_(p.grad)
+        write_gradient(out["gradient"], self.parameters)
         metrics = [float(v) for v in update.metrics.values()]
         if not now.epoch and not now.minibatch:
             now.ratio_error = metrics[-1]
@@ -200,12 +195,6 @@ class RankLearner(PPOLearner):
 
 
 _REWARDS = "rewards"
-
-
-def views(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Consecutive parts of ``flat`` in the shapes of ``like``."""
-    parts = torch.split(flat, [t.numel() for t in like])
-    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 
 
 def moments_spec(nets: ActorCritic) -> Spec:

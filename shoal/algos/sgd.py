@@ -52,12 +52,7 @@ class SGDLearner:
         batch = to_device(batch, self.device)
         if self.parts == 1:
             return self._step(batch)
-        updates = [self._step(part) for part in split(batch, self.parts)]
-        metrics: dict[str, list[float]] = {}
-        for update in updates:
-            for name, value in update.metrics.items():
-                metrics.setdefault(name, []).append(float(value))
-        return Update({name: sum(values) / len(values) for name, values in metrics.items()})
+        return averaged([self._step(part) for part in split(batch, self.parts)])
 
     def _step(self, batch: Batch) -> Update:
         scheduled = self._schedule()
@@ -112,6 +107,15 @@ class SGDLearner:
             self.replay.load_state_dict(state["replay"], self.device)
         if self.workers is not None:
             self.workers.restart()
+
+
+def averaged(updates: list[Update]) -> Update:
+    """One update whose metrics are the means of those of several."""
+    metrics: dict[str, list[float]] = {}
+    for update in updates:
+        for name, value in update.metrics.items():
+            metrics.setdefault(name, []).append(float(value))
+    return Update({name: sum(values) / len(values) for name, values in metrics.items()})
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

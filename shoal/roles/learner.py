@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import Context, Diverged, Learner, ParamsWriter, Reader
+from shoal.api import Batch, Context, Diverged, Learner, ParamsWriter, Reader, Update
 
 REMEMBERED = 1_024  # versions; an older one counts as if it were the oldest of them
 
 
 class LearnerRole:
-    """Learns. One step of the role is one get, one ``Learner.update`` and one publish."""
+    """Learns. One step of the role is one get, one ``Learner.update`` and one publish.
 
-    def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter) -> None:
+    params: None for one of several learners, of which another publishes.
+    """
+
+    def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter | None) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
         self.version = 0
         self._published: dict[int, int] = {}  # version -> gradient steps before it, of the newest ``REMEMBERED``
@@ -23,6 +26,22 @@ class LearnerRole:
         self._publish()
 
     def step(self) -> None:
+        batch = self._receive()
+        self.ctx.metrics.enter("learn")
+        try:
+            update = self.learner.update(batch)
+        except Diverged as error:
+            error.facts |= {"role": self.ctx.role, "update": self.learner.step}
+            error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
+            error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
+            raise
+        if update.priorities is not None and batch.keys is not None:
+            self.ctx.metrics.enter("priorities")
+            self.batches.reprioritise(batch.keys, update.priorities)
+        self._finish(update)
+
+    def _receive(self) -> Batch:
+        """The next batch; how old the parameters are that it was made with."""
         metrics = self.ctx.metrics
         metrics.enter("batch")
         batch = self.batches.get()
@@ -31,25 +50,20 @@ class LearnerRole:
             metrics.tally("policy_lag", [self.learner.step - self._published.get(v, oldest) for v in versions])
         if batch.size:
             metrics.record("replay_size", batch.size)
-        metrics.enter("learn")
-        try:
-            update = self.learner.update(batch)
-        except Diverged as error:
-            error.facts |= {"role": self.ctx.role, "update": self.learner.step}
-            error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
-            error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
-            raise
-        for name, value in update.metrics.items():
-            metrics.record(name, float(value))
-        if update.priorities is not None and batch.keys is not None:
-            metrics.enter("priorities")
-            self.batches.reprioritise(batch.keys, update.priorities)
-        metrics.enter("publish")
+        return batch
+
+    def _finish(self, update: Update) -> None:
+        """Tell of an update, and publish what it made."""
+        metrics = self.ctx.metrics
+        if self.params is not None:
+            for name, value in update.metrics.items():
+                metrics.record(name, float(value))
+            metrics.enter("publish")
+            metrics.count("updates")
         self._publish()
-        metrics.count("updates")
 
     def _publish(self) -> None:
-        self.version = self.params.publish(self.learner.params())
+        self.version = self.version + 1 if self.params is None else self.params.publish(self.learner.params())
         self._published[self.version] = self.learner.step
         if len(self._published) > REMEMBERED:
             del self._published[next(iter(self._published))]

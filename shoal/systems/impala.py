@@ -22,8 +22,9 @@ from shoal.algos.actor_critic import (
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import make_optimiser
 from shoal.algos.sgd import SGDLearner
+from shoal.algos.synchronised import SynchronisedLearner
 from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
-from shoal.api import Batch, Context, Update
+from shoal.api import Batch, Context, Update, UsageError
 from shoal.nets.torsos import Activation
 from shoal.ops import vtrace
 from shoal.program import Program
@@ -41,6 +42,9 @@ class Config(SystemConfig, ActorCriticConfig):
     unroll: Count = 20
     batch: Natural = 0
     """Trajectories in each gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
+    learners: Count = 1
+    """Learners, over which the actors are spread; each learns from `batch` trajectories, and all follow the mean of
+    their gradients (section 3)."""
     queue: Count = 1
     """Messages that each actor may have waiting; bounds the policy lag."""
     replay: Natural = 0
@@ -143,19 +147,26 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCritic
 
 
 def program(cfg: Config) -> Program:
-    """Actors, a queue of trajectories, one learner."""
+    """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
-    env, policy = cfg.env_spec(), network(cfg).dist.params_size
+    env, policy, writers = cfg.env_spec(), network(cfg).dist.params_size, cfg.num_actors() // cfg.learners
+    if not writers:
+        raise UsageError(f"learners ({cfg.learners}) must be no more than actors ({cfg.num_actors()})")
+    if cfg.learners > 1 and cfg.normalise_obs:
+        raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((policy,), "float32")})
-    updates = cfg.steps / (cfg.unroll * fresh)
+    updates = cfg.steps / (cfg.unroll * fresh * cfg.learners)
+    kind = SGDLearner if cfg.learners == 1 else SynchronisedLearner
 
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
-        return SGDLearner(
+        return kind(
             VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
             progress=lambda update: update / updates, device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip
 
-    sent = queue("trajectories", spec, max(cfg.queue, -(-count // cfg.num_actors())))
+    sent = queue("trajectories", spec, max(cfg.queue, -(-count // writers)))
     held = replay_nbytes(cfg.replay, fresh, spec, cfg.envs, env.stack)
-    return actors_and_learner("impala", cfg, sent, network, agent, learn, count=count, memory=held, lag=cfg.lag)
+    return actors_and_learner(
+        "impala", cfg, sent, network, agent, learn, count=count, memory=held, lag=cfg.lag, learners=cfg.learners
+    )

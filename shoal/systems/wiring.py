@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from shoal.api import Agent, Context, Field, Learner, ParamsReader, ParamsWriter, ReplaySpec, Spec
+from shoal.algos.synchronised import SynchronisedLearner, gradient_spec
+from shoal.api import (
+    Agent,
+    Context,
+    Field,
+    Learner,
+    ParamsReader,
+    ParamsWriter,
+    Reducer,
+    ReplaySpec,
+    Role,
+    Spec,
+)
 from shoal.envs import make
 from shoal.program import Channel, Program
 from shoal.replay import Ratio
 from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.learner import LearnerRole
+from shoal.roles.synchronised import SynchronisedRole
 from shoal.systems.config import SystemConfig
 
 Network = Callable[..., Any]  # (cfg, device) -> module
@@ -84,15 +97,34 @@ def learner(
     return make_learner
 
 
+def synchronised(
+    cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], SynchronisedLearner]
+) -> Callable[..., SynchronisedRole]:
+    """What makes one of several learners of a program, as ``learner``; it is joined to the others by ``gradients``."""
+
+    def make_learner(
+        ctx: Context, params: ParamsWriter | None, gradients: Reducer, initial: ParamsReader, **ports: Any
+    ) -> SynchronisedRole:
+        (reader,) = ports.values()
+        torch.manual_seed(ctx.seed)
+        device = cfg.learner_device()
+        made = learn(network(cfg, device).to(device), ctx)
+        load = made.algorithm.nets.load_state_dict
+        return SynchronisedRole(ctx, made, reader, params, gradients=gradients, initial=initial, load=load)
+
+    return make_learner
+
+
 def actors_and_learner(
     name: str, cfg: SystemConfig, sent: Channel, network: Network, agent: Callable[..., Agent],
     learn: Callable[[Any, Context], Learner], *, count: int = 1, lockstep: bool = False, memory: int = 0,
-    actor_role: str = "actor", lag: int = 0,
+    actor_role: str = "actor", lag: int = 0, learners: int = 1,
 ) -> Program:  # fmt: skip
     """Actors -> ``sent`` -> learner -> parameters -> actors, the topology of most systems.
 
     count: items of ``sent`` in a batch; with ``lockstep``, actors wait for new parameters and a batch is one item of
-    each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``.
+    each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``. learners:
+    over which the actors are spread; where there are several, ``learn`` makes a ``SynchronisedLearner``.
     """
     p = Program(name)
     p.channel(sent)
@@ -103,8 +135,15 @@ def actors_and_learner(
         actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",
         params=params.reader(lockstep=lockstep), **out,
     )  # fmt: skip
+    made: Callable[..., Role] = learner(cfg, network, learn)
+    if learners > 1:
+        with torch.device("meta"):
+            spec = gradient_spec(network(cfg))
+        into["gradients"] = p.channel(Channel("gradients", "reduce", spec, mean=True)).member()
+        into["initial"] = params.reader()
+        made = synchronised(cfg, network, cast(Callable[[Any, Context], SynchronisedLearner], learn))
     p.role(
-        "learner", learner(cfg, network, learn), threads=cfg.learner_threads or 1, device=cfg.learner_device(),
-        memory=memory, params=params.writer(), **into,
+        "learner", made, replicas=learners, threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        memory=memory, params=params.writer(first=learners > 1), **into,
     )  # fmt: skip
     return p

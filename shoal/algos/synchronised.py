@@ -1,0 +1,96 @@
+"""Gradient descent by learners that stay equal: each makes the gradient of its own batch, and all follow the mean.
+
+Espeholt et al. 2018, "IMPALA", section 3: multiple synchronised learners, over which the actors are spread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.algorithm import differentiate
+from shoal.algos.sgd import SGDLearner, averaged, to_device
+from shoal.algos.trajectories import split
+from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
+
+
+class SynchronisedLearner(SGDLearner):
+    """``begin`` with a batch, then ``gradient`` -> reduce (mean) -> ``descend``, once for each of its parts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._flat = torch.zeros(sum(p.numel() for p in self.gradient_step.parameters), device=self.device)
+        self._views = views(self._flat, self.gradient_step.parameters)
+        self._parts: list[Batch] = []  # those whose gradient has not been made
+        self._scheduled: dict[str, float] = {}
+        self._updates: list[Update] = []  # of the parts of this batch
+
+    def begin(self, batch: Batch) -> None:
+        """Take in this learner's batch."""
+        batch = to_device(batch, self.device)
+        self._parts = [batch] if self.parts == 1 else list(split(batch, self.parts))
+        self._updates = []
+
+    def gradient(self, out: Arrays) -> None:
+        """Write the gradient of the next part, and its loss, into an item of ``gradient_spec``."""
+        self._scheduled = self._schedule()
+        part = self._parts.pop(0)
+        if self.replay is not None:
+            part = self.replay.mix(part)
+        self.optimiser.zero_grad(set_to_none=True)
+        out["loss"][...], _, update = differentiate(self.algorithm, self.algorithm.prepare(part))
+        write_gradient(out["gradient"], self.gradient_step.parameters)
+        self._updates.append(Update({k: float(v) for k, v in update.metrics.items()}))
+
+    def descend(self, means: Tensors) -> Update | None:
+        """Step along the mean gradient of all learners. The metrics of the batch if this was its last part: the loss
+        is the mean of all learners, the rest this one's own."""
+        self._flat.copy_(means["gradient"])
+        for p, view in zip(self.gradient_step.parameters, self._views, strict=True):
+            p.grad = view
+        loss = float(means["loss"])
+        norm = self.gradient_step.descend(loss, self._flat)
+        self.step += 1
+        self.algorithm.after_step(self.step)
+        current = {**self._scheduled, "learning_rate": self.optimiser.param_groups[0]["lr"]}
+        if norm is None:
+            self._updates[-1] = Update({**current, "skipped_updates": 1.0})
+        else:
+            own = self._updates[-1].metrics
+            self._updates[-1] = Update({"loss": loss, "grad_norm": norm, **current, "skipped_updates": 0.0, **own})
+        return None if self._parts else averaged(self._updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        waiting = [dict(part.items) for part in self._parts]
+        metrics = [dict(update.metrics) for update in self._updates]
+        return {**super().state_dict(), "parts": waiting, "updates": metrics, "scheduled": self._scheduled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._parts = [to_device(Batch(items), self.device) for items in state["parts"]]
+        self._updates = [Update(metrics) for metrics in state["updates"]]
+        self._scheduled = state["scheduled"]
+
+
+def gradient_spec(nets: nn.Module) -> Spec:
+    """What learners average: the gradient of all parameters as one vector, and the loss."""
+    size = sum(p.numel() for p in nets.parameters())
+    return {"gradient": Field((size,), axis=0), "loss": Field((), "float64")}
+
+
+def views(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Consecutive parts of ``flat`` in the shapes of ``like``."""
+    parts = torch.split(flat, [t.numel() for t in like])
+    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
+
+
+@torch.no_grad()
+def write_gradient(out: Any, parameters: list[Tensor]) -> None:
+    """Write the parameters' gradients into one vector (NumPy); 0 for one that has none."""
+    for target, p in zip(views(torch.from_numpy(out), parameters), parameters, strict=True):
+        if p.grad is None:
+            target.zero_()
+        else:
+            target.copy_(p.grad)

@@ -1,0 +1,71 @@
+"""One of several learners that stay equal: one batch in, its gradient out; the mean of all in, a step along it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from shoal.api import Arrays, Batch, Context, ParamsReader, ParamsWriter, Reader, Reducer, Tensors, Update
+from shoal.roles.learner import LearnerRole
+
+
+class Synchronised(Protocol):
+    """What such a role learns with; see ``algos.synchronised.SynchronisedLearner``."""
+
+    step: int
+
+    def update(self, batch: Batch) -> Update: ...
+    def begin(self, batch: Batch) -> None: ...
+    def gradient(self, out: Arrays) -> None: ...
+    def descend(self, means: Tensors) -> Update | None: ...
+    def params(self) -> Tensors: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class SynchronisedRole(LearnerRole):
+    """One step of the role gets a batch and puts its gradient, or gets the mean and steps along it.
+
+    params: of learner 0 only; initial: where all get its first parameters, to ``load``.
+    """
+
+    learner: Synchronised
+
+    def __init__(
+        self, ctx: Context, learner: Synchronised, batches: Reader, params: ParamsWriter | None, *, gradients: Reducer,
+        initial: ParamsReader, load: Callable[[Tensors], Any],
+    ) -> None:  # fmt: skip
+        super().__init__(ctx, learner, batches, params)
+        self.gradients, self.initial, self.load = gradients, initial, load
+        self.begun = False  # it has the parameters that all begin with
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        if not self.begun:
+            if (found := self.initial.latest()) is not None:
+                self.load(found[1])
+            self.begun = True
+        if not self.gradients.pending:
+            batch = self._receive()
+            metrics.enter("learn")
+            self.learner.begin(batch)
+            self._put()
+            return
+        means = self.gradients.get()
+        metrics.enter("learn")
+        update = self.learner.descend(means)
+        if update is None:
+            self._put()
+        else:
+            self._finish(update)
+
+    def _put(self) -> None:
+        with self.gradients.slot() as slot:
+            self.learner.gradient(slot)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "begun": self.begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.begun = state["begun"]
