@@ -85,6 +85,7 @@ CASES = {
                 "--rollout=32", "--batch_size=8192", "--batched_sampling=True", "--num_epochs=1",
             ),
         ),
+        (("shoal", {}), ("shoal, two learners", {"actors": 2, "learners": 2})),
         what="64-64 tanh MLP shared by policy and value; batches of 8,192 steps, one epoch",
     ),
     "cartpole-ppo": Case(

@@ -65,13 +65,13 @@ class SynchronisedLearner(SGDLearner):
     def state_dict(self) -> dict[str, Any]:
         waiting = [dict(part.items) for part in self._parts]
         metrics = [dict(update.metrics) for update in self._updates]
-        return {**super().state_dict(), "parts": waiting, "updates": metrics, "scheduled": self._scheduled}
+        return {**super().state_dict(), "parts": waiting, "updates": metrics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._parts = [to_device(Batch(items), self.device) for items in state["parts"]]
         self._updates = [Update(metrics) for metrics in state["updates"]]
-        self._scheduled = state["scheduled"]
+        self._scheduled = self._schedule()  # a gradient may be on its way
 
 
 def gradient_spec(nets: nn.Module) -> Spec:

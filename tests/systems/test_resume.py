@@ -48,6 +48,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
     "rainbow": dict(REPLAY, actors=1, streams=8, atoms=11, v_min=0.0, v_max=50.0),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
+    "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),
     "async-sarsa": dict(actors=2, optimiser="rmsprop", target_period=500, epsilon_steps=2_000),
@@ -109,12 +110,13 @@ def states(found: Checkpoint) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------- serial
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_serial_half_and_half_is_the_whole_bit_for_bit(system: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", SYSTEMS)
+def test_serial_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path) -> None:
     """Networks, optimiser, replay, normalisers, generators, environments, evaluations, metric files."""
     torch.set_num_threads(1)
+    system = case.partition(",")[0]
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    settings = {**SMALL, **SYSTEMS[system], "runtime": "serial", "steps": 3_500}
+    settings = {**SMALL, **SYSTEMS[case], "runtime": "serial", "steps": 3_500}
     settings["evaluation"] = Evaluation(every=1_000, episodes=2, sampled=True) if system == "impala" else None
     shoal.train(system, run_dir=whole, **settings)
     with signalled(trained(halves, 1)):
