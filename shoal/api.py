@@ -6,7 +6,7 @@ arrays, readers return torch tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +17,18 @@ import numpy as np
 import torch
 
 from shoal.arrays import (
+    PART as PART,
+    UNIT as UNIT,
     Arrays as Arrays,
     Field as Field,
     Spec as Spec,
     State as State,
     Tensors as Tensors,
+    bounds as bounds,
+    places as places,
     spec_nbytes as spec_nbytes,
+    spec_size as spec_size,
+    views as views,
 )
 from shoal.errors import (
     Deadlock as Deadlock,
@@ -250,16 +256,39 @@ class Reader(Protocol):
 
 
 class ParamsWriter(Protocol):
+    @property
+    def version(self) -> int:
+        """Number of the latest version, which an earlier life of this replica may have published; 0: there is none."""
+
     def ready(self) -> bool: ...
     def publish(self, params: Tensors) -> int:
         """Make ``params`` the latest version and return its number (1, 2, ...). Never blocks."""
+
+
+class PartsWriter(Protocol):
+    """The write end of a divided queue. Each reader gets its part of the item, with its own of the ``versions``."""
+
+    def ready(self) -> bool: ...
+    def put(self, items: Arrays, versions: Sequence[int]) -> None:
+        """Copy the parts of one item into the channel; blocks while one of its readers is full."""
+
+
+class PartsReader(Protocol):
+    """The read end of parameters that several writers publish in parts (also a ``ParamsReader``)."""
+
+    versions: tuple[int, ...]  # of each part of what was read last
+
+    def ready(self) -> bool: ...
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None: ...
+    def newest(self) -> int: ...
 
 
 class ParamsReader(Protocol):
     def ready(self) -> bool: ...
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
         """The latest (version, parameters), a private copy; None if not newer. Before the first version, or
-        on a lockstep port that has read the latest as often as it may, it blocks."""
+        on a lockstep port that has read the latest as often as it may, it blocks. The version of parameters that
+        several writers publish in parts is that of their oldest part."""
 
     def newest(self) -> int:
         """Number of the latest version; 0 before the first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
 State = dict[str, Any]  # what ``Stateful`` says of a state
+UNIT = 16  # elements of float32 in a cache line
+PART = "part"  # the field of a writer's part of divided parameters
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,35 @@ class Field:
 
 
 Spec = Mapping[str, Field]
+
+
+def places(spec: Spec) -> dict[str, tuple[int, int]]:
+    """Where the arrays of ``spec`` begin and end in one vector. Each begins at a multiple of ``UNIT``, after zeros that
+    mean nothing: cut there, it is worked on by the same machine instructions as if it were whole."""
+    out, at = {}, 0
+    for name, f in spec.items():
+        size = int(np.prod(f.shape, dtype=np.int64))
+        out[name] = (at, at + size)
+        at += -(-size // UNIT) * UNIT
+    return out
+
+
+def spec_size(spec: Spec) -> int:
+    """Elements of the vector that holds the arrays of ``spec``, a multiple of ``UNIT``."""
+    return -(-max((end for _, end in places(spec).values()), default=0) // UNIT) * UNIT
+
+
+def views(flat: torch.Tensor, spec: Spec) -> Tensors:
+    """The arrays of ``spec`` as views of the vector ``flat``."""
+    return {name: flat[begin:end].view(spec[name].shape) for name, (begin, end) in places(spec).items()}
+
+
+def bounds(length: int, parts: int, unit: int = 1) -> list[tuple[int, int]]:
+    """Where each of ``parts`` begins and ends in ``length`` elements, cut at multiples of ``unit``: the first ones are
+    longer by one unit where they do not divide evenly (as ``numpy.array_split`` cuts)."""
+    each, more = divmod(-(-length // unit), parts)
+    ends = [min(length, unit * (k * each + min(k, more))) for k in range(parts + 1)]
+    return list(itertools.pairwise(ends))
 
 
 def spec_nbytes(spec: Spec) -> int:

@@ -27,7 +27,7 @@ log = logging.getLogger("shoal.runtime")
 
 def saves(role: RoleSpec) -> bool:
     """Whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
-    return role.on_failure == "stop"
+    return role.on_failure in ("stop", "restore")
 
 
 @dataclass
@@ -89,6 +89,8 @@ class Checkpointer:
             self.ending()  # a replica saw the end first
         pending = self._pending
         if pending is None or number != pending.number:
+            if kind == "saved" and number != LAST:  # a replica that began anew wrote for one that was complete
+                checkpoint.discard(checkpoint.begin(self._saving, number))
             return
         if kind == "snapshot":
             pending.fixed[replica] = answer

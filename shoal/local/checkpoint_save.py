@@ -91,7 +91,7 @@ class Saver:
             if isinstance(end, StoreWriter):
                 out[checkpoint.part("params", end.channel)] = state_files.pack(end.state_dict())
             elif isinstance(end, ReplayReader) and not self._saving.leaves_out(end.channel, end.writers):
-                out[checkpoint.part("channel", end.channel.name)] = state_files.pack(end.state_dict())
+                out[checkpoint.part("channel", end.name)] = state_files.pack(end.state_dict())
         return out
 
     def _fork(self, number: int) -> None:
@@ -134,8 +134,8 @@ class Saver:
         self._copy, self._pipe = 0, -1
 
 
-def restore(source: Checkpoint, role: Role, name: str, ends: dict[str, Any]) -> None:
-    """Put a replica, and the tables and parameters it holds, where they were saved."""
+def restore(source: Checkpoint, role: Role, name: str, ends: dict[str, Any], tables: bool = True) -> None:
+    """Put a replica, and the parameters and (with ``tables``) the replay tables it holds, where they were saved."""
     state = source.read(name)
     with source.fitting(name):
         if "role" in state:
@@ -150,8 +150,8 @@ def restore(source: Checkpoint, role: Role, name: str, ends: dict[str, Any]) -> 
     for end in ends.values():
         if isinstance(end, StoreWriter):
             part = checkpoint.part("params", end.channel)
-        elif isinstance(end, ReplayReader):
-            part = checkpoint.part("channel", end.channel.name)
+        elif isinstance(end, ReplayReader) and tables:
+            part = checkpoint.part("channel", end.name)
         else:
             continue
         if source.has(part):

@@ -60,6 +60,7 @@ class Job:
     spans: int = 0  # to record, for a profile
     saving: Saving | None = None  # for replicas that save
     resume: Checkpoint | None = None
+    again: bool = False  # ``resume`` is for this replica alone: it failed in the middle of the run
 
 
 class _Reporter:
@@ -297,7 +298,7 @@ def _saver(
     """Put a new role where the run begins or goes on; what saves it from then on."""
     name = part("role", spec.name, job.index)
     if job.resume is not None and job.resume.has(name):
-        restore(job.resume, role, name, ends)
+        restore(job.resume, role, name, ends, tables=not job.again)
     else:
         getattr(role, "start", lambda: None)()
     if job.saving is None:

@@ -56,7 +56,7 @@ class Failures:
         if not allowed:
             if known:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
-            if replica.role.on_failure == "restart":
+            if replica.role.on_failure in ("restart", "restore"):
                 cause += f"\n(gave up after {len(replica.failures)} failures)"
             message = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
             log.error("%s (generation %d) failed: %s", replica.label, replica.generation, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -20,10 +21,11 @@ from shoal.local.heartbeat import Watch
 from shoal.local.replica import Replica
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program, RoleSpec
+from shoal.records.checkpoint import Checkpoint, newest_with, part
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.shm import bells, ports, ring, shared_params, store
+from shoal.shm import bells, divided, ports, ring, shared_params
 from shoal.shm.arena import Arena
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import LINE, STOP, Plan
@@ -117,8 +119,16 @@ class Supervisor:
             launch.saving if checkpointer.saves(replica.role) else None,
             launch.resume,
         )
+        if replica.role.on_failure == "restore" and replica.failures:
+            job = dataclasses.replace(job, resume=self._newest(replica), again=True)
         args = (self._arena, self._blobs[replica.role.name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")
+
+    def _newest(self, replica: Replica) -> Checkpoint | None:
+        """The checkpoint that a replica which failed goes on from: the newest of this launch, or that of the launch."""
+        saving, name = self._launch.saving, part("role", replica.role.name, replica.index)
+        found = newest_with(saving.folder, name) if saving is not None else None
+        return found or self._launch.resume
 
     def _supervise(self) -> str:
         """Returns why the run ends; raises RoleFailed."""
@@ -236,11 +246,11 @@ class Supervisor:
 
     def _params(self) -> dict[str, api.Tensors]:
         """channel -> the parameters published last."""
-        params = {name: store.read(self._arena, s) for name, s in self._plan.stores.items()}
+        params = divided.read(self._arena, self._plan)
         for name, group in self._plan.groups.items():
-            if isinstance(group, SharedLayout):
-                params[name] = shared_params.read(self._arena, group)
-        return {name: p for name, p in params.items() if p is not None}
+            if isinstance(group, SharedLayout) and (shared := shared_params.read(self._arena, group)) is not None:
+                params[name] = shared
+        return params
 
     def _report(self, reason: str) -> Report:
         run = self._aggregator

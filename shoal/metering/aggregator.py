@@ -26,7 +26,8 @@ class Snapshot:
     share of its wall time (``wait:NAME`` phases are time blocked on channel NAME); fill: channel -> share of
     capacity in use; memory: bytes, 0 where not measured; phase_seconds: role -> phase -> seconds since the launch;
     spans: (role, index) -> new (phase, start, seconds), in a run that is profiled; infos: mean of the last 100 of each
-    number that environments gave at the ends of episodes.
+    number that environments gave at the ends of episodes; byte_rate: ``bytes`` counted by roles, per second since the
+    last snapshot (None: by none).
     """
 
     row: int
@@ -48,6 +49,7 @@ class Snapshot:
     phase_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     spans: dict[tuple[str, int], list[tuple[str, float, float]]] = field(default_factory=dict)
     infos: dict[str, float] = field(default_factory=dict)
+    byte_rate: float | None = None
 
 
 class Observer(Protocol):
@@ -75,6 +77,7 @@ class Aggregator:
         self._spans: dict[tuple[str, int], list[tuple[str, float, float]]] = {}
         self._start = self._last = time.monotonic()
         self._last_counts = (0, 0)
+        self._last_bytes = 0
 
     def add(self, role: str, telemetry: Telemetry, index: int = 0) -> None:
         for name, n in telemetry.counts.items():
@@ -159,7 +162,9 @@ class Aggregator:
             phase_seconds={role: dict(phases) for role, phases in self._phase_seconds.items()},
             spans=self._spans,
             infos={name: float(np.mean(values)) for name, values in self._infos.items()},
+            byte_rate=(self.counts["bytes"] - self._last_bytes) / interval if "bytes" in self.counts else None,
         )
+        self._last_bytes = self.counts.get("bytes", 0)
         for name, tally in self._tallies.items():
             out.records |= {f"{name}_{suffix}": quantile(tally, q) for suffix, q in QUANTILES}
         self._last, self._last_counts = now, (self.steps, self.updates)
@@ -193,6 +198,7 @@ class Aggregator:
         self._new_episodes = [(r, n) for r, n in state["new_episodes"]]
         steps, updates = state["last_counts"]
         self._last_counts = (steps, updates)
+        self._last_bytes = self.counts.get("bytes", 0)
         self._last = time.monotonic()
         self._start = self._last - state["seconds"]
 

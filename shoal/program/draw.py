@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.api import GROUPS, spec_nbytes
-from shoal.program import Program, groups
+from shoal.program import Program, divided, groups
 from shoal.program.wiring import Channel, Port, RoleSpec
 
 
@@ -89,10 +89,13 @@ def size_lines(program: Program, channel: Channel) -> list[str]:
         lines.append(f"room for {channel.capacity} item{plural}{each}")
     if channel.kind == "replay":
         kept = getattr(channel.table, "capacity", None)
-        lines += [f"keeps {kept:,} samples"] if kept else []
+        tables = program.readers(channel)
+        each = f" in each of {tables} tables" if tables > 1 else ""
+        lines += [f"keeps {kept:,} samples{each}"] if kept else []
         per_insert = channel.ratio.samples_per_insert
         drawn = f", then draws each {per_insert:g} times" if per_insert is not None else ""
         lines.append(f"waits for {channel.ratio.min_size:,}{drawn}")
+    lines += [divided.line(program, channel)] if channel.divided else []
     item, total = spec_nbytes(channel.spec), program.memory()[channel.name]
     return [*lines, f"{human_bytes(item)} an item, {human_bytes(total)} in all"]
 
@@ -103,7 +106,10 @@ def shape(dims: tuple[int, ...]) -> str:
 
 def role_detail(role: RoleSpec) -> str:
     threads = f"{role.threads} thread{'s' * (role.threads != 1)}"
-    return f"{role.device}, {threads}" + (", restarts" if role.on_failure == "restart" else "")
+    return f"{role.device}, {threads}" + _FAILS.get(role.on_failure, "")
+
+
+_FAILS = {"restart": ", restarts", "restore": ", restored from the newest checkpoint"}
 
 
 def _title(program: Program) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-from shoal.api import GROUPS, WiringError, spec_nbytes
-from shoal.program import groups
-from shoal.program.wiring import Channel, Port, RoleSpec
+from shoal.api import GROUPS, WiringError, spec_nbytes, spec_size
+from shoal.program import divided, groups
+from shoal.program.wiring import Channel, OnFailure, Port, RoleSpec
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Program:
         make: Any,
         *,
         replicas: int = 1,
-        on_failure: Literal["stop", "restart", "ignore"] = "stop",
+        on_failure: OnFailure = "stop",
         threads: int = 1,
         device: str = "cpu",
         background: bool = False,
@@ -84,6 +84,10 @@ class Program:
         """Number of replicas that write a channel."""
         return sum(port.of(role.replicas) for role, port in self.ends(channel, "write"))
 
+    def readers(self, channel: Channel) -> int:
+        """Number of replicas that read a channel."""
+        return sum(port.of(role.replicas) for role, port in self.ends(channel, "read"))
+
     def validate(self) -> None:
         """Raise WiringError for a program that cannot run."""
         for role in self.roles:
@@ -110,17 +114,19 @@ class Program:
             raise WiringError(f"{where} has no {'writer' if not writers else 'reader'}")
         if channel.capacity < 1:
             raise WiringError(f"{where} has capacity {channel.capacity}, expected at least 1 item")
-        reading = sum(role.replicas for role, _ in readers)
-        if channel.kind == "params" and self.writers(channel) != 1:
+        reading = self.readers(channel)
+        if channel.divided:
+            divided.check(self, channel)
+        elif channel.kind == "params" and self.writers(channel) != 1:
             raise WiringError(f"{where} has {self.writers(channel)} writers; parameters have exactly one")
         groups.check(self, channel)
         if channel.kind == "replay":
             self._validate_replay(channel, reading)
         if channel.kind == "queue":
-            if reading > self.writers(channel):
+            if reading > self.writers(channel) and not channel.divided:
                 raise WiringError(f"{where} has {reading} readers but only {self.writers(channel)} writers")
             for role, port in readers:
-                held = channel.capacity * (self.writers(channel) // reading)
+                held = channel.capacity * (self.writers(channel) // (1 if channel.divided else reading))
                 if not port.each and port.count > held:
                     raise WiringError(
                         f"{where} holds {held} items for each reader, but role '{role.name}' reads {port.count}"
@@ -139,8 +145,11 @@ class Program:
         where = f"{self.name}: channel '{channel.name}'"
         if channel.table is None:
             raise WiringError(f"{where} is a replay without a table")
-        if reading != 1:
-            raise WiringError(f"{where} has {reading} readers; a replay lives with exactly one")
+        if len(self.ends(channel, "read")) != 1 or reading > self.writers(channel):
+            raise WiringError(
+                f"{where} has {reading} readers for {self.writers(channel)} writers; the replicas of one role may read "
+                "a replay, each with a writer of its own"
+            )
         ((_, port),) = self.ends(channel, "read")
         if "reward" not in channel.spec:
             raise WiringError(f"{where} needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
@@ -157,17 +166,24 @@ class Program:
             if channel.kind in GROUPS:
                 out[channel.name] = groups.nbytes(self, channel)
             elif channel.kind == "params":
-                out[channel.name] = 2 * item
+                out[channel.name] = 2 * (4 * spec_size(channel.spec) if channel.divided else item)
             elif channel.kind == "constant":
                 out[channel.name] = item
             else:
                 out[channel.name] = item * channel.capacity * max(1, self.writers(channel))
             if channel.table is not None:
-                out[channel.name] += channel.table.nbytes(channel.spec, self.writers(channel))
+                out[channel.name] += tables_nbytes(channel, self.writers(channel), self.readers(channel))
         for role in self.roles:
             if role.memory:  # a role may be called like a channel
                 out[role.name] = out.get(role.name, 0) + role.memory * role.replicas
         return out
+
+
+def tables_nbytes(channel: Channel, writers: int, readers: int) -> int:
+    """Bytes of a replay's tables, one of each reader."""
+    assert channel.table is not None
+    table, spec = channel.table, channel.spec
+    return sum(table.nbytes(spec, len(range(r, writers, max(1, readers)))) for r in range(max(1, readers)))
 
 
 def _listed(names: list[str]) -> str:

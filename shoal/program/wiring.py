@@ -9,11 +9,18 @@ from typing import Literal
 from shoal.api import Arrays, ReplaySpec, Role, Rule, Spec
 from shoal.replay.limiter import Ratio
 
+OnFailure = Literal["stop", "restart", "ignore", "restore"]
+
 
 @dataclass(frozen=True)
 class Channel:
     """A typed connection. ``capacity`` counts items per writer (queue and replay input). A ``constant`` is one item
-    that nobody writes: ``fill`` makes it, once, before any role is built, and all readers of a machine share it."""
+    that nobody writes: ``fill`` makes it, once, before any role is built, and all readers of a machine share it.
+
+    A ``divided`` channel is cut into nearly equal parts, at multiples of that number. Of a queue, each reader gets its
+    part of every item, along the first axis of each field. Of parameters, each writer owns and publishes a part of the
+    vector that holds all of them (``api.places``), as the field ``part``; readers get them whole.
+    """
 
     name: str
     kind: Literal["queue", "replay", "params", "constant", "reduce", "board", "shared"]
@@ -25,6 +32,7 @@ class Channel:
     fill: Callable[[Arrays], None] | None = None  # constant only
     mean: bool = False  # reduce: everyone gets the mean instead of the sum
     rule: Rule | None = None  # shared: how a gradient moves the parameters
+    divided: int = 0  # queue or params: cut into parts; 0: not
 
     def writer(self, first: bool = False) -> Port:
         """A write end; ``first``: of replica 0 only."""
@@ -36,7 +44,8 @@ class Channel:
 
     def reader(self, count: int = 1, each: bool = False, lockstep: int = 0) -> Port:
         """A read end. queue: ``count`` items per ``get``, from any writer, or, with ``each``, one from every writer in
-        order. replay: ``count`` sampled items. params with ``lockstep``: ready so many times for each version."""
+        order. replay: ``count`` sampled items; each of several readers has a table of its own, which writers ``i``,
+        ``i + readers``, ... fill. params with ``lockstep``: ready so many times for each version."""
         return Port(self, "read", count, each, int(lockstep))
 
 
@@ -62,8 +71,10 @@ class RoleSpec:
 
     on_failure: what a runtime with processes does when a replica fails. ``stop``: the run fails. ``restart``: another
         life begins; the run fails once a replica fails too often. ``ignore``: the same, but the run then goes on
-        without it. Such a runtime saves the states of roles that ``stop`` only: one that may begin anew at any time has
-        none worth keeping. The serial runtime saves every state, and there any failure ends the run.
+        without it. ``restore``: as ``restart``, but the new life begins with the state and the parameters of the newest
+        checkpoint, if there is one (replay tables are filled anew). Such a runtime saves the states of roles that
+        ``stop`` or ``restore`` only: one that may begin anew at any time has none worth keeping. The serial runtime
+        saves every state, and there any failure ends the run.
     threads: of each replica's process (OpenMP and torch).
     device: what ``make`` computes on; a runtime checks that it is there, and moves nothing.
     background: a process of low priority that takes a small share of the processors.
@@ -74,7 +85,7 @@ class RoleSpec:
     make: Callable[..., Role]
     ports: dict[str, Port]
     replicas: int = 1
-    on_failure: Literal["stop", "restart", "ignore"] = "stop"
+    on_failure: OnFailure = "stop"
     threads: int = 1
     device: str = "cpu"
     background: bool = False

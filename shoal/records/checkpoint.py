@@ -13,12 +13,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.api import ShoalError, Tensors, WiringError
+import torch
+
+from shoal.api import Field, ShoalError, Tensors, WiringError, views
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
@@ -219,28 +221,66 @@ def clean(folder: Path) -> None:
         discard(path)
 
 
+def newest_with(folder: Path, name: str) -> Checkpoint | None:
+    """The newest checkpoint in which the part of that name is whole; None if there is none."""
+    for path in _complete(folder):
+        with contextlib.suppress(_Damaged):
+            checkpoint = _verified(path, only=[name])
+            if checkpoint.has(name):
+                return checkpoint
+    return None
+
+
 def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | None:
     """(updates, parameters) of the newest checkpoint in which those of a channel (None: of the only one) are whole;
     None if there is none."""
     for path in _complete(folder):
         try:
             name = part("params", channel) if channel is not None else _only_params(path)
-            checkpoint = _verified(path, only=name)
+            names = _pieces(path, name)
+            checkpoint = _verified(path, only=names)
         except _Damaged as error:
             log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
             continue
-        if checkpoint.has(name):
-            return int(checkpoint.manifest["updates"]), checkpoint.read(name)["tensors"]
+        if all(map(checkpoint.has, names)):
+            updates = int(checkpoint.manifest["updates"])
+            if names == [name]:
+                return updates, checkpoint.read(name)["tensors"]
+            return updates, _joined(checkpoint, name, names)
     return None
+
+
+def _saved_params(path: Path) -> list[str]:
+    """The parts that hold parameters."""
+    try:
+        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        return sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _pieces(path: Path, name: str) -> list[str]:
+    """The parts of a params channel: one or, where each of its writers has saved its own, theirs in order."""
+    numbered = [s for s in _saved_params(path) if re.fullmatch(re.escape(name) + r"\.\d+", s)]
+    return sorted(numbered, key=lambda s: int(s.rpartition(".")[2])) or [name]
+
+
+def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
+    """The parameters of a divided channel, of which each part is one vector."""
+    flat = torch.cat([tensor for each in names for tensor in checkpoint.read(each)["tensors"].values()])
+    for channel, spec in checkpoint.manifest["program"]["channels"].items():
+        if part("params", channel) == name:
+            shapes = {field: tuple(json.loads(told.partition(" ")[2])) for field, told in spec.items()}
+            return views(flat, {field: Field(shape) for field, shape in shapes.items()})
+    raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what '{name}' looks like")
 
 
 def _only_params(path: Path) -> str:
     """The name of the part that holds parameters, if there is one."""
-    try:
-        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
-        names = sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+    names = _saved_params(path)
+    whole = {re.sub(r"\.\d+$", "", name) for name in names}
+    if len(names) > 1 and len(whole) == 1 and _pieces(path, min(whole)) == sorted(names, key=lambda n: (len(n), n)):
+        return min(whole)
     if len(names) > 1:
         raise ShoalError(f"'{path}' holds several parameters ({', '.join(names)}): expected to be told which")
     return names[0] if names else part("params", "")
@@ -272,8 +312,8 @@ def _order(path: Path) -> tuple[int, int]:
     return int(steps), int(again or 0)
 
 
-def _verified(path: Path, only: str | None = None) -> Checkpoint:
-    """The checkpoint, every file (or those of one part) compared with the manifest."""
+def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
+    """The checkpoint, every file (or those of some parts) compared with the manifest."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
         written, files = manifest["format"], manifest["files"]
@@ -290,7 +330,7 @@ def _verified(path: Path, only: str | None = None) -> Checkpoint:
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
             raise _Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")
-        if only is not None and Path(name).stem != only:
+        if only is not None and Path(name).stem not in only:
             continue
         file = path / name
         if file.is_symlink() or not file.is_file():

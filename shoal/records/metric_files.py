@@ -74,6 +74,8 @@ def performance_row(snapshot: Snapshot) -> dict[str, Any]:
         "updates_per_second": round(snapshot.update_rate, 3),
         "restarts": snapshot.restarts,
     }
+    if snapshot.byte_rate is not None:
+        row["bytes_per_second"] = round(snapshot.byte_rate)
     if snapshot.memory:
         row["memory"] = snapshot.memory
     row |= {f"fill/{name}": round(share, 4) for name, share in snapshot.fill.items()}

@@ -18,6 +18,11 @@ def life_seed(seed: int, life: int) -> int:
     return int((life * (multiplier | 1) + offset) % LIVES) * BLOCK
 
 
+def table_name(channel: str, reader: int) -> str:
+    """The name of a reader's table: the channel's for the first, CHANNEL/1, ... for the others."""
+    return f"{channel}/{reader}" if reader else channel
+
+
 def table_seed(seed: int, channel: str, generation: int) -> int:
     """Of a replay table: a stable function of run seed, channel and the generation of its reader."""
     entropy = [seed, zlib.crc32(channel.encode()), generation]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
@@ -43,7 +44,7 @@ class SerialWriter:
 
     def ready(self) -> bool:
         if isinstance(self.target, SerialReplay):
-            return self.target.can_insert()
+            return self.target.can_insert(self.index)
         return len(self.target.queues[self.index]) < self.target.channel.capacity
 
     def put(self, items: Arrays, version: int = 0) -> None:
@@ -65,7 +66,7 @@ class SerialWriter:
         """Send an item that was written."""
         if isinstance(self.target, SerialReplay):
             with self.metrics.phase("insert"):
-                self.target.table.add(arrays, self.index, self.generation)
+                self.target.add(arrays, self.index, self.generation)
         else:
             self.target.queues[self.index].append((version, arrays))
 
@@ -120,44 +121,51 @@ class QueueReader:
 
 
 class SerialReplay:
-    """A replay channel: writers insert straight into the table, as the ratio allows."""
+    """A replay channel: writers insert straight into the table of their reader, as the ratio allows. ``seeds``: one for
+    each table; writer ``i`` belongs to table ``i % tables``."""
 
-    def __init__(self, channel: Channel, writers: int, seed: int):
+    def __init__(self, channel: Channel, writers: int, seeds: Sequence[int]):
         assert channel.table is not None
         self.channel, self.writers = channel, writers
-        self.table = channel.table.build(channel.spec, writers, seed)
+        of = [len(range(r, writers, len(seeds))) for r in range(len(seeds))]
+        self.tables = [channel.table.build(channel.spec, n, seed) for n, seed in zip(of, seeds, strict=True)]
         self.limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
 
-    def can_insert(self) -> bool:
-        return self.limiter.can_insert(self.table.inserted, self.table.sampled)
+    def can_insert(self, writer: int) -> bool:
+        table = self.tables[writer % len(self.tables)]
+        return self.limiter.can_insert(table.inserted, table.sampled)
+
+    def add(self, unroll: Arrays, writer: int, generation: int) -> None:
+        self.tables[writer % len(self.tables)].add(unroll, writer // len(self.tables), generation)
 
     def state_dict(self) -> State:
-        return {"table": self.table.state()}
+        first, *others = [table.state() for table in self.tables]
+        return {"table": first, "others": others}
 
     def load_state_dict(self, state: State) -> None:
-        self.table.restore(state["table"])
+        for table, saved in zip(self.tables, [state["table"], *state.get("others", [])], strict=True):
+            table.restore(saved)
 
 
 class ReplayReader:
-    """Read end of a replay channel."""
+    """Read end of a replay channel: the table of that number."""
 
-    def __init__(self, replay: SerialReplay, port: Port, metrics: Recorder):
-        self.replay, self.port, self.metrics = replay, port, metrics
+    def __init__(self, replay: SerialReplay, port: Port, metrics: Recorder, number: int = 0):
+        self.table, self.limiter, self.port, self.metrics = replay.tables[number], replay.limiter, port, metrics
 
     def ready(self) -> bool:
-        table = self.replay.table
-        return self.replay.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
+        table = self.table
+        return self.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
 
     def get(self) -> Batch:
-        replay = self.replay
         with self.metrics.phase("sample"):
-            batch = replay.table.sample(self.port.count)
-        if (ratio := replay.limiter.samples_per_insert(replay.table.inserted, replay.table.sampled)) is not None:
+            batch = self.table.sample(self.port.count)
+        if (ratio := self.limiter.samples_per_insert(self.table.inserted, self.table.sampled)) is not None:
             self.metrics.record("samples_per_insert", ratio)
         return batch
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
-        self.replay.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
+        self.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
 
 
 class SerialConstant:

@@ -10,10 +10,12 @@ from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
 from shoal.serial import generators
 from shoal.serial.channels import SerialConstant, SerialParams, SerialParamsReader, SerialReplay
+from shoal.serial.divided import DividedParams
 from shoal.serial.groups import SerialShared
 from shoal.serial.instance import Instance, Replica
 
 log = logging.getLogger("shoal.runtime")
+PARAMS = (SerialParams, DividedParams, SerialShared)
 
 
 def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
@@ -44,7 +46,7 @@ def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> State:
             state["role"] = replica.role.state_dict()
         out[part("role", replica.name, replica.index)] = state
     for name, channel in instance.channels.items():
-        if isinstance(channel, (SerialParams, SerialShared)):
+        if isinstance(channel, PARAMS):
             if channel.version:
                 out[part("params", name)] = channel.state_dict()
         elif isinstance(channel, SerialConstant):
@@ -75,7 +77,7 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
             assert isinstance(replica.role, Stateful)
             replica.role.load_state_dict(saved["role"])
     for channel_name, channel in instance.channels.items():
-        name = part("params" if isinstance(channel, (SerialParams, SerialShared)) else "channel", channel_name)
+        name = part("params" if isinstance(channel, PARAMS) else "channel", channel_name)
         if not isinstance(channel, SerialConstant) and source.has(name):
             with source.fitting(name):
                 channel.load_state_dict(source.read(name))

@@ -9,7 +9,7 @@ from shoal.api import GROUPS, Context, Role
 from shoal.metering.recorder import Recorder, recorder as recorder_of
 from shoal.program import Program, RoleSpec
 from shoal.runtime.launch import Launch
-from shoal.runtime.seeds import LAUNCH, life_seed, table_seed
+from shoal.runtime.seeds import LAUNCH, life_seed, table_name, table_seed
 from shoal.serial import generators, groups
 from shoal.serial.channels import (
     QueueReader,
@@ -21,10 +21,15 @@ from shoal.serial.channels import (
     SerialReplay,
     SerialWriter,
 )
+from shoal.serial.divided import DividedParams, DividedParamsReader, DividedQueue, DividedWriter
 
-Shared = SerialQueue | SerialReplay | SerialParams | SerialConstant | groups.Group  # between the ends of a channel
-End = SerialWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader | SerialConstant | groups.End
-Published = SerialParams | groups.SerialShared  # channels whose parameters are the result of a run
+Divided = DividedQueue | DividedParams
+Shared = SerialQueue | SerialReplay | SerialParams | SerialConstant | groups.Group | Divided  # between a channel's ends
+End = (
+    SerialWriter | DividedWriter | QueueReader | ReplayReader | SerialParams | SerialParamsReader | SerialConstant
+    | groups.End
+)  # fmt: skip
+Published = SerialParams | DividedParams | groups.SerialShared  # channels whose parameters are the result of a run
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,16 @@ class Instance:
     @staticmethod
     def _channel(program: Program, name: str, seed: int) -> Shared:
         channel = program.channels[name]
+        writers, readers = program.writers(channel), program.readers(channel)
+        if channel.divided:
+            queue = channel.kind == "queue"
+            return DividedQueue(channel, writers, readers) if queue else DividedParams(channel, writers)
         if channel.kind == "queue":
-            return SerialQueue(channel, program.writers(channel))
+            return SerialQueue(channel, writers)
         if channel.kind == "replay":
-            return SerialReplay(channel, program.writers(channel), table_seed(seed, name, 0))
+            return SerialReplay(channel, writers, [table_seed(seed, table_name(name, r), 0) for r in range(readers)])
         if channel.kind in GROUPS:
-            return groups.channel(channel, program.writers(channel))
+            return groups.channel(channel, writers)
         return SerialConstant(channel) if channel.kind == "constant" else SerialParams(channel)
 
     def _replica(self, role: RoleSpec, index: int) -> Replica:
@@ -96,11 +105,12 @@ class Instance:
             exact=launch.exact and (launch.saving is not None or launch.resume is not None),
             steps=self.steps,
         )
-        ends = {k: self._end(role, k, recorder) for k, port in role.ports.items() if index < port.of(role.replicas)}
+        keys = [key for key, port in role.ports.items() if index < port.of(role.replicas)]
+        ends = {key: self._end(role, key, index, recorder) for key in keys}
         given = {key: ends.get(key) for key in role.ports}
         return Replica(role.name, index, role.make(context, **given), ends, recorder)
 
-    def _end(self, role: RoleSpec, key: str, recorder: Recorder) -> End:
+    def _end(self, role: RoleSpec, key: str, index: int, recorder: Recorder) -> End:
         port = role.ports[key]
         channel = self.channels[port.channel.name]
         if isinstance(channel, SerialConstant):
@@ -109,15 +119,20 @@ class Instance:
             number = None if port.direction == "read" else self._writers[port.channel.name]
             self._writers[port.channel.name] += number is not None
             return groups.end(channel, number)
+        if isinstance(channel, DividedParams):
+            return channel.parts[index] if port.direction == "write" else DividedParamsReader(channel)
         if isinstance(channel, SerialParams):
             return channel if port.direction == "write" else SerialParamsReader(channel, port)
         if port.direction == "write":
             number = self._writers[port.channel.name]
             self._writers[port.channel.name] += 1
+            if isinstance(channel, DividedQueue):
+                ends = [SerialWriter(part, number, recorder, self._generation) for part in channel.parts]
+                return DividedWriter(channel, ends)
             return SerialWriter(channel, number, recorder, self._generation)
         if isinstance(channel, SerialReplay):
-            return ReplayReader(channel, port, recorder)
-        return QueueReader(channel, port)
+            return ReplayReader(channel, port, recorder, index)
+        return QueueReader(channel.parts[index] if isinstance(channel, DividedQueue) else channel, port)
 
 
 def _always() -> bool:

@@ -18,6 +18,7 @@ from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
 from shoal.serial import checkpoint
 from shoal.serial.channels import SerialQueue
+from shoal.serial.divided import DividedQueue
 from shoal.serial.instance import Instance, Published, Replica
 
 ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
@@ -122,7 +123,7 @@ class _Run:
     def _tell(self, observers: Sequence[Observer], aggregator: Aggregator) -> None:
         if observers:
             queues = self.instance.channels.items()
-            fill = {name: c.fill() for name, c in queues if isinstance(c, SerialQueue)}
+            fill = {name: c.fill() for name, c in queues if isinstance(c, (SerialQueue, DividedQueue))}
             snapshot = aggregator.snapshot(fill, memory.used())
             for observer in observers:
                 observer.update(snapshot)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from shoal import api
-from shoal.program import Channel, Program
+from shoal.program import Channel, Program, divided
+from shoal.program.program import tables_nbytes
 from shoal.shm.fields import ALIGN as ALIGN, LINE as LINE, FieldLayout as FieldLayout, fields, up
 from shoal.shm.group_layout import GroupLayout, group
 
@@ -85,6 +86,7 @@ class Plan:
     total: int = 0
     rings: dict[str, RingLayout] = field(default_factory=dict)
     stores: dict[str, StoreLayout] = field(default_factory=dict)
+    divided: dict[str, tuple[Channel, list[str]]] = field(default_factory=dict)  # by name: its parts' rings or stores
     constants: dict[str, ConstantLayout] = field(default_factory=dict)
     groups: dict[str, GroupLayout] = field(default_factory=dict)
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -145,13 +147,12 @@ def plan(program: Program, apart: Collection[str] = ()) -> Plan:
     ends = _count(program, out)
     for channel in program.channels.values():
         writers, readers = ends.get((channel.name, "write"), 0), ends.get((channel.name, "read"), 0)
-        if channel.kind == "params":
+        if channel.divided:
+            _divide(out, channel, writers, readers)
+        elif channel.kind == "params":
             if writers > 1:
                 raise api.WiringError(f"Channel {channel.name!r} (params) has {writers} writers; it can have only one.")
-            slot, size = fields(channel.spec, 0)
-            out.stores[channel.name] = StoreLayout(
-                channel, readers, out.take(2 * ALIGN), out.take(readers * ALIGN), out.take(2 * size), size, slot
-            )
+            out.stores[channel.name] = _store(out, channel, readers)
         elif channel.kind == "constant":
             item, size = fields(channel.spec, 0)
             out.constants[channel.name] = ConstantLayout(channel, out.take(size), size, item)
@@ -161,6 +162,26 @@ def plan(program: Program, apart: Collection[str] = ()) -> Plan:
         else:
             out.groups[channel.name] = group(channel, writers, out.take, channel.name in apart)
     return out
+
+
+def _store(out: Plan, channel: Channel, readers: int) -> StoreLayout:
+    slot, size = fields(channel.spec, 0)
+    return StoreLayout(
+        channel, readers, out.take(2 * ALIGN), out.take(readers * ALIGN), out.take(2 * size), size, slot
+    )  # fmt: skip
+
+
+def _divide(out: Plan, channel: Channel, writers: int, readers: int) -> None:
+    """Lay out a divided channel: the part of a reader as a queue of its own, that of a writer as parameters."""
+    queue = channel.kind == "queue"
+    parts = divided.parts(channel, readers if queue else writers)
+    out.divided[channel.name] = (channel, [part.name for part in parts])
+    for part in parts:
+        if queue:
+            _check_ring(part, writers, 1)
+            out.rings[part.name] = _ring(out, part, writers, 1, False)
+        else:
+            out.stores[part.name] = _store(out, part, readers)
 
 
 def _takes_each(program: Program, channel: Channel) -> bool:
@@ -187,8 +208,6 @@ def _check_ring(channel: Channel, writers: int, readers: int) -> None:
         raise api.WiringError(f"Channel {channel.name!r} has {writers} writers and {readers} readers.")
     if channel.capacity < 1:
         raise api.WiringError(f"Channel {channel.name!r} has capacity {channel.capacity}; it needs at least 1.")
-    if channel.kind == "replay" and readers > 1:
-        raise api.WiringError(f"Channel {channel.name!r} (replay) has {readers} readers; it can have only one.")
     if channel.kind == "replay" and channel.table is None:
         raise api.WiringError(f"Channel {channel.name!r} (replay) has no table.")
     if readers > writers:
@@ -200,12 +219,15 @@ def _check_ring(channel: Channel, writers: int, readers: int) -> None:
 def needed(plan: Plan) -> dict[str, int]:
     """Bytes each channel takes, the tables of replays and what roles hold themselves included."""
     out: dict[str, int] = {}
+    whole = {part: name for name, (_, parts) in plan.divided.items() for part in parts}
     for name, ring in plan.rings.items():
-        out[name] = ring.nbytes
+        key = whole.get(name, name)
+        out[key] = out.get(key, 0) + ring.nbytes
         if ring.channel.table is not None:
-            out[name] += ring.channel.table.nbytes(ring.channel.spec, ring.writers)
+            out[key] += tables_nbytes(ring.channel, ring.writers, ring.readers)
     for name, store in plan.stores.items():
-        out[name] = 2 * store.stride
+        key = whole.get(name, name)
+        out[key] = out.get(key, 0) + 2 * store.stride
     for name, constant in plan.constants.items():
         out[name] = constant.nbytes
     out |= {name: each.nbytes for name, each in plan.groups.items()}

@@ -12,9 +12,10 @@ from shoal import api
 from shoal.metering.recorder import Recorder
 from shoal.program import Port, RoleSpec
 from shoal.runtime import memory
-from shoal.runtime.seeds import table_seed
+from shoal.runtime.seeds import table_name, table_seed
 from shoal.shm.arena import Arena
 from shoal.shm.board import BoardEnd
+from shoal.shm.divided import PartsConsumer, PartsProducer
 from shoal.shm.group_layout import BoardLayout, GroupLayout, ReduceLayout
 from shoal.shm.layout import ConstantLayout, Plan
 from shoal.shm.reduce import ReduceEnd
@@ -164,6 +165,7 @@ class ReplayReader:
         self.metrics = metrics
         self._next = 0
         self.channel, self.writers = consumer.layout.channel, consumer.layout.writers
+        self.name = table_name(self.channel.name, consumer.reader)
 
     def state_dict(self) -> dict[str, Any]:
         return {"table": self._table.state()}
@@ -216,7 +218,7 @@ class ReplayReader:
                     return
                 generation = consumer.header(ring)[1]
                 with self.metrics.phase("insert"):
-                    table.add(consumer.arrays(ring), consumer.writers[ring], generation)
+                    table.add(consumer.arrays(ring), ring, generation)
                 consumer.release(ring)
 
 
@@ -259,6 +261,8 @@ def _end(session: Session, plan: Plan, port: Port, number: int, generation: int,
     channel = port.channel
     if channel.kind == "constant":
         return ConstantReader(session.arena, plan.constants[channel.name])
+    if channel.divided:
+        return _part(session, plan, port, number, generation)
     if group := plan.groups.get(channel.name):
         return _member(session, group, number, port.direction != "read")
     if channel.kind == "params":
@@ -277,9 +281,22 @@ def _end(session: Session, plan: Plan, port: Port, number: int, generation: int,
     assert channel.table is not None  # checked by the plan
     from shoal.replay.limiter import RateLimiter
 
-    table = channel.table.build(channel.spec, ring.writers, table_seed(seed, channel.name, generation))
+    name = table_name(channel.name, number)
+    table = channel.table.build(channel.spec, len(consumer.writers), table_seed(seed, name, generation))
     limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
     return ReplayReader(consumer, table, limiter, port.count, session.metrics)
+
+
+def _part(session: Session, plan: Plan, port: Port, number: int, generation: int) -> Any:
+    """An end of a divided channel."""
+    channel, names = plan.divided[port.channel.name]
+    if channel.kind == "params":
+        if port.direction == "write":
+            return StoreWriter(session, plan.stores[names[number]])
+        return PartsConsumer(session, channel, [plan.stores[name] for name in names], number)
+    if port.direction == "write":
+        return PartsProducer(channel, [Producer(session, plan.rings[name], number, generation) for name in names])
+    return QueueReader(Consumer(session, plan.rings[names[number]]), port.count)
 
 
 def _member(session: Session, group: GroupLayout, number: int, writes: bool) -> Any:

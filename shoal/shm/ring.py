@@ -140,7 +140,7 @@ class Consumer:
 
     def __init__(self, session: Session, layout: RingLayout, reader: int = 0) -> None:
         arena = session.arena
-        self._reader, self.writers = reader, list(range(reader, layout.writers, layout.readers))
+        self.reader, self.writers = reader, list(range(reader, layout.writers, layout.readers))
         self.layout = layout
         self.session, self._arena, self._words = session, arena, arena.words
         own = slice(reader, None, layout.readers)
@@ -198,7 +198,7 @@ class Consumer:
     def joined(self) -> api.Arrays:
         """The oldest items of all rings side by side, in place, if the layout joins them and ``index`` is the same for
         all."""
-        return joined(self._arena, self.layout, self._reader, self.index(0))
+        return joined(self._arena, self.layout, self.reader, self.index(0))
 
     def header(self, ring: int) -> tuple[int, int, int]:
         """(version, generation, sequence) of the oldest item."""

@@ -54,6 +54,11 @@ class StoreWriter:
     def ready(self) -> bool:
         return True
 
+    @property
+    def version(self) -> int:
+        latest: int = self._words[self._at]
+        return latest
+
     def publish(self, params: api.Tensors) -> int:
         """Copy ``params`` (from any device) in as the next version."""
         self._session.fresh = False
@@ -96,9 +101,10 @@ class StoreWriter:
         return {"version": version, "tensors": latest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Publish what was saved under the number it had."""
+        """Publish what was saved under the number it had or, where later versions have been read already, under the
+        next."""
         if state["version"]:
-            self._words[self._at] = state["version"] - 1
+            self._words[self._at] = max(self._words[self._at], state["version"] - 1)
             self.publish(state["tensors"])
 
 
@@ -106,17 +112,20 @@ class StoreReader:
     """A read end (an ``api.ParamsReader``).
 
     ``latest`` fills the same private tensors each time: load or clone them before the next call.
+    into: the bytes to fill, where they are a part of someone's.
     With ``lockstep`` the replica that takes over from a killed one goes on where that one stopped: it reads the same
     version again unless the last item to be made with it was already delivered.
     """
 
-    def __init__(self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: int = 0) -> None:
+    def __init__(
+        self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: int = 0, into: np.ndarray | None = None
+    ) -> None:
         arena = session.arena
         self._session, self._words = session, arena.words
         self._at, self._address = layout.control // 8, arena.base + layout.control
         self._delivered_at = layout.delivered // 8 + reader * LINE
-        self._buffers = _buffers(arena, layout)
-        self.flat = np.zeros(layout.stride, np.uint8)  # what was read last, as bytes
+        self.flat = np.zeros(layout.stride, np.uint8) if into is None else into  # what was read last, as bytes
+        self._buffers = [buffer[: len(self.flat)] for buffer in _buffers(arena, layout)]
         self._tensors = tensors(torch.from_numpy(self.flat), layout.fields)
         self._lockstep = lockstep
         self._read: int = self._words[self._delivered_at] if lockstep else 0
@@ -130,7 +139,7 @@ class StoreReader:
     def latest(self, newer_than: int = -1) -> tuple[int, api.Tensors] | None:
         """The latest (version, parameters), or None if it is not newer than ``newer_than``."""
         if not self.ready():
-            self._wait()
+            self.wait()
         self._session.fresh = False
         if self._words[self._at] == self._read and self._lockstep:
             self._times += 1
@@ -161,7 +170,8 @@ class StoreReader:
             if words[at + LINE + version % 2] == version:
                 return version
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Sleep until it is ready."""
         words, at = self._words, self._at
         while True:
             words[at + 1] = 1

@@ -48,7 +48,7 @@ def slow_inference(role: Any) -> None:
 
 def slow_replay(role: Any) -> None:
     reader = role.batches
-    table = reader.replay.table if hasattr(reader, "replay") else reader._table
+    table = reader.table if hasattr(reader, "table") else reader._table
     table.sample = slow(table.sample, 0.05)
 
 
