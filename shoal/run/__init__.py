@@ -1,6 +1,7 @@
 """The front door: train, resume and evaluate; what a run leaves behind."""
 
 from shoal.run.options import RunOptions as RunOptions
+from shoal.run.programs import launch as launch
 from shoal.run.run import Run as Run, load as load
 from shoal.run.search import pbt as pbt
 from shoal.run.training import resume as resume, start as start, train as train

@@ -1,0 +1,28 @@
+"""A program of one's own, run as it is: no environment need be in it, and no directory is written."""
+
+from __future__ import annotations
+
+from shoal.api import UsageError
+from shoal.program import Program
+from shoal.run.options import RunOptions
+from shoal.run.runtimes import make_runtime
+from shoal.runtime.devices import check_devices
+from shoal.runtime.launch import Launch, Report, Stop
+
+
+def launch(
+    program: Program, *, runtime: str = RunOptions.runtime, seed: int = RunOptions.seed, steps: int | None = None,
+    updates: int | None = None, seconds: float | None = None,
+) -> Report:  # fmt: skip
+    """Run ``program`` until it has counted so many ``env_steps`` or ``updates``, or for so many seconds, whichever is
+    first. ``Report.params`` holds what was published last on each params channel, by its name.
+
+    runtime: ``local`` (processes that share memory) or ``serial`` (one process, deterministic). seed: of all roles.
+    Raises WiringError or UsageError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails.
+    """
+    if steps is None and updates is None and seconds is None:
+        raise UsageError("a program needs an end: expected steps, updates or seconds, found none of them")
+    launcher = make_runtime(runtime, RunOptions.hang_timeout)
+    launcher.check(program)
+    check_devices(program)
+    return launcher.launch(program, Launch(seed=seed, stop=Stop(steps=steps, updates=updates, seconds=seconds)))
