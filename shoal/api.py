@@ -6,7 +6,7 @@ arrays, readers return torch tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,8 @@ from shoal.errors import (
 from shoal.groups import (
     GROUPS as GROUPS,
     Board as Board,
+    PartsReader as PartsReader,
+    PartsWriter as PartsWriter,
     Reducer as Reducer,
     Rows as Rows,
     Rule as Rule,
@@ -263,24 +265,6 @@ class ParamsWriter(Protocol):
     def ready(self) -> bool: ...
     def publish(self, params: Tensors) -> int:
         """Make ``params`` the latest version and return its number (1, 2, ...). Never blocks."""
-
-
-class PartsWriter(Protocol):
-    """The write end of a divided queue. Each reader gets its part of the item, with its own of the ``versions``."""
-
-    def ready(self) -> bool: ...
-    def put(self, items: Arrays, versions: Sequence[int]) -> None:
-        """Copy the parts of one item into the channel; blocks while one of its readers is full."""
-
-
-class PartsReader(Protocol):
-    """The read end of parameters that several writers publish in parts (also a ``ParamsReader``)."""
-
-    versions: tuple[int, ...]  # of each part of what was read last
-
-    def ready(self) -> bool: ...
-    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None: ...
-    def newest(self) -> int: ...
 
 
 class ParamsReader(Protocol):

@@ -78,6 +78,7 @@ from shoal.systems.replayed import (
     descent as descent,
     replay_program as replay_program,
 )
+from shoal.systems.served import ParameterServer as ParameterServer, ServerConfig as ServerConfig
 from shoal.systems.wiring import (
     actor as actor,
     actors_and_learner as actors_and_learner,

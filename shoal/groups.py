@@ -1,7 +1,9 @@
-"""Channels between equals: the ends of ``reduce``, ``board`` and ``shared`` channels. Offered by ``api`` as well."""
+"""Channels between equals: the ends of ``reduce``, ``board`` and ``shared`` channels; and ends of all parts of divided
+channels. Offered by ``api`` as well."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from shoal.arrays import Arrays, Spec, Tensors
 
-__all__ = ["GROUPS", "Board", "Reducer", "Rows", "Rule", "SharedParams"]
+__all__ = ["GROUPS", "Board", "PartsReader", "PartsWriter", "Reducer", "Rows", "Rule", "SharedParams"]
 
 GROUPS = ("reduce", "board", "shared")  # the kinds of channels below
 
@@ -80,3 +82,21 @@ class Rule(Protocol):
         """The fields that are kept beside the parameters, at first 0."""
 
     def apply(self, params: Tensors, statistics: Tensors, gradient: Tensors, lr: float) -> None: ...
+
+
+class PartsWriter(Protocol):
+    """The write end of a divided queue. Each reader gets its part of the item, with its own of the ``versions``."""
+
+    def ready(self) -> bool: ...
+    def put(self, items: Arrays, versions: Sequence[int]) -> None:
+        """Copy the parts of one item into the channel; blocks while one of its readers is full."""
+
+
+class PartsReader(Protocol):
+    """The read end of parameters that several writers publish in parts (also a ``ParamsReader``)."""
+
+    versions: tuple[int, ...]  # of each part of what was read last
+
+    def ready(self) -> bool: ...
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None: ...
+    def newest(self) -> int: ...

@@ -58,6 +58,10 @@ class Algorithm:
     def after_step(self, step: int) -> None:
         """Called after the ``step``-th gradient step: the place to copy a target network."""
 
+    def follow(self, steps: int) -> None:
+        """The parameters are others now: those after ``steps`` gradient steps, which a parameter server has taken. In
+        the place of ``after_step``, which knows of every step."""
+
     def params(self) -> Tensors:
         """What actors get."""
         return self._live.tensors

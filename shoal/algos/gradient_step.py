@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update
-from shoal.ops import Adam, RMSProp
+from shoal.ops import AdaGrad, Adam, RMSProp
 from shoal.settings.ranges import Fraction, NonNegative, Positive
 from shoal.settings.schedule import Linear, Scheduled, at
 
@@ -25,7 +25,7 @@ class OptimiserConfig:
 
     learning_rate: Scheduled[NonNegative] = 1e-3
     """Learning rate."""
-    optimiser: Literal["adam", "rmsprop"] = "adam"
+    optimiser: Literal["adam", "rmsprop", "adagrad"] = "adam"
     """Optimiser; rmsprop has its epsilon inside the square root, as in the papers."""
     optimiser_eps: Positive = 1e-5
     """Epsilon of the optimiser."""
@@ -41,6 +41,8 @@ def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> torch.optim.Optimiz
     """The optimiser of ``nets`` that ``cfg`` asks for."""
     if cfg.optimiser == "adam":
         return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
+    if cfg.optimiser == "adagrad":
+        return AdaGrad(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
     return RMSProp(
         nets.parameters(), cfg.learning_rate, cfg.rmsprop_decay, cfg.optimiser_eps, centred=cfg.rmsprop_centred
     )

@@ -48,6 +48,7 @@ class OffPolicy(Algorithm):
         self.target: Any = inferring(copy.deepcopy(nets))
         self.frozen = (self.target,)
         self.updates = 0
+        self._copies = -1  # periods that had passed when ``follow`` last copied
 
     def prepare(self, batch: Batch) -> Batch:
         """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
@@ -75,9 +76,15 @@ class OffPolicy(Algorithm):
         if step % self.target_period == 0:
             self.target.load_state_dict(self.nets.state_dict())
 
+    def follow(self, steps: int) -> None:
+        self.updates = steps
+        if (periods := steps // self.target_period) > self._copies:
+            self._copies = periods
+            self.target.load_state_dict(self.nets.state_dict())
+
     def state_dict(self) -> dict[str, Any]:
-        return {"target": self.target.state_dict(), "updates": self.updates}
+        return {"target": self.target.state_dict(), "updates": self.updates, "copies": self._copies}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.target.load_state_dict(state["target"])
-        self.updates = state["updates"]
+        self.updates, self._copies = state["updates"], state.get("copies", -1)

@@ -91,6 +91,16 @@ LEARNING = (
           "worker's copy of the parameters and its own step"),
     Entry("update_lag_p95", "updates", "as above", "its 95th percentile"),
     Entry("update_lag_max", "updates", "as above", "its maximum"),
+    Entry("gradient_lag_p50", "updates", "server (gorila, downpour)", "median of the updates that a shard made between "
+          "the parameters a gradient was made with and its arrival"),
+    Entry("gradient_lag_p95", "updates", "as above", "its 95th percentile"),
+    Entry("gradient_lag_max", "updates", "as above", "its maximum"),
+    Entry("stale_gradients", "share", "server (gorila, downpour)", "of the gradients that arrived at a shard, those "
+          "dropped because they were later than `max_lag`"),
+    Entry("outlier_gradients", "share", "learner (gorila, downpour)", "of batches, those whose loss was so far above "
+          "the mean that their gradient was not sent"),
+    Entry("lost_updates", "updates", "server (gorila, downpour)", "of a shard that was killed: made since the "
+          "checkpoint it came back from"),
     Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
     Entry("evaluation_NAME", "", "evaluator", "mean over the episodes of an evaluation of the number `NAME` in `info`"),
 )  # fmt: skip
@@ -98,6 +108,12 @@ PERFORMANCE = (
     Entry("seconds", "s", "runtime", "of training; a resumed run goes on from where it was saved"),
     Entry("steps_per_second", "agent steps/s", "runtime", "since the row before"),
     Entry("updates_per_second", "updates/s", "runtime", "since the row before"),
+    Entry(
+        "bytes_per_second",
+        "bytes/s",
+        "runtime (gorila, downpour)",
+        "of gradients that arrived at shards and of parameters that learners fetched, since the row before",
+    ),
     Entry("memory", "bytes", "runtime", "of all processes together, shared pages once (PSS); read every five seconds"),
     Entry("restarts", "", "runtime (local)", "replicas restarted after a failure"),
     Entry("fill/CHANNEL", "share", "runtime", "of a queue's slots in use; of a replay, its input slots (local)"),

@@ -12,7 +12,7 @@ from shoal.ops.mixture import (
     mixture_sample,
 )
 from shoal.ops.noise import factorised_noise, scale_noise
-from shoal.ops.optim import Adam, RMSProp
+from shoal.ops.optim import AdaGrad, Adam, RMSProp
 from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
 from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
@@ -42,6 +42,7 @@ from shoal.ops.value import (
 )
 
 __all__ = [
+    "AdaGrad",
     "Adam",
     "RMSProp",
     "Replace",

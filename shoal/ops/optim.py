@@ -1,4 +1,4 @@
-"""The optimisers: Adam, and RMSProp as the papers use it, with epsilon inside the square root."""
+"""The optimisers: Adam, AdaGrad, and RMSProp as the papers use it, with epsilon inside the square root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal import fast
 
-__all__ = ["Adam", "RMSProp"]
+__all__ = ["AdaGrad", "Adam", "RMSProp"]
 Own = TypeVar("Own", bound="Optimiser")
 
 
@@ -22,7 +22,7 @@ def _plain(method: Any) -> Any:
 
 
 class Optimiser(torch.optim.Optimizer):
-    """What both share."""
+    """What all share."""
 
     add_param_group = _plain(torch.optim.Optimizer.add_param_group)
     state_dict = _plain(torch.optim.Optimizer.state_dict)
@@ -193,6 +193,34 @@ class Adam(Optimiser):
     def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)
         self._known = {}
+
+
+class AdaGrad(Optimiser):
+    """AdaGrad: ``s = s + g^2``, ``theta = theta - lr * g / (sqrt(s) + eps)``, element by element; ``s`` starts at 0.
+
+    Args: params: parameters or groups; lr: step size; eps: outside the root; Dean et al. have none, and divide by 0
+    where every gradient so far was 0.
+    Source: Duchi, Hazan and Singer (2011), figure 1, diagonal; Dean et al. (2012), section 4.1 (Downpour SGD).
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-2, eps: float = 1e-10) -> None:
+        if lr < 0.0:
+            raise ValueError(f"AdaGrad: expected lr >= 0, found {lr}")
+        if eps <= 0.0:
+            raise ValueError(f"AdaGrad: expected eps > 0, found {eps}")
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
+        if divisor != 1.0:
+            torch._foreach_div_(grads, divisor)
+        sums = self._slot(params, "sum")
+        torch._foreach_addcmul_(sums, grads, grads)
+        roots = torch._foreach_sqrt(sums)
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(params, grads, roots, value=-group["lr"])
+
+    def _slots(self) -> tuple[str, ...]:
+        return ("sum",)
 
 
 class RMSProp(Optimiser):

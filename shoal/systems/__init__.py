@@ -31,6 +31,8 @@ SYSTEMS: dict[str, str] = {
     "async-q": "shoal.systems.async_q",
     "async-sarsa": "shoal.systems.async_sarsa",
     "async-nstep-q": "shoal.systems.async_nstep_q",
+    "gorila": "shoal.systems.gorila",
+    "downpour": "shoal.systems.downpour",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from shoal.algos.algorithm import Algorithm
@@ -81,19 +82,20 @@ class ReplayConfig(TransitionConfig, QLearningConfig):
     """Q-learning from a replay of n-step transitions."""
 
 
+def progress(cfg: TransitionConfig, ctx: Context, update: int) -> float:
+    """Share of the run that is done before an update of that number."""
+    return cfg.progress(update) if cfg.samples_per_insert else ctx.steps() / cfg.steps
+
+
 def descent(
     cfg: TransitionConfig, ctx: Context, algorithm: Algorithm, kind: type[SGDLearner] = SGDLearner
 ) -> SGDLearner:  # fmt: skip
     """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says."""
-
-    def progress(update: int) -> float:
-        return cfg.progress(update) if cfg.samples_per_insert else ctx.steps() / cfg.steps
-
     members = cfg.gradient_processes()
     team = ctx.team(members) if ctx.team is not None and members > 1 else None
     return kind(
-        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, progress=progress,
-        device=cfg.learner_device(), team=team,
+        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm,
+        progress=partial(progress, cfg, ctx), device=cfg.learner_device(), team=team,
     )  # fmt: skip
 
 

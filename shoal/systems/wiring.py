@@ -43,13 +43,13 @@ def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
     return Channel(name, "replay", spec, 2, ratio, table)
 
 
-def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0) -> Channel:
-    """The parameters of ``network()``, which is built without allocating them: one writer, the latest wins. lag:
-    versions by which readers are behind (serial runtime)."""
+def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0, divided: int = 0) -> Channel:
+    """The parameters of ``network()``, which is built without allocating them: one writer, or one for each part of a
+    ``divided`` channel; the latest wins. lag: versions by which readers are behind (serial runtime)."""
     with torch.device("meta"):
         state = network().state_dict()
     spec = {k: Field(tuple(v.shape), str(v.dtype).removeprefix("torch."), axis=0) for k, v in state.items()}
-    return Channel(name, "params", spec, lag=lag)
+    return Channel(name, "params", spec, lag=lag, divided=divided)
 
 
 def trajectories(cfg: SystemConfig, network: Network, extras: Extras) -> Spec:

@@ -43,6 +43,7 @@ def demonstrations() -> list[Any]:
 def config(system: str, **fields: Any) -> Any:
     small = {"dqn": dict(batch=16, min_replay=64, replay=2_000, hidden=(16,), unroll=8, envs=4)}
     small["apex-dqn"] = small["dqn"]
+    small["gorila"] = small["downpour"] = dict(small["dqn"], actors=2)
     small["rainbow"] = dict(small["dqn"], streams=16, atoms=11)
     small["r2d2"] = dict(
         batch=8, min_replay=20, replay=400, hidden=(16,), core_size=12, dueling=False, unroll=8, envs=4, sequence=8,

@@ -62,6 +62,8 @@ CASES += [
     ("dd-ppo", "toy:bandit-identity", 15_000, 7.0, dict(PPO, actors=2, envs=8)),
     ("a3c", "toy:bandit-identity", 20_000, 7.0, A3C),
     *((name, "toy:bandit-identity", 12_000, 6.0, ASYNC_Q) for name in ("async-q", "async-sarsa", "async-nstep-q")),
+    ("gorila", "toy:bandit-identity", 4_000, 6.5, dict(Q, actors=2)),
+    ("downpour", "toy:bandit-identity", 4_000, 6.5, dict(Q, actors=2)),
 ]
 
 NAMES = [f"{case[0]}-{case[1]}-{i}" for i, case in enumerate(CASES)]

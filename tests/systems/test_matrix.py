@@ -57,6 +57,8 @@ HEAD = (
     "async-q",
     "async-sarsa",
     "async-nstep-q",
+    "gorila",
+    "downpour",
 )
 EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
 POLICIES = (*NONE[:7], *EVERY[7:12], *NONE[12:])

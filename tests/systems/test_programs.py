@@ -32,7 +32,7 @@ from shoal.systems import SYSTEMS, load
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
 ENVS |= {"pointgoal": "pointgoal:depth"}
 CONTINUOUS = {"apex-dpg", "d4pg"}  # Pendulum for these
-DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3", "rainbow"}
+DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3", "rainbow", "gorila", "downpour"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 
 
@@ -367,7 +367,7 @@ RATIO = Ratio(min_size=8, samples_per_insert=2.0, slack=16.0)  # 8 items an inse
         (lambda: wired(QUEUE, readers=2), r"has 2 readers but only 1 writers"),
         (lambda: wired(QUEUE, readers=2, each=True), r"has 2 readers but only 1 writers"),
         (lambda: wired(replaced(REPLAY, table=None)), r"is a replay without a table"),
-        (lambda: wired(REPLAY, writers=2, readers=2), r"has 2 readers; a replay lives with exactly one"),
+        (lambda: wired(REPLAY, writers=2, readers=3), r"has 3 readers for 2 writers"),
         (lambda: wired(REPLAY, count=0), r"a batch and a min_size of at least 1, got 0 and 1"),
         (lambda: wired(replaced(REPLAY, ratio=Ratio(samples_per_insert=-1.0))), r"must be positive, got -1"),
         (lambda: wired(replaced(REPLAY, ratio=replaced(RATIO, slack=9.0)), count=4), r"a slack of 9 samples deadlocks"),

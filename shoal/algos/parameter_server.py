@@ -1,0 +1,243 @@
+"""Learning through a parameter server: learners make gradients, shards of the server move the parameters.
+
+Dean et al. 2012, "Large Scale Distributed Deep Networks" (Downpour SGD); Nair et al. 2015, "Massively Parallel Methods
+for Deep Reinforcement Learning" (Gorila). A gradient is one vector of those of all parameters (``api.places``). A shard
+owns an interval of it, whatever tensors that cuts, since its optimiser works element by element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from shoal.algos.algorithm import Algorithm, differentiate
+from shoal.algos.gradient_step import (
+    MAX_SKIPPED,
+    OptimiserConfig,
+    clip,
+    finite,
+    global_norm,
+    load_optimiser,
+    make_optimiser,
+    set_learning_rate,
+)
+from shoal.algos.sgd import to_device
+from shoal.api import (
+    PART,
+    Batch,
+    Diverged,
+    Field,
+    Spec,
+    State,
+    Stateful,
+    Tensors,
+    Update,
+    UsageError,
+    places,
+    spec_size,
+    views,
+)
+from shoal.fast.live import LiveTensors
+from shoal.settings.schedule import at
+
+GRADIENT = "gradient"  # the field of a message to the server
+
+
+class OutlierFilter:
+    """Finds losses far above their running mean: ``|x| > m + deviations * sqrt(s - m^2)`` (Nair et al. 2015, section 4,
+    without numbers).
+
+    ``m`` and ``s`` are means of ``|x|`` and ``x^2``, over all losses until there are ``1 / (1 - decay)`` of them and
+    with factor ``decay`` from then on. A loss is judged before it is counted. One that is rejected counts as the
+    threshold it passed, so that a single one hardly moves the mean, and a new regime is let in after some tens.
+    warmup: losses before the first is rejected.
+    """
+
+    FLOOR = 1e-3  # of the deviation, as a share of the mean: a constant loss must not shut out every other
+
+    def __init__(self, deviations: float, decay: float = 0.99, warmup: int = 100) -> None:
+        self.deviations, self.decay, self.warmup = deviations, decay, warmup
+        self.mean, self.square, self.seen = 0.0, 0.0, 0
+
+    @property
+    def threshold(self) -> float:
+        deviation = math.sqrt(max(self.square - self.mean**2, 0.0))
+        return self.mean + self.deviations * max(deviation, self.FLOOR * self.mean, 1e-8)
+
+    def accepts(self, loss: float) -> bool:
+        """Whether to learn from a batch of this loss, which is counted."""
+        size, threshold = abs(loss), self.threshold
+        outlier = self.seen >= self.warmup and size > threshold
+        counted = threshold if outlier else size
+        kept = min(self.decay, self.seen / (self.seen + 1))
+        self.mean = kept * self.mean + (1 - kept) * counted
+        self.square = kept * self.square + (1 - kept) * counted**2
+        self.seen += 1
+        return not outlier
+
+    def state_dict(self) -> State:
+        return {"mean": self.mean, "square": self.square, "seen": self.seen}
+
+    def load_state_dict(self, state: State) -> None:
+        self.mean, self.square, self.seen = state["mean"], state["square"], state["seen"]
+
+
+class RemoteLearner:
+    """Adds up gradients of ``algorithm``'s loss at the server's parameters, for the server; it moves nothing itself.
+
+    max_norm: global-norm clip of each gradient; None: none. outliers: rejects batches by their loss; None: none.
+    progress: share of the run that is done after so many of the server's steps, by which settings that are schedules
+    take their values; None: there are none. total: the sum since ``reset`` [N], float32, in this process's memory.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, *, max_norm: float | None = None, outliers: OutlierFilter | None = None,
+        progress: Callable[[int], float] | None = None, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.algorithm, self.outliers, self.progress = algorithm, outliers, progress
+        self._limit = math.inf if max_norm is None else max_norm
+        self.max_norm = at(self._limit, 0.0)
+        self.device = torch.device(device)
+        self._live = LiveTensors(algorithm.nets)
+        self._parameters: list[nn.Parameter] = list(algorithm.nets.parameters())
+        self._spec = {name: Field(tuple(p.shape)) for name, p in algorithm.nets.named_parameters()}
+        self.total = torch.zeros(spec_size(self._spec))
+        self._places = list(views(self.total, self._spec).values())
+        self._empty, self._skipped = True, 0  # skipped in a row
+        self._scheduled: dict[str, float] = {}  # values of settings that are schedules
+
+    def params(self) -> Tensors:
+        return self.algorithm.params()
+
+    def initial(self) -> Tensor:
+        """The parameters that this learner was made with, as one vector [N]."""
+        out = torch.zeros_like(self.total)
+        for view, p in zip(views(out, self._spec).values(), self._parameters, strict=True):
+            view.copy_(p.detach())
+        return out
+
+    def load(self, params: Tensors, steps: int) -> None:
+        """The server's parameters, after so many of its gradient steps."""
+        self._live.load(params)
+        self.algorithm.follow(steps)
+        if self.progress is not None:
+            fraction = self.progress(steps)
+            self.max_norm = at(self._limit, fraction)
+            self._scheduled = self.algorithm.at(fraction)
+
+    def add(self, batch: Batch) -> Update:
+        """Add the gradient of a batch, unless its loss is an outlier, or it is not finite; ten of the latter in a row
+        raise Diverged."""
+        batch = self.algorithm.prepare(to_device(batch, self.device))
+        for p in self._parameters:
+            p.grad = None
+        loss, joined, update = differentiate(self.algorithm, batch)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        whole = [joined] if joined is not None else grads
+        norm = global_norm(whole)
+        if not self._is_finite(loss, norm):
+            return Update({"skipped_updates": 1.0}, update.priorities)
+        metrics = {"loss": loss, "grad_norm": norm, "skipped_updates": 0.0, **self._scheduled, **update.metrics}
+        if self.outliers is not None:
+            accepted = self.outliers.accepts(loss)
+            metrics["outlier_gradients"] = 0.0 if accepted else 1.0
+            if not accepted:
+                return Update(metrics, update.priorities)
+        clip(whole, norm, self.max_norm)
+        combine = torch._foreach_copy_ if self._empty else torch._foreach_add_
+        combine(self._places, grads)
+        self._empty = False
+        return Update(metrics, update.priorities)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no gradient was added since ``reset``."""
+        return self._empty
+
+    def reset(self) -> None:
+        """The sum begins anew."""
+        self._empty = True
+
+    def _is_finite(self, loss: float, norm: float) -> bool:
+        if finite(loss, norm):
+            self._skipped = 0
+            return True
+        self._skipped += 1
+        if self._skipped >= MAX_SKIPPED:
+            facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self._skipped}
+            raise Diverged(f"the gradient was not finite in {MAX_SKIPPED} batches in a row", facts)
+        return False
+
+    def state_dict(self) -> State:
+        out: State = {"total": None if self._empty else self.total.clone(), "skipped": self._skipped}
+        out["nets"] = self.algorithm.nets.state_dict()
+        if isinstance(self.algorithm, Stateful):
+            out["algorithm"] = self.algorithm.state_dict()
+        if self.outliers is not None:
+            out["outliers"] = self.outliers.state_dict()
+        return out
+
+    def load_state_dict(self, state: State) -> None:
+        self._empty, self._skipped = state["total"] is None, state["skipped"]
+        if state["total"] is not None:
+            self.total.copy_(state["total"])
+        self.algorithm.nets.load_state_dict(state["nets"])
+        if isinstance(self.algorithm, Stateful):
+            self.algorithm.load_state_dict(state["algorithm"])
+        if self.outliers is not None:
+            self.outliers.load_state_dict(state["outliers"])
+
+
+class Shard:
+    """The interval from ``begin`` to ``end`` of the parameters, with its part of the optimiser: what a server's process
+    owns. spec: of all parameters. progress: share of the run that is done after so many steps; None: the learning rate
+    is constant.
+    """
+
+    def __init__(
+        self, cfg: OptimiserConfig, spec: Spec, begin: int, end: int, progress: Callable[[int], float] | None = None
+    ) -> None:
+        self._part = torch.zeros(end - begin)
+        within = [(max(first, begin) - begin, min(last, end) - begin) for first, last in places(spec).values()]
+        self._pieces = [(first, last) for first, last in within if first < last]  # of each tensor, what lies in it
+        self._parameters = [nn.Parameter(self._part[slice(*piece)], requires_grad=False) for piece in self._pieces]
+        self._optimiser = make_optimiser(cfg, nn.ParameterList(self._parameters))
+        self._rate, self._progress = cfg.learning_rate, progress
+        self._published: Tensors = {PART: self._part}
+
+    def params(self) -> Tensors:
+        """What is published: the interval, as the field ``part``."""
+        return self._published
+
+    def offer(self, part: Tensor) -> None:
+        """Begin with these parameters."""
+        self._part.copy_(part)
+
+    def descend(self, gradient: Tensor, steps: int) -> float:
+        """One step along a gradient of the interval, after ``steps`` others; returns the learning rate."""
+        if self._progress is not None:
+            set_learning_rate(self._optimiser, at(self._rate, self._progress(steps)))
+        for p, piece in zip(self._parameters, self._pieces, strict=True):
+            p.grad = gradient[slice(*piece)].view(p.shape)
+        self._optimiser.step()
+        rate: float = self._optimiser.param_groups[0]["lr"]
+        return rate
+
+    def state_dict(self) -> State:
+        return {"part": self._part, "optimiser": self._optimiser.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.offer(state["part"])
+        load_optimiser(self._optimiser, state["optimiser"])
+
+
+def gradient_spec(nets: nn.Module) -> Spec:
+    """The fields of a message to the server: one vector [N] of float32. UsageError where ``nets`` has buffers, which no
+    gradient moves."""
+    if buffers := [name for name, _ in nets.named_buffers()]:
+        raise UsageError(f"a parameter server learns by gradients alone, and the network has the buffer '{buffers[0]}'")
+    spec = {name: Field(tuple(p.shape)) for name, p in nets.named_parameters()}
+    return {GRADIENT: Field((spec_size(spec),), axis=0)}

@@ -1,0 +1,215 @@
+"""A parameter server: replicas that each own a part of the parameters, and learners that send it gradients."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import torch
+
+from shoal.api import (
+    Arrays,
+    Batch,
+    Context,
+    Diverged,
+    ParamsWriter,
+    PartsReader,
+    PartsWriter,
+    Reader,
+    State,
+    Stateful,
+    Tensors,
+    Update,
+)
+
+log = logging.getLogger("shoal.roles")
+
+OFFER = 0  # version of a message that is no gradient but the first parameters
+
+
+class Shard(Protocol):
+    """What a server's replica owns; see ``algos.parameter_server.Shard``."""
+
+    def params(self) -> Tensors: ...
+    def offer(self, part: torch.Tensor) -> None: ...
+    def descend(self, gradient: torch.Tensor, steps: int) -> float: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class RemoteLearner(Protocol):
+    """What makes gradients; see ``algos.parameter_server.RemoteLearner``."""
+
+    total: torch.Tensor
+
+    @property
+    def empty(self) -> bool: ...
+    def params(self) -> Tensors: ...
+    def initial(self) -> torch.Tensor: ...
+    def load(self, params: Tensors, steps: int) -> None: ...
+    def add(self, batch: Batch) -> Update: ...
+    def reset(self) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class ServerRole:
+    """One step = one gradient taken, applied at once or dropped, and the part published. Nobody waits for anybody else.
+
+    Version ``v`` of the part is that after ``v - 1`` steps. A gradient made with a version that was moved more than
+    ``max_lag`` times since is dropped (None: never). What replaces a killed replica goes on from its checkpoint or,
+    before the first, with the part that was published last and an optimiser that begins anew; it says what is lost.
+
+    pieces: 1 for the above. With more, so many gradients made with the newest version are averaged into one step, and
+    any other is dropped: synchronous batches in pieces, of which a fast learner makes more than a slow one.
+    """
+
+    def __init__(
+        self, ctx: Context, shard: Shard, gradients: Reader, params: ParamsWriter, max_lag: int | None = None,
+        pieces: int = 1,
+    ) -> None:  # fmt: skip
+        self.ctx, self.shard, self.gradients, self.params = ctx, shard, gradients, params
+        self.max_lag, self.pieces = max_lag if pieces == 1 else 0, pieces
+        self._sum: torch.Tensor | None = None  # of the pieces that are there
+        self._count = 0
+
+    def start(self) -> None:
+        if self.params.version:  # an earlier life has published, and was never saved
+            assert isinstance(self.params, Stateful)
+            (part,) = self.params.state_dict()["tensors"].values()
+            self.shard.offer(part)
+            told = "%s[%d] goes on with the parameters it published last, after %d updates; its optimiser begins anew"
+            log.warning(told, self.ctx.role, self.ctx.index, self.params.version - 1)
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        metrics.enter("batch")
+        batch = self.gradients.get()
+        (part,), (made_with,) = batch.items.values(), batch.versions
+        metrics.count("bytes", part.nbytes)
+        if made_with == OFFER:
+            if not self.params.version:
+                self.shard.offer(part)
+                self.params.publish(self.shard.params())
+            return
+        version = self.params.version
+        lag = max(0, version - made_with)
+        metrics.tally("gradient_lag", (lag,))
+        stale = self.max_lag is not None and lag > self.max_lag
+        metrics.record("stale_gradients", float(stale))
+        if stale:
+            return
+        metrics.enter("learn")
+        if self.pieces > 1:
+            self._sum = part.clone() if self._sum is None else self._sum.add_(part)
+            self._count += 1
+            if self._count < self.pieces:
+                return
+            part, self._sum, self._count = self._sum.div_(self.pieces), None, 0
+        metrics.record("learning_rate", self.shard.descend(part, version - 1))
+        metrics.enter("publish")
+        self.params.publish(self.shard.params())
+        if self.ctx.index == 0:
+            metrics.count("updates")
+
+    def state_dict(self) -> dict[str, Any]:
+        pieces = {"sum": self._sum, "count": self._count}
+        return {"shard": self.shard.state_dict(), "version": self.params.version, **pieces}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not state["version"]:  # saved before it had parameters
+            self.start()
+            return
+        self.shard.load_state_dict(state["shard"])
+        self._sum, self._count = state["sum"], state["count"]
+        if (lost := self.params.version - state["version"]) > 0:
+            log.warning("%s[%d] goes on from its checkpoint after %d updates: the %d since are lost in its part of the "
+                        "parameters", self.ctx.role, self.ctx.index, state["version"] - 1, lost)  # fmt: skip
+            self.ctx.metrics.record("lost_updates", lost)
+            self._sum, self._count = None, 0
+
+
+class GradientRole:
+    """One step = one batch. The parameters are fetched for every ``fetch_every``-th batch, and the sum of gradients is
+    sent after every ``push_every``-th (Dean et al. 2012, algorithm 7.1), with the versions of the parts that the oldest
+    of them was made with. Where the server has no room for it, the next step waits, and does nothing else: so that the
+    role is between two steps, and can be saved, wherever it waits.
+    """
+
+    def __init__(
+        self, ctx: Context, learner: RemoteLearner, batches: Reader, params: PartsReader, gradients: PartsWriter,
+        fetch_every: int = 1, push_every: int = 1,
+    ) -> None:  # fmt: skip
+        self.ctx, self.learner, self.batches, self.params, self.gradients = ctx, learner, batches, params, gradients
+        self.fetch_every, self.push_every = fetch_every, push_every
+        self.steps, self.version, self.full = 0, 0, False  # batches; version of the parameters; the sum is to be sent
+        self.fetched: tuple[int, ...] = ()  # versions of the parts that it has
+        self.made_with: tuple[int, ...] = ()  # of those that the sum was begun with
+        self._message: Arrays = {"gradient": learner.total.numpy()}
+
+    def start(self) -> None:
+        if self.ctx.index == 0:
+            first = self.learner.initial().numpy()
+            self.gradients.put({"gradient": first}, [OFFER] * len(self.params.versions))
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        if self.full:
+            self._push()
+            return
+        metrics.enter("batch")
+        batch = self.batches.get()
+        if batch.size:
+            metrics.record("replay_size", batch.size)
+        if self.steps % self.fetch_every == 0:
+            metrics.enter("params")
+            self._fetch()
+        metrics.enter("learn")
+        if self.learner.empty:
+            self.made_with = self.fetched
+        update = self._add(batch)
+        for name, value in update.metrics.items():
+            metrics.record(name, float(value))
+        if update.priorities is not None and batch.keys is not None:
+            metrics.enter("priorities")
+            self.batches.reprioritise(batch.keys, update.priorities)
+        self.steps += 1
+        self.full = self.steps % self.push_every == 0 and not self.learner.empty
+        if self.full and self.gradients.ready():
+            self._push()
+
+    def _push(self) -> None:
+        self.ctx.metrics.enter("publish")
+        self.gradients.put(self._message, self.made_with)
+        self.learner.reset()
+        self.full = False
+
+    def _fetch(self) -> None:
+        if (new := self.params.latest(newer_than=self.version)) is not None:
+            self.version, params = new
+            self.fetched = self.params.versions
+            self.learner.load(params, self.version - 1)
+            self.ctx.metrics.count("bytes", sum(p.nbytes for p in params.values()))
+
+    def _add(self, batch: Batch) -> Update:
+        try:
+            return self.learner.add(batch)
+        except Diverged as error:
+            error.facts |= {"role": self.ctx.role, "update": self.version - 1}
+            error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
+            error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(), "steps": self.steps, "version": self.version,
+            "fetched": self.fetched, "made_with": self.made_with, "full": self.full,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.steps, self.version = state["steps"], state["version"]
+        self.fetched, self.made_with = tuple(state["fetched"]), tuple(state["made_with"])
+        self.full = state["full"]
+        if not self.version:  # saved before the server had parameters
+            self.start()

@@ -1,0 +1,46 @@
+"""Downpour SGD: learners that fetch and push every few batches, and a parameter server with AdaGrad; or its synchronous
+counterpart, where the server waits for the pieces of a batch. The loss is DQN's: see Gorila, which was made from it.
+
+Dean et al. 2012, "Large Scale Distributed Deep Networks". On supervised data: examples/own_classifier.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shoal.program import Program
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.settings.schedule import Scheduled
+from shoal.systems import dqn, gorila
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(gorila.Config):
+    """Downpour SGD. Nothing is dropped unless ``pieces``, ``max_lag`` or ``outliers`` say so."""
+
+    learning_rate: Scheduled[NonNegative] = 0.02
+    optimiser: Literal["adam", "rmsprop", "adagrad"] = "adagrad"
+    optimiser_eps: Positive = 1e-8
+    n_fetch: Count = 2
+    n_push: Count = 2
+    max_lag: Natural = 0
+    outliers: NonNegative = 0.0
+
+
+ADAGRAD: dict[str, Any] = dict(learning_rate=0.02, optimiser_eps=1e-8)
+PAPER: dict[str, Any] = {  # section 4.1; the paper has no reinforcement learning: what that needs is DQN's
+    **dqn.PAPER, "actors": 200, "learners": 200, "shards": 31, "n_fetch": 1, "n_push": 1, "optimiser": "adagrad",
+    "learning_rate": 0.02, "optimiser_eps": 1e-8,
+}  # fmt: skip
+CLASSIC: dict[str, Any] = dqn.CLASSIC | ADAGRAD
+BOX2D: dict[str, Any] = dqn.BOX2D | ADAGRAD
+PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D}
+network, agent = gorila.network, gorila.agent
+
+
+def program(cfg: Config) -> Program:
+    """Gorila's."""
+    p = gorila.program(cfg)
+    p.name = "downpour"
+    return p

@@ -1,0 +1,326 @@
+"""Gorila: gradients in, parameters back. It is DQN where nobody is late, counts who is, and outlives its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Snapshots, config, run, spy
+
+from shoal.algos.gradient_step import OptimiserConfig
+from shoal.algos.off_policy import OffPolicy
+from shoal.algos.parameter_server import OutlierFilter, Shard, gradient_spec
+from shoal.api import PART, Batch, Context, Field, UsageError
+from shoal.local.runtime import LocalRuntime
+from shoal.metering.recorder import Recorder
+from shoal.ops import AdaGrad
+from shoal.program import Channel, Program
+from shoal.records.checkpoint import Saving, newest, newest_params
+from shoal.roles.server import ServerRole
+from shoal.runtime.launch import Launch, Stop
+from shoal.settings.schedule import linear
+from shoal.shm import layout, ports
+from shoal.shm.arena import Arena
+from shoal.shm.session import Session
+from shoal.systems import downpour, dqn, gorila
+
+COMMON: dict[str, Any] = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
+ALONE = dict(actors=1, learners=1, max_lag=0, outliers=0.0)
+
+
+# -------------------------------------------------------------------------------------- identities
+@pytest.mark.parametrize(
+    "shards,fields",
+    [
+        (1, dict(optimiser="adagrad", learning_rate=0.05, max_grad_norm=0.5)),
+        (3, dict(optimiser="rmsprop", target_period=7)),
+        (
+            5,
+            dict(
+                prioritised=True,
+                dueling=True,
+                n_step=3,
+                learning_rate=linear(1e-3, 0.0),
+                max_grad_norm=linear(1.0, 0.1),
+            ),
+        ),
+    ],
+    ids=["adagrad, clipped", "rmsprop", "adam, prioritised"],
+)
+def test_one_actor_and_one_learner_are_dqn(shards: int, fields: dict[str, Any]) -> None:
+    """Bit for bit: whatever the number of shards, and with the target network of DQN."""
+    one = run(gorila.program(config("gorila", **COMMON, **ALONE, **fields, shards=shards)), 40)
+    plain = run(dqn.program(config("dqn", **COMMON, **fields)), 40)
+    assert one.steps == plain.steps > 100 and one.updates == plain.updates == 40
+    assert one.params["params"].keys() == plain.params["params"].keys()
+    for name, tensor in plain.params["params"].items():
+        assert torch.equal(one.params["params"][name], tensor), name
+
+
+def test_with_a_second_learner_it_is_another_system() -> None:
+    """The identity above is not trivially true."""
+    two = run(gorila.program(config("gorila", **COMMON, actors=2, learners=2)), 20)
+    plain = run(dqn.program(config("dqn", **COMMON)), 20)
+    assert not all(torch.equal(v, plain.params["params"][k]) for k, v in two.params["params"].items())
+
+
+# ------------------------------------------------------------------------------ staleness and filters
+@pytest.mark.parametrize("learners", [1, 3])
+def test_n_learners_make_each_gradient_wait_for_n_minus_1_others(learners: int) -> None:
+    """distbelief-gorila.md 4.8, exactly, as the serial runtime lets learners take turns."""
+    seen = Snapshots()
+    cfg = config("gorila", **COMMON, actors=learners, learners=learners, outliers=0.0)
+    run(gorila.program(cfg), 60, observers=[seen])
+    last = seen.seen[-1].records
+    assert last["gradient_lag_p50"] == last["gradient_lag_max"] == learners - 1
+    assert last["stale_gradients"] == 0.0
+
+
+class Ends:
+    """Both ends of a shard: gradients made with given versions, and what is published."""
+
+    def __init__(self, *gradients: tuple[int, float]) -> None:
+        self.left, self.version = list(gradients), 0
+
+    def ready(self) -> bool:
+        return True
+
+    def get(self) -> Batch:
+        version, value = self.left.pop(0)
+        return Batch({"gradient": torch.full((1,), value)}, versions=(version,))
+
+    def publish(self, params: Any) -> int:
+        self.version += 1
+        return self.version
+
+    def reprioritise(self, keys: Any, priorities: Any) -> None: ...
+
+
+def test_the_fact_sheets_stale_gradients() -> None:
+    """distbelief-gorila.md 4.2: at version 105 a lag of 15 is dropped and one of 10 applied, where 10 are allowed."""
+    ends, shard, metrics = Ends((0, 5.0), (90, 1.0), (95, 1.0)), one_weight(), Recorder()
+    server = ServerRole(Context("server", 0, 1, 0, 0, metrics), shard, ends, ends, max_lag=10)
+    server.step()
+    assert ends.version == 1 and shard.params()["part"].item() == 5.0, "the first message is parameters"
+    ends.version = 105
+    server.step()
+    assert ends.version == 105 and shard.params()["part"].item() == 5.0
+    server.step()
+    assert ends.version == 106 and shard.params()["part"].item() == pytest.approx(4.9)
+    told = metrics.drain()
+    assert told.tallies["gradient_lag"] == {15: 1, 10: 1} and told.records["stale_gradients"] == (1.0, 2)
+    assert told.counts == {"bytes": 12, "updates": 1}
+
+
+def one_weight() -> Shard:
+    """With AdaGrad and a learning rate of 0.1."""
+    cfg = OptimiserConfig(learning_rate=0.1, optimiser="adagrad", optimiser_eps=1e-10)
+    return Shard(cfg, {"w": Field((1,))}, 0, 1)
+
+
+def test_the_fact_sheets_adagrad() -> None:
+    """distbelief-gorila.md 4.1: steps of .1 * 3 / 3 and .1 * 4 / 5; and two gradients pushed together are one of 7."""
+    shard = one_weight()
+    assert [shard.descend(torch.tensor([g]), t) for t, g in enumerate((3.0, 4.0))] == [0.1, 0.1]
+    assert shard.params()["part"].item() == pytest.approx(-0.1 - 0.08)
+    assert float(shard.state_dict()["optimiser"]["state"][0]["sum"]) == 25.0
+    other = torch.nn.Parameter(torch.zeros(1))
+    AdaGrad([other], 0.1).descend([torch.tensor([14.0])], 0.1, divisor=2.0)
+    assert other.item() == pytest.approx(-0.1)
+
+
+def test_the_fact_sheets_outliers() -> None:
+    """distbelief-gorila.md 4.3: after losses of 1, 2, 3, 2, 2 the threshold at three deviations is 3.897367."""
+    for loss, accepted in ((3.9, False), (3.89, True), (-3.9, False)):
+        found = OutlierFilter(3.0, warmup=5)
+        assert all(found.accepts(x) for x in (1.0, 2.0, 3.0, 2.0, 2.0))
+        assert found.mean == pytest.approx(2.0) and found.threshold == pytest.approx(3.897367, abs=1e-6)
+        assert found.accepts(loss) == accepted
+
+
+def test_one_outlier_hardly_counts_and_a_new_regime_is_let_in() -> None:
+    rng = np.random.default_rng(0)
+    found = OutlierFilter(4.0)
+    assert all(found.accepts(x) for x in rng.normal(1.0, 0.1, 99)), "until 100 are known, all are accepted"
+    found.accepts(1.0)
+    before = found.threshold
+    assert not found.accepts(1e6)
+    assert found.threshold < 1.1 * before
+    rejected = [found.accepts(x) for x in rng.normal(30.0, 3.0, 400)].count(False)
+    assert 5 < rejected < 100
+    constant = OutlierFilter(4.0)
+    assert all(constant.accepts(0.0) for _ in range(100)) and [constant.accepts(1.0) for _ in range(600)][-1]
+
+
+def test_a_loss_far_above_the_mean_sends_no_gradient() -> None:
+    """Of 60 batches, one learner's 51st has rewards a thousand times as large: it is counted, and changes nothing."""
+    seen, program = Snapshots(), gorila.program(config("gorila", **COMMON, **{**ALONE, "outliers": 5.0}, td_clip=None))
+    sent: list[int] = []
+
+    def spoil(role: Any) -> None:
+        role.learner.outliers.warmup = 30
+        add, put, calls = role.learner.add, role.gradients.put, [0]
+
+        def spoiled(batch: Batch) -> Any:
+            calls[0] += 1
+            if calls[0] == 51:
+                batch = batch._replace(items={**batch.items, "reward": batch.items["reward"] * 1e3})
+            return add(batch)
+
+        role.learner.add = spoiled
+        role.gradients.put = lambda items, versions: (sent.append(calls[0]), put(items, versions))
+
+    run(spy(program, "learner", spoil), 59, observers=[seen])
+    assert 51 not in sent and {50, 52} <= set(sent)
+    assert sum(s.records.get("outlier_gradients", 0.0) for s in seen.seen) > 0
+
+
+def test_the_target_network_follows_the_servers_count() -> None:
+    """distbelief-gorila.md 4.7, with a period of 60: nothing after 59 updates, a copy after 60, also where some of
+    them were never seen."""
+    cfg: Any = config("dqn", env="CartPole-v1")
+    nets = dqn.network(cfg)
+    algorithm = OffPolicy(nets, 60)
+    weight, target = nets.encoder.mlp[0].weight, algorithm.target.encoder.mlp[0].weight
+
+    def moved(steps: int) -> bool:
+        with torch.no_grad():
+            weight.add_(1.0)
+        algorithm.follow(steps)
+        return torch.equal(weight, target)
+
+    assert [moved(n) for n in (0, 1, 59, 60, 61, 119, 125, 179)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_fetching_and_pushing_less_often() -> None:
+    """distbelief-gorila.md 4.5: gradients at unchanged parameters add up, and the server takes one step."""
+    program = gorila.program(config("gorila", **COMMON, **ALONE, n_fetch=4, n_push=4))
+    versions: list[tuple[int, ...]] = []
+    fetched: list[int] = []
+
+    def watch(role: Any) -> None:
+        add, put = role.learner.add, role.gradients.put
+        role.learner.add = lambda batch: (fetched.append(role.version), add(batch))[1]
+        role.gradients.put = lambda items, made: (versions.append(tuple(made)), put(items, made))[1]
+
+    report = run(spy(program, "learner", watch), 5)
+    assert report.updates == 5
+    assert fetched[:12] == [1] * 4 + [2] * 4 + [3] * 4
+    assert versions[1:4] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least 3 actors, found 2"):
+        gorila.program(config("gorila", **COMMON, actors=2, learners=3))
+    with pytest.raises(UsageError, match="the buffer 'running_mean'"):
+        gradient_spec(torch.nn.BatchNorm1d(3))
+
+
+def test_a_synchronous_batch_is_the_mean_of_its_pieces() -> None:
+    """Of gradients made with the newest parameters; the pieces of a learner that is late are dropped."""
+    ends, shard, metrics = Ends((0, 5.0), (1, 1.0), (1, 5.0), (1, 9.0), (2, 4.0)), one_weight(), Recorder()
+    server = ServerRole(Context("server", 0, 1, 0, 0, metrics), shard, ends, ends, pieces=2)
+    server.step()
+    server.step()
+    assert ends.version == 1 and server.state_dict()["count"] == 1
+    server.step()
+    assert ends.version == 2 and shard.params()["part"].item() == pytest.approx(4.9)
+    assert float(shard.state_dict()["optimiser"]["state"][0]["sum"]) == 9.0
+    server.step()
+    server.step()
+    assert ends.version == 2 and server.state_dict()["count"] == 1
+    assert metrics.drain().records["stale_gradients"] == (1.0, 4)
+
+
+def test_downpour_is_gorila_with_other_settings() -> None:
+    fields: dict[str, Any] = dict(COMMON, shards=3, max_lag=0, outliers=0.0)
+    one = run(downpour.program(config("downpour", **fields, pieces=2)), 10)
+    shared = dict(n_fetch=2, n_push=2, optimiser="adagrad", optimiser_eps=1e-8, learning_rate=0.02, pieces=2)
+    other = run(gorila.program(config("gorila", **fields, **shared)), 10)
+    assert all(torch.equal(v, other.params["params"][k]) for k, v in one.params["params"].items())
+
+
+# ------------------------------------------------------------------------------------------ processes
+def killed(program: Program, role: str, due: Callable[[Any], bool]) -> Program:
+    """The program, whose replica 1 of that role is killed in its first life, at the first step where it is ``due``."""
+
+    def mortal(made: Any) -> None:
+        step = made.step
+
+        def deadly() -> None:
+            if due(made) and made.ctx.index == 1 and made.ctx.generation == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            step()
+
+        made.step = deadly
+
+    return spy(program, role, mortal)
+
+
+@pytest.mark.timeout(100)
+def test_a_killed_shard_comes_back_from_the_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And says what is lost; so does a learner, which fills its replay anew. All go on, and the run can be resumed."""
+    cfg = config("gorila", **COMMON, learners=2, shards=2, batch=4, samples_per_insert=0.0)
+    saving = Saving(tmp_path / "checkpoints", 0.1)
+    published: list[int] = []  # by the shard since there is a checkpoint of a run with updates
+
+    def slowly(learner: Any) -> bool:
+        time.sleep(0.004)
+        return bool(learner.steps > 5)
+
+    def due(server: Any) -> bool:
+        with contextlib.suppress(OSError, StopIteration):
+            saved = json.loads(next(saving.folder.glob("0*/manifest.json")).read_text())
+            published.extend([server.params.version] if saved["updates"] > 2 else [])
+        return bool(published) and published[-1] >= published[0] + 10
+
+    program = killed(gorila.program(cfg), "learner", slowly)
+
+    program = killed(program, "server", due)
+    with caplog.at_level(logging.WARNING, "shoal"):
+        report = LocalRuntime(backoff=0.01).launch(program, Launch(stop=Stop(updates=1_500), saving=saving))
+    assert report.restarts == 2 and report.updates > 20
+    found = [re.search(r"server\[1\] goes on from its checkpoint after \d+ updates: the (\d+) since are lost", message)
+             for message in caplog.messages]  # fmt: skip
+    assert [int(lost[1]) >= 10 for lost in found if lost] == [True], caplog.messages
+    assert all(bool(torch.isfinite(p).all()) for p in report.params["params"].values())
+    last = newest(saving.folder)
+    assert last.manifest["updates"] == report.updates and all(last.has(f"role-learner-{i}") for i in (0, 1))
+    _, params = newest_params(saving.folder, "params") or (0, {})
+    assert all(torch.equal(params[name], p) for name, p in report.params["params"].items())
+
+
+def test_a_shard_that_was_never_saved_goes_on_with_what_it_published(caplog: pytest.LogCaptureFixture) -> None:
+    channel = Channel("params", "params", {"w": Field((3,), axis=0)}, divided=16)
+    program = Program("test")
+    program.channel(channel)
+    program.role("server", None, params=channel.writer())
+    program.role("reader", None, inp=channel.reader())
+    plan = layout.plan(program)
+    session = Session(Arena(plan.total), Recorder())
+    ends = [ports.build(session, plan, role, 0, 0, 0) for role in program.roles]
+    ends[0]["params"].publish({PART: torch.arange(16.0)})
+    shard = Shard(OptimiserConfig(), channel.spec, 0, 16)
+    ServerRole(Context("server", 0, 1, 1, 0, Recorder()), shard, Ends(), ends[0]["params"]).start()
+    assert shard.params()[PART].tolist() == list(range(16))
+    assert "after 0 updates; its optimiser begins anew" in caplog.text
