@@ -230,6 +230,10 @@ def test_fetching_and_pushing_less_often() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
+    from shoal.ray_runtime.runtime import RayRuntime
+
+    with pytest.raises(UsageError, match="'gradients' is divided among replicas"):
+        RayRuntime.check(object.__new__(RayRuntime), gorila.program(config("gorila", **COMMON)))
     with pytest.raises(UsageError, match="at least 3 actors, found 2"):
         gorila.program(config("gorila", **COMMON, actors=2, learners=3))
     with pytest.raises(UsageError, match="the buffer 'running_mean'"):
