@@ -154,3 +154,22 @@ def test_the_finder_of_circles(graph, expected):
 )
 def test_the_reader_of_imports(text, expected):
     assert imports(ROOT / "nets" / "x.py", text) == expected
+
+
+OWN_LINES = {"impala": 80, "dqn": 75, "recurrent_ppo": 65, "apex_dqn": 35}  # at most, of systems that others learn from
+
+
+@pytest.mark.parametrize("system", OWN_LINES)
+def test_a_system_file_says_only_what_is_its_own(system: str) -> None:
+    """Lines that are not blank, without the configuration and the presets."""
+    text = (ROOT / "systems" / f"{system}.py").read_text(encoding="utf-8")
+    own = {number for number, line in enumerate(text.splitlines(), 1) if line.strip()}
+    for node in ast.parse(text).body:
+        preset = (
+            isinstance(node, (ast.Assign, ast.AnnAssign))
+            and ast.unparse(node).split("=")[0].split(":")[0].strip().isupper()
+        )
+        if preset or (isinstance(node, ast.ClassDef) and node.name == "Config"):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            own -= set(range(first, (node.end_lineno or first) + 1))
+    assert len(own) <= OWN_LINES[system], f"{system}.py has {len(own)} lines of its own"

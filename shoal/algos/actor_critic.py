@@ -144,10 +144,12 @@ class ActorCritic(nn.Module):
         return Outputs(PolicyValue(joined, first.shape, self.dist), joined, backward)
 
     @torch.no_grad()
-    def update_statistics(self, obs: Tensors, mask: Tensor) -> None:
-        """Merge observations [T, B, ...] where ``mask`` [T, B] into the running statistics."""
+    def update_statistics(self, items: Tensors) -> None:
+        """Merge the observations of trajectories [T + 1, B, ...] that were acted on into the running statistics;
+        replayed ones, which are not ``fresh``, have been counted."""
+        mask = items["valid"] & items["fresh"] if "fresh" in items else items["valid"]
         for name in self.norms:
-            cast(RunningNorm, self.norms[name]).update(obs[name], mask)
+            cast(RunningNorm, self.norms[name]).update(items[name][:-1], mask)
 
     def _normalise(self, obs: Tensors) -> Tensors:
         return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if len(self.norms) else obs

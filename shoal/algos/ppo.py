@@ -115,7 +115,7 @@ class PPOLearner:
         scheduled = self._schedule(self.env_steps / self.total_steps)
         metrics = self._epochs(self._prepare(items))
         # Statistics change only between batches: acting and training see the same normalisation.
-        self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, items["valid"])
+        self.nets.update_statistics(items)
         self.env_steps += int(items["valid"].sum())
         self.step += 1
         return Update({**metrics, **scheduled})

@@ -127,17 +127,21 @@ class QLearning(OffPolicy):
         return loss, Update(metrics, error if self.cfg.prioritised else None)
 
 
+Epsilon = float | np.ndarray
+
+
 class QAgent:
-    """Epsilon-greedy. ``epsilon`` maps the number of actions this agent has chosen (for all its environments
-    together; ``taken`` of them in earlier lives) to one exploration rate or one per environment. With ``with_values``
-    it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no further
-    pass."""
+    """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
+    agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
+    ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with
+    no further pass."""
 
     def __init__(
-        self, nets: QNetwork, epsilon: Callable[[int], float | np.ndarray], seed: int, with_values: bool = False,
+        self, nets: QNetwork, epsilon: Epsilon | Callable[[int], Epsilon], seed: int, with_values: bool = False,
         taken: int = 0,
     ) -> None:  # fmt: skip
-        self.nets, self.epsilon, self.with_values = inferring(nets), epsilon, with_values
+        self.nets, self.with_values = inferring(nets), with_values
+        self.epsilon: Callable[[int], Epsilon] = epsilon if callable(epsilon) else lambda steps: epsilon
         self._live = LiveTensors(nets)
         self.rng = np.random.default_rng(seed)
         self.steps = taken

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from shoal.algos.q_learning import QAgent, QLearning, QNetwork
-from shoal.algos.sgd import SGDLearner
+from shoal.algos.q_learning import QAgent
 from shoal.api import Context
 from shoal.ops import epsilon_ladder
 from shoal.program import Program
 from shoal.settings.ranges import Count, Fraction, NonNegative, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import cores, require_actions
-from shoal.systems.replayed import descent, replay_program
+from shoal.systems.replayed import replay_program
 from shoal.systems.wiring import stream
 
 
@@ -74,19 +73,13 @@ def ladder(cfg: Any, ctx: Context | None) -> float | np.ndarray:
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
-    """Environment ``e`` of actor ``i`` stands at rung ``i * envs + e`` of the ladder, for the whole run; without an
-    actor's ``ctx``, one for evaluation."""
-    epsilons = ladder(cfg, ctx)
-    return QAgent(network(cfg), lambda steps: epsilons, seed, with_values=True)
+    """Explores as ``ladder`` says, and tells the values from which first priorities follow."""
+    return QAgent(network(cfg), ladder(cfg, ctx), seed, with_values=True)
 
 
 def program(cfg: Config) -> Program:
     """Actors, one replay, one learner."""
     require_actions("apex-dqn", cfg.env_spec(), "discrete")
-
-    def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
-        return descent(cfg, ctx, QLearning(cfg, nets, dqn.exponent(cfg)))
-
     sent = stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")})
     table = cfg.table(initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)
-    return replay_program("apex-dqn", cfg, sent, table, network, agent, learn)
+    return replay_program("apex-dqn", cfg, sent, table, network, agent, dqn.learner(cfg))

@@ -6,6 +6,7 @@ Wang et al. 2016; Schaul et al. 2016.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAg
     """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, an agent for
     evaluation."""
     if ctx is None:
-        return QAgent(nets, lambda steps: cfg.eval_epsilon, seed)
+        return QAgent(nets, cfg.eval_epsilon, seed)
     replicas = ctx.replicas
 
     def epsilon(steps: int) -> float:
@@ -98,10 +99,11 @@ def exponent(cfg: ReplayConfig) -> float | None:
     return cfg.importance_exponent if cfg.prioritised else None
 
 
+def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], SGDLearner]:
+    """What makes the learner of a network."""
+    return lambda nets, ctx: descent(cfg, ctx, QLearning(cfg, nets, exponent(cfg)))
+
+
 def program(cfg: Config) -> Program:
     """One actor, a replay, a learner."""
-
-    def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
-        return descent(cfg, ctx, QLearning(cfg, nets, exponent(cfg)))
-
-    return replay_program("dqn", cfg, stream(cfg), cfg.table(), network, agent, learn)
+    return replay_program("dqn", cfg, stream(cfg), cfg.table(), network, agent, learner(cfg))

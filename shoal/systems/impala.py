@@ -11,14 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import (
-    ActorCritic,
-    ActorCriticAgent,
-    ActorCriticConfig,
-    PolicyValue,
-    boundaries,
-    observations,
-)
+from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import make_optimiser
 from shoal.algos.sgd import SGDLearner
@@ -92,13 +85,8 @@ BOX2D: dict[str, Any] = dict(
 PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
-EPSILON = 1e-6  # of the correction of that name (section 5.2.2)
-
-
 class VTrace(Algorithm):
     """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
-
-    cfg: Config
 
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
         super().__init__(nets)
@@ -118,16 +106,14 @@ class VTrace(Algorithm):
         if cfg.correction == "one-step":
             advantages = advantages * log_rhos.exp().clamp(max=1.0)
         elif cfg.correction == "epsilon":
-            log_prob = (log_prob.exp() + EPSILON).log()
+            log_prob = (log_prob.exp() + 1e-6).log()  # section 5.2.2
         mask = items["valid"].float()
         scale = 1.0 / mask.sum() if cfg.reduction == "mean" else 1.0
         policy_loss = -(advantages * log_prob * mask).sum() * scale
         value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
-        if cfg.normalise_obs:
-            new = items["valid"] & items["fresh"] if "fresh" in items else items["valid"]  # replayed ones were counted
-            self.nets.update_statistics({k: v[:-1] for k, v in observations(items).items()}, new)
+        self.nets.update_statistics(items)
         return loss, Update({
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
@@ -149,17 +135,14 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCritic
 def program(cfg: Config) -> Program:
     """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
-    env, policy, writers = cfg.env_spec(), network(cfg).dist.params_size, cfg.num_actors() // cfg.learners
-    if not writers:
-        raise UsageError(f"learners ({cfg.learners}) must be no more than actors ({cfg.num_actors()})")
+    env, policy, writers = cfg.env_spec(), network(cfg).dist.params_size, max(1, cfg.num_actors() // cfg.learners)
     if cfg.learners > 1 and cfg.normalise_obs:
         raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((policy,), "float32")})
     updates = cfg.steps / (cfg.unroll * fresh * cfg.learners)
-    kind = SGDLearner if cfg.learners == 1 else SynchronisedLearner
 
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
-        return kind(
+        return (SGDLearner if cfg.learners == 1 else SynchronisedLearner)(
             VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
             progress=lambda update: update / updates, device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,

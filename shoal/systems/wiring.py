@@ -20,6 +20,7 @@ from shoal.api import (
     ReplaySpec,
     Role,
     Spec,
+    UsageError,
 )
 from shoal.envs import make
 from shoal.program import Channel, Program
@@ -126,6 +127,8 @@ def actors_and_learner(
     each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``. learners:
     over which the actors are spread; where there are several, ``learn`` makes a ``SynchronisedLearner``.
     """
+    if learners > cfg.num_actors():
+        raise UsageError(f"learners ({learners}) must be no more than actors ({cfg.num_actors()})")
     p = Program(name)
     p.channel(sent)
     params = p.channel(parameters("params", lambda: network(cfg), lag))
