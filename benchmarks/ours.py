@@ -15,8 +15,11 @@ import time
 BEGIN = time.perf_counter()
 
 import argparse  # noqa: E402
+import contextlib  # noqa: E402
 import json  # noqa: E402
+import os  # noqa: E402
 import signal  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
 from typing import Any  # noqa: E402
 
 
@@ -88,11 +91,8 @@ def configuration(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    from shoal.local import processes
-    from shoal.local.runtime import LocalRuntime
     from shoal.runtime.launch import Launch, Stop
 
-    processes.prepare()
     module, cfg = configuration(args)
     solving = args.until is not None
     watch = Watch(args.warmup, None if solving else args.seconds)
@@ -101,13 +101,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         seconds=args.cap if solving else args.warmup + 3 * args.seconds + 60.0,
         episode_return=args.until,
     )
-    report = LocalRuntime().launch(
-        module.program(cfg), Launch(seed=args.seed, stop=stop, observers=[watch], interval=0.05 if solving else 0.2)
-    )
+    program = module.program(cfg)
+    with runtime(args.runtime, program) as launcher:
+        interval = 0.05 if solving else 0.2
+        report = launcher.launch(program, Launch(seed=args.seed, stop=stop, observers=[watch], interval=interval))
     out: dict[str, Any] = {
         "peer": "shoal", "system": args.system, "env": args.env, "fields": args.fields,
         "precision": module.network(cfg).precision, "first_update_s": watch.first(2), "pss_mb": round(watch.pss_mb),
-        "return": report.episode_return, "restarts": report.restarts,
+        "return": report.episode_return, "restarts": report.restarts, **between(program, cfg, launcher, report.steps),
     }  # fmt: skip
     if solving:
         wall = watch.seen[-1][0] - (watch.first(1) or 0.0)
@@ -119,6 +120,48 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         **out, "env_steps_per_s": rate(watch.steps), "updates_per_s": rate(watch.updates),
         "window_s": watch.updates[-1][0] - watch.updates[0][0], "shares": watch.shares(),
     }  # fmt: skip
+
+
+@contextlib.contextmanager
+def runtime(name: str, program: Any) -> Iterator[Any]:
+    """``local``; ``ray``: on an instance of its own; ``nodes``: on a cluster of as many nodes of one processor each as
+    the program has replicas, so that every channel crosses."""
+    if name == "local":
+        from shoal.local import processes
+        from shoal.local.runtime import LocalRuntime
+
+        processes.prepare()
+        yield LocalRuntime()
+        return
+    from shoal.ray_runtime.runtime import RayRuntime
+
+    if name == "ray":
+        yield RayRuntime()
+        return
+    from ray.cluster_utils import Cluster
+
+    os.environ |= {"RAY_worker_niceness": "0", "RAY_enable_worker_prestart": "0"}
+    node = {"num_cpus": 1, "object_store_memory": 200 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        for _ in range(sum(role.replicas for role in program.roles) - 1):
+            cluster.add_node(**node)
+        yield RayRuntime(cluster.address)
+    finally:
+        cluster.shutdown()
+
+
+def between(program: Any, cfg: Any, launcher: Any, steps: int) -> dict[str, Any]:
+    """Bytes per environment step that crossed between nodes, by channel, and those that a queue's or replay's items
+    have."""
+    from shoal.api import spec_nbytes
+
+    crossed = getattr(launcher, "traffic", {})
+    if not crossed or not steps:
+        return {}
+    found = {name: nbytes / steps for name, (_, nbytes) in crossed.items()}
+    items = [c for c in program.channels.values() if c.kind in ("queue", "replay") and c.name in found]
+    return {"between": found, "items": {c.name: spec_nbytes(c.spec) / (cfg.envs * cfg.unroll) for c in items}}
 
 
 def rate(counts: list[tuple[float, int]]) -> float:
@@ -142,6 +185,7 @@ def options(text: str | None) -> argparse.ArgumentParser:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runtime", choices=["local", "ray", "nodes"], default="local")
     parser.add_argument("--until", type=float, help="solve: stop at this mean return of the last 100 episodes")
     parser.add_argument("--cap", type=float, default=120.0, help="solve: give up after this many seconds")
     print(json.dumps(measure(parser.parse_args())), flush=True)

@@ -47,7 +47,18 @@ def test_smoke(script, row, skipped, tmp_path):
         assert f"{peer}: skipped, no {tmp_path}/none/{peer}/bin/python" in out
 
 
-@pytest.mark.parametrize("script", ["throughput.py", "solve.py", "replay.py", "scaling.py", "faults.py", "soak.py"])
+@pytest.mark.timeout(300)
+@pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reason="SHOAL_TEST_CLUSTER=1 asks for it")
+def test_smoke_of_the_cluster(tmp_path):
+    pytest.importorskip("ray")
+    out = run("cluster.py", "--smoke", tmp_path=tmp_path)
+    assert re.search(r"\| ray \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| - \|", out), out
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["throughput.py", "solve.py", "replay.py", "scaling.py", "faults.py", "soak.py", "cluster.py"],
+)
 def test_list_says_what_would_run(script, tmp_path):
     assert "cartpole" in run(script, "--list", tmp_path=tmp_path).lower()
 

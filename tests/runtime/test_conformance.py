@@ -3,6 +3,7 @@ this process; the second launches the same small programs and reads what their r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -346,7 +347,17 @@ def test_priorities_decide_what_is_drawn(connect: Any) -> None:
 
 
 # -------------------------------------------------------------------------------- launched programs
-@pytest.fixture(params=[SerialRuntime, LocalRuntime], ids=lambda f: f.__name__)
+def ray_runtime() -> Any:
+    """Slow to start, so asked for by SHOAL_TEST_CLUSTER=1."""
+    from shoal.ray_runtime.runtime import RayRuntime
+
+    return RayRuntime()
+
+
+RUNTIMES: list[Any] = [SerialRuntime, LocalRuntime, *([ray_runtime] if "SHOAL_TEST_CLUSTER" in os.environ else [])]
+
+
+@pytest.fixture(params=RUNTIMES, ids=lambda f: f.__name__)
 def runtime(request: pytest.FixtureRequest) -> Any:
     return request.param()
 

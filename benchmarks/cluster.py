@@ -1,0 +1,72 @@
+"""What Ray costs: environment steps per second on one node by ``ray`` and by ``local``, and the bytes that cross nodes.
+
+    python benchmarks/cluster.py --only impala-cartpole
+
+``ray`` is an instance of its own on this machine. ``nodes`` is a cluster of as many nodes of one processor as there are
+replicas, so that every item and every version crosses (raylets on this machine: it counts bytes, and says nothing of a
+network); ``items`` are the bytes of a queue's or replay's item, per step, which must cross. (This file cannot be called
+ray.py: it would be what ``import ray`` finds.)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from common import Figures, Side, alternate, middle, parser, publish, ratio, table
+
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
+    "apex-dqn-cartpole": ("apex-dqn", "CartPole-v1", {"samples_per_insert": 0.0}),
+    "impala-pong": ("impala", "ALE/Pong-v5", {"batch": 32, "replay": 0, "torso": "nature"}),
+    "apex-dqn-pong": ("apex-dqn", "ALE/Pong-v5", {"samples_per_insert": 0.0, "replay": 50_000, "torso": "nature"}),
+}
+RUNTIMES = ("local", "ray", "nodes")
+
+
+def main() -> None:
+    options = parser(__doc__, seconds=15)
+    options.add_argument("--actors", type=int, default=2)
+    args = options.parse_args()
+    wanted = args.only or (["impala-cartpole"] if args.smoke else [""])
+    cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
+    if not cases:
+        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(CASES)}")
+    if args.list:
+        print("\n".join(f"{name}: {system} on {env}, {fields}" for name, (system, env, fields) in cases.items()))
+        return
+    runtimes = [name for name in RUNTIMES if not args.smoke or name != "nodes"]
+    if args.smoke:
+        args.seconds, args.repeats, args.actors = min(args.seconds, 1.0), 1, 1
+    warmup = 0.5 if args.smoke else 5.0
+    tables, data = {}, {}
+    for name, (system, env, fields) in cases.items():
+        print(name, flush=True)
+        given = {**fields, "steps": 10**9, "actors": args.actors, "learner_threads": 1}
+        command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
+        sides = [Side("shoal", "ours.py", (*command, "--runtime", runtime), name=runtime) for runtime in runtimes]
+        found = alternate(sides, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
+        local = middle(found["local"], "env_steps_per_s")
+        rows = []
+        for runtime, figures in found.items():
+            rates = [middle(figures, key) for key in ("env_steps_per_s", "updates_per_s", "first_update_s", "pss_mb")]
+            rows.append([runtime, rates[0], ratio(rates[0], local), *rates[1:], describe(figures)])
+        columns = ["runtime", "steps/s", "of local", "updates/s", "first update s", "PSS MB", "bytes per step"]
+        tables[name], data[name] = table(columns, rows), found
+    publish("cluster", __doc__ or "", tables, data, args.smoke)
+
+
+def describe(figures: list[Figures]) -> str:
+    """What crossed in the middle round, and what had to."""
+    one = figures[len(figures) // 2]
+    items = one.get("items", {})
+    parts = [
+        f"{name} {nbytes:,.1f}" + (f" (items {items[name]:,.1f})" if name in items else "")
+        for name, nbytes in one.get("between", {}).items()
+    ]
+    return ", ".join(parts) or "-"
+
+
+if __name__ == "__main__":
+    main()
