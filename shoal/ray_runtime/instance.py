@@ -11,13 +11,15 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from shoal.api import UsageError
 
 OLDEST = (2, 52)  # older ones run code for whoever reaches their ports (CVE-2025-62593), and know no tokens
 OBJECTS = 200 * 2**20  # bytes of the object store of an own instance, where nothing crosses between nodes
+GOODBYE = 5.0  # seconds that Ray has to let go of a run
 INSTALL = "pip install 'shoal[ray]'"
 
 
@@ -39,6 +41,13 @@ def connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+def within(seconds: float, call: Callable[[], object]) -> None:
+    """Call something that never returns where the head of a cluster is gone, and wait for so long at most."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
 @contextlib.contextmanager
 def attached(address: str) -> Iterator[None]:
     """Connected to the cluster at ``address``: ``auto`` (the one that runs on this machine), ``HOST:PORT`` or
@@ -55,7 +64,7 @@ def attached(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        within(GOODBYE, ray.shutdown)
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ class RayRuntime:
 
             self._check_room(program)
             places = Places(placement.units(program), nodes())
-            stack.callback(places.close)
+            stack.callback(instance.within, instance.GOODBYE, places.close)
             plan = layout.plan(program, apart=routes.apart(program, places.where))
             supervisor = RaySupervisor(
                 program, plan, launch, Failures(Patience()), self.grace, self.hang_timeout, places

@@ -134,7 +134,7 @@ def start(cluster: Any, tmp_path: Path) -> Iterator[Any]:
     yield begin
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
