@@ -9,6 +9,7 @@ supervisor writes metric files as for any run. Memory is the proportional size o
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -20,10 +21,10 @@ from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Program
 from shoal.records.run_dir import RunDirectory
-from shoal.runtime.launch import Launch, Stop
+from shoal.runtime.launch import Launch
 
 CASES = (9, 33, 97, 256)
-SETTLE = 0.4  # share of the time in which processes start, and the memory is read for the first time
+SETTLE = 0.4  # share of the time that is not counted: replicas get ready, and memory is read for the first time
 
 
 class Sleeper:
@@ -38,36 +39,43 @@ class Sleeper:
 
 
 class Clock:
-    """An observer: the time on the wall and that of this process's processor, at every look."""
+    """An observer: the time on the wall and that of this process's processor, at every look. It interrupts the run
+    ``seconds`` after its first look, when all processes have been started."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.seen: list[tuple[float, float, int, int]] = []
 
     def update(self, snapshot: Snapshot) -> None:
         now, spent = time.monotonic(), time.process_time()
-        self.seen.append((now, spent, snapshot.memory, len(os.listdir("/proc/self/fd"))))
+        if not self.seen or now < self.seen[0][0] + self.seconds:
+            self.seen.append((now, spent, snapshot.memory, len(os.listdir("/proc/self/fd"))))
+        elif self.seconds:
+            self.seconds = 0.0
+            os.kill(os.getpid(), signal.SIGINT)
 
-    def share(self, steady: float) -> float:
-        """Of a core, from the time ``steady`` on."""
-        late = [(now, spent) for now, spent, *_ in self.seen if now >= steady]
-        return (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0])
+    def share(self) -> float:
+        """Of a core, after ``SETTLE`` of the time since all processes were started."""
+        times = [(now, spent) for now, spent, *_ in self.seen]
+        steady = times[0][0] + SETTLE * (times[-1][0] - times[0][0])
+        first = next(each for each in times if each[0] >= steady)
+        return (times[-1][1] - first[1]) / max(times[-1][0] - first[0], 1e-9)
 
 
 def measure(replicas: int, seconds: float) -> dict[str, float]:
-    """The figures of one program; ``seconds`` begin when its processes are asked to start."""
+    """The figures of one program over so many ``seconds``, after the start of its processes."""
     program = Program("sleepers")
     program.role("sleeper", Sleeper, replicas=replicas)
-    clock, began = Clock(), time.monotonic()
+    clock = Clock(seconds)
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory(Path(folder) / "r")
         try:
-            launch = Launch(stop=Stop(seconds=seconds), observers=[directory, clock], run_dir=directory.path)
+            launch = Launch(observers=[directory, clock], run_dir=directory.path)
             LocalRuntime().launch(program, launch)
         finally:
             directory.close()
     *_, (_, _, memory, descriptors) = clock.seen
-    steady = began + SETTLE * seconds
-    return {"share": clock.share(steady), "memory": memory / 1e6, "descriptors": descriptors}
+    return {"share": clock.share(), "memory": memory / 1e6, "descriptors": descriptors}
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ from shoal.shm.arena import Arena
 from shoal.shm.layout import COUNTED, LINE, STOP, Plan
 from shoal.shm.session import Session
 
-FLUSH, MANY = 0.5, 64  # seconds between reports of up to so many replicas; more report less often
+FLUSH, MANY = 0.5, 32  # seconds between reports of up to so many replicas; more report less often
 _FIRST_FLUSH = 0.02
 
 
