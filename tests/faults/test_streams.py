@@ -12,7 +12,8 @@ import pytest
 from trainings import ENVIRON, HERE, needs_namespaces
 
 pytestmark = pytest.mark.timeout(110)
-SERIAL = "train impala --env CartPole-v1 --preset none --runtime serial --actors 1 --envs 2 --hidden 4 --steps 200"
+TRAIN = "train impala --env CartPole-v1 --preset none --actors 1 --envs 1 --unroll 2 --hidden 4 --steps 300"
+SERIAL = f"{TRAIN} --runtime serial"
 
 
 def bash(script: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,7 @@ def test_nobody_takes_the_output(tmp_path: Path, script: str, code: int, told: s
     done = bash(script, tmp_path)
     assert (done.returncode, done.stderr) == (code, told)
     if "--run-dir" in script:
-        assert json.loads((tmp_path / "r" / "report.json").read_text())["steps"] >= 200
+        assert json.loads((tmp_path / "r" / "report.json").read_text())["steps"] >= 300
 
 
 @needs_namespaces
@@ -46,7 +47,7 @@ def test_neither_a_home_nor_the_package_can_be_written(tmp_path: Path) -> None:
     """Beside a ``random.py`` in the working directory, and with a pipe that ends: processes start, and the run ends."""
     (tmp_path / "random.py").write_text("raise SystemExit('this is not the library')")
     package = HERE.parents[1] / "shoal"
-    local = "train impala --env CartPole-v1 --preset none --actors 1 --envs 2 --hidden 4 --steps 200 --run-dir r"
+    local = f"{TRAIN} --run-dir r"
     script = f"mount --bind {package} {package} && mount -o remount,ro,bind {package} && $shoal {local} | head -1"
     done = bash(f"unshare -rm bash -c '{script}; exit ${{PIPESTATUS[0]}}'", tmp_path, HOME="/proc/none")
     assert (done.returncode, done.stderr) == (0, "")
