@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from shoal.policy import Policy
     from shoal.program import Channel, Program
     from shoal.replay import Ratio
-    from shoal.run import Run, launch, pbt, resume, train
+    from shoal.run import Evaluation, Run, launch, load, pbt, resume, train
     from shoal.runtime.launch import Stop
     from shoal.settings.schedule import linear
 
 __version__ = "0.1.0"
 __all__ = [
-    "Channel", "Choice", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError", "Stop", "UsageError",
-    "WiringError", "launch", "linear", "load", "pbt", "resume", "train",
+    "Channel", "Choice", "Evaluation", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError",
+    "Stop", "UsageError", "WiringError", "launch", "linear", "load", "pbt", "resume", "train",
 ]  # fmt: skip
 _HOME = {
-    "Channel": "shoal.program", "Policy": "shoal.policy", "Program": "shoal.program", "Ratio": "shoal.replay",
-    "Run": "shoal.run", "Stop": "shoal.runtime.launch",
-    "linear": "shoal.settings.schedule",
-    "launch": "shoal.run", "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run", "train": "shoal.run",
-    "Choice": "shoal.algos.hyperparameters", "Interval": "shoal.algos.hyperparameters",
+    "Channel": "shoal.program", "Program": "shoal.program", "Policy": "shoal.policy", "Ratio": "shoal.replay",
+    "Run": "shoal.run", "launch": "shoal.run", "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run",
+    "train": "shoal.run", "Evaluation": "shoal.run", "Stop": "shoal.runtime.launch",
+    "linear": "shoal.settings.schedule", "Choice": "shoal.algos.hyperparameters",
+    "Interval": "shoal.algos.hyperparameters",
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The front door: train, resume and evaluate; what a run leaves behind."""
 
+from shoal.run.evaluation import Evaluation as Evaluation
 from shoal.run.options import RunOptions as RunOptions
 from shoal.run.programs import launch as launch
 from shoal.run.run import Run as Run, load as load

@@ -29,6 +29,11 @@ class Evaluation:
             raise UsageError(f"evaluation every {self.every} steps: expected a number above 0, or 0 for none")
         if self.episodes < 1:
             raise UsageError(f"evaluation with {self.episodes} episodes: expected at least 1")
+        if not self.every and (self.episodes, self.sampled) != (Evaluation.episodes, Evaluation.sampled):
+            raise UsageError(
+                f"Evaluation(episodes={self.episodes}, sampled={self.sampled}) expects every=N beside it: without, "
+                "nothing is evaluated"
+            )
 
 
 def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:

@@ -78,7 +78,7 @@ class RunOptions:
             "seconds": facts["stop"]["seconds"],
             "until_return": facts["stop"]["episode_return"],
             "hang_timeout": facts["hang_timeout"],
-            "evaluation": Evaluation(**facts["evaluation"]),
+            "evaluation": Evaluation(**facts["evaluation"]) if facts["evaluation"]["every"] else Evaluation(),
             "checkpoint_every": facts["checkpoint"]["every"],
             "checkpoint_replay_gb": facts["checkpoint"]["replay_gb"],
             "log": facts.get("log", ()),

@@ -82,7 +82,15 @@ def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["params-40.safetensors", "params.json"]
 
 
-@pytest.mark.parametrize("how, says", [(dict(every=-1), "every -1 steps"), (dict(every=5, episodes=0), "0 episodes")])
+@pytest.mark.parametrize(
+    "how, says",
+    [
+        (dict(every=-1), "every -1 steps"),
+        (dict(every=5, episodes=0), "0 episodes"),
+        (dict(episodes=5), r"Evaluation\(episodes=5, sampled=False\) expects every=N beside it"),
+        (dict(sampled=True), "nothing is evaluated"),
+    ],
+)
 def test_a_wrong_evaluation_is_refused(how: dict[str, int], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Evaluation(**how)
