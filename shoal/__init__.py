@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from shoal.policy import Policy
     from shoal.program import Channel, Program
     from shoal.replay import Ratio
-    from shoal.run import Evaluation, Run, launch, load, pbt, resume, train
+    from shoal.run import Evaluation, Run, evaluate, launch, load, pbt, resume, train
     from shoal.runtime.launch import Stop
     from shoal.settings.schedule import linear
 
 __version__ = "0.1.0"
 __all__ = [
     "Channel", "Choice", "Evaluation", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError",
-    "Stop", "UsageError", "WiringError", "launch", "linear", "load", "pbt", "resume", "train",
+    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "resume", "train",
 ]  # fmt: skip
 _HOME = {
     "Channel": "shoal.program", "Program": "shoal.program", "Policy": "shoal.policy", "Ratio": "shoal.replay",
     "Run": "shoal.run", "launch": "shoal.run", "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run",
-    "train": "shoal.run", "Evaluation": "shoal.run", "Stop": "shoal.runtime.launch",
+    "train": "shoal.run", "Evaluation": "shoal.run", "evaluate": "shoal.run", "Stop": "shoal.runtime.launch",
     "linear": "shoal.settings.schedule", "Choice": "shoal.algos.hyperparameters",
     "Interval": "shoal.algos.hyperparameters",
 }  # fmt: skip

@@ -320,11 +320,9 @@ class Metrics(Protocol):
 
 @dataclass
 class Context:
-    """What a replica knows of itself and of its run.
+    """What a replica knows of itself and of its run. role, index, replicas: its role, its number of how many replicas.
 
-    role, index, replicas: its role, its number among the role's replicas, and how many those are.
-    generation: number of this life: it grows with every restart and every resumed launch, and is 0 throughout in the
-        serial runtime, where a replica has one life.
+    generation: number of this life: it grows with every restart and resumed launch; 0 in serial, where there is one.
     seed: of this life alone: no other life of the run has it. A serial run that is resumed builds its roles with the
         seeds of its beginning, and then loads their states.
     total_steps: environment steps that end the run; None: it has no such end.
@@ -334,6 +332,7 @@ class Context:
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
     steps: environment steps of the whole run so far.
     team: makes an ``algos.data_parallel.Team`` of so many processes; None: the runtime has none.
+    initial: puts the parameters that the run begins with into a network (``systems.wiring.begin``); None: it has none.
     """
 
     role: str
@@ -348,3 +347,4 @@ class Context:
     exact: bool = False
     steps: Callable[[], int] = lambda: 0
     team: Callable[[int], Any] | None = None
+    initial: Callable[[torch.nn.Module], None] | None = None

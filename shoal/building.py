@@ -82,6 +82,7 @@ from shoal.systems.served import ParameterServer as ParameterServer, ServerConfi
 from shoal.systems.wiring import (
     actor as actor,
     actors_and_learner as actors_and_learner,
+    begin as begin,
     learner as learner,
     parameters as parameters,
     queue as queue,

@@ -6,7 +6,7 @@ Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinfor
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from shoal.settings.schedule import Scheduled, at
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig:
     """The policy, and how results become parameters."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum", "noise_seed", "noise_table")
 
     activation: Activation = "tanh"
     """Activation of the MLP."""

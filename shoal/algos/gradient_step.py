@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
     """How a learner descends."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
 
     learning_rate: Scheduled[NonNegative] = 1e-3
     """Learning rate."""

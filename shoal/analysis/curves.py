@@ -13,6 +13,7 @@ from shoal.analysis.stats import bootstrap, iqm
 from shoal.api import UsageError
 from shoal.records.metric_files import read_curve
 from shoal.run import Run
+from shoal.run.changes import told
 
 POINTS = 200  # of a group's curve
 
@@ -29,6 +30,7 @@ class Curve:
     steps: np.ndarray
     seconds: np.ndarray
     returns: np.ndarray
+    changes: tuple[str, ...] = ()  # of its settings, as ``run.changes.told`` tells them
 
     def x(self, axis: str) -> np.ndarray:
         return self.steps if axis == "steps" else self.seconds
@@ -71,8 +73,9 @@ def load(path: str | Path) -> Curve:
     rows = [r for r in read_curve(run.path) if "episode_return" in r and "seconds" in r]
     if not rows:
         raise UsageError(f"'{path}' has no learning curve: no episode has ended in it")
-    columns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
-    return Curve(run.path, Path(run.system).stem, str(run.config["env"]), run.config, *columns)
+    steps, seconds, returns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
+    name, env, changes = Path(run.system).stem, str(run.config["env"]), tuple(told(run.changes))
+    return Curve(run.path, name, env, run.config, steps, seconds, returns, changes)
 
 
 def groups(paths: Sequence[str | Path]) -> list[Group]:
@@ -84,7 +87,8 @@ def groups(paths: Sequence[str | Path]) -> list[Group]:
     found: dict[str, list[Curve]] = {}
     for path in paths:
         curve = load(path)
-        key = json.dumps([curve.system, curve.config], sort_keys=True, default=str)
+        changed = [change.rpartition(" at ")[0] for change in curve.changes]
+        key = json.dumps([curve.system, curve.config, changed], sort_keys=True, default=str)
         found.setdefault(key, []).append(curve)
     several = len({curves[0].env for curves in found.values()}) > 1
     out = []
@@ -93,6 +97,7 @@ def groups(paths: Sequence[str | Path]) -> list[Group]:
         alike = [c[0] for c in found.values() if (c[0].system, c[0].env) == (one.system, one.env)]
         differing = [k for k in one.config if any(c.config.get(k) != one.config[k] for c in alike)]
         words = [one.system, *([one.env] if several else []), *(f"{k}={_short(one.config[k])}" for k in differing)]
+        words += [f"({change})" for change in one.changes]
         out.append(Group(" ".join(words), one.system, one.env, one.config, curves))
     return out
 

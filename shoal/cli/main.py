@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.runtime.interrupts import EXIT_CODES
-
 if TYPE_CHECKING:
     from shoal.program import Program
-    from shoal.run import Run
     from shoal.settings.flags import Groups
     from shoal.systems import System
 
@@ -34,6 +30,7 @@ shoal: distributed deep reinforcement learning in PyTorch
       --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
       --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
       --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
+      --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
       --seed N                  default 0
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled
@@ -45,7 +42,8 @@ shoal: distributed deep reinforcement learning in PyTorch
                                 --runtime serial|local (of members; default serial); other flags are the system's
   shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
                                 (new limits, counted from the run's beginning), --runtime local|ray, --address A,
-                                --quiet
+                                --quiet; any field of its config that changes no shape, such as --learning-rate X, is
+                                changed from there on
   shoal cluster check [SYSTEM]  nodes, resources and versions of a Ray cluster (--address A), and what of a program
                                 fits where
   shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
@@ -162,6 +160,7 @@ def train(args: list[str]) -> int:
         from shoal.cli.population import train as train_population
 
         return train_population(args[1:])
+    from shoal.cli.resume import report
     from shoal.run import RunOptions, start
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import RUNTIMES
@@ -175,47 +174,13 @@ def train(args: list[str]) -> int:
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     options = RunOptions.from_flags(opts)
     note(name, as_json(resolved))
-    return _report(start(name, system, resolved, options), options.quiet)
+    return report(start(name, system, resolved, options), options.quiet)
 
 
 def resume(args: list[str]) -> int:
-    from shoal.api import UsageError
-    from shoal.run import resume as go_on
-    from shoal.run.options import LIMITS
-    from shoal.run.population import is_population
-    from shoal.settings.flags import options, split
+    from shoal.cli.resume import command
 
-    if not args or args[0].startswith("--"):
-        raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
-    kinds = {name.replace("_", "-"): hint for name, hint in LIMITS.items()}
-    kinds |= {"quiet": bool, "trust": bool, "runtime": str, "address": str}
-    opts = options(split(args[1:]), kinds, "resume")
-    quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
-    wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
-    if is_population(Path(args[0])):
-        from shoal.cli.population import resume as go_on_with
-
-        return go_on_with(Path(args[0]), wanted, quiet, trust)
-    where = {name: opts[name] for name in ("runtime", "address") if name in opts}
-    return _report(go_on(args[0], **wanted, **where, quiet=quiet, trust=trust), quiet)
-
-
-def _report(run: Run, quiet: bool) -> int:
-    """Print how a run ended; returns the exit code."""
-    report = run.report
-    assert report is not None, "the run has ended"
-    code = EXIT_CODES.get(report.reason, 0)
-    if not quiet:
-        mean = f", return {report.episode_return:.4g}" if report.episodes else ""
-        print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
-        path = shlex.quote(str(run.path))
-        print(f"saved in {run.path} (shoal eval {path})")
-        if code:
-            from shoal.records.checkpoint import FOLDER, completed
-
-            resumable = completed(run.path / FOLDER)
-            print(f"to go on: shoal resume {path}" if resumable else "no checkpoint was completed to go on from")
-    return code
+    return command(args)
 
 
 def profile(args: list[str]) -> int:
@@ -227,7 +192,6 @@ def profile(args: list[str]) -> int:
 def list_systems(args: list[str]) -> int:
     import ast
     from importlib.util import find_spec
-    from pathlib import Path
 
     from shoal.settings.flags import options, split
     from shoal.systems import SYSTEMS
@@ -242,10 +206,11 @@ def list_systems(args: list[str]) -> int:
 
 
 def draw(args: list[str]) -> int:
-    from pathlib import Path
 
+    from shoal.envs import looking
     from shoal.program import draw
     from shoal.program.draw_svg import svg
+    from shoal.run.apart import apart
     from shoal.settings.config import resolve_flags
     from shoal.settings.flags import choice
 
@@ -258,7 +223,8 @@ def draw(args: list[str]) -> int:
     by_name = {".svg": "svg", ".mmd": "mermaid"}.get(Path(output).suffix, "text") if output else "text"
     kind = opts.get("format", by_name)
     choice("--format", kind, tuple(formats))
-    program = system.program(resolved.cfg)
+    with looking(apart):
+        program = system.program(resolved.cfg)
     program.validate()
     picture = formats[kind](program)
     if output:

@@ -24,11 +24,15 @@ def evaluate(args: list[str]) -> int:
     """shoal eval RUN"""
     from shoal.analysis.stats import iqm
     from shoal.run import Run
+    from shoal.run.changes import told
 
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
     seed, greedy = opts.get("seed", 0), not opts.get("sampled")
-    policy = Run.open(run).policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
+    opened = Run.open(run)
+    policy = opened.policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
+    for change in told(opened.changes):
+        print(f"trained with {change}")
     if "video" in opts:
         from shoal.policy.video import record
 

@@ -1,16 +1,21 @@
 """Environments by name: ``spec`` says what one offers, ``make`` builds a batch of them.
 
 A name is a Gymnasium id (``CartPole-v1``, ``ALE/Pong-v5``, ``MiniGrid-MemoryS7-v0``), one of Shoal's own (``toy:...``,
-``shoal/CartPoleNoVelocity-v1``), or a factory of the user's: ``package.module:factory`` or ``path/to/file.py:factory``.
-The factory gets ``EnvOptions.env_kwargs`` and returns a ``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv`` if it
-takes ``num_envs``.
+``shoal/CartPoleNoVelocity-v1``), a factory of the user's, ``package.module:factory`` or ``path/to/file.py:factory``, or
+one that was ``given`` in Python. The factory gets ``EnvOptions.env_kwargs`` and returns a ``gymnasium.Env``, or a
+``gymnasium.vector.VectorEnv`` if it takes ``num_envs``.
 """
 
 from __future__ import annotations
 
-from ._make import Codec, make, spec
+from ._make import Codec, known, make, remember, spec
+from .given import given, is_given, require_again
+from .looks import known_as, look, looking
 from .options import EnvOptions
 from .registry import absolute, held_out
 from .wrappers import training_reward
 
-__all__ = ["Codec", "EnvOptions", "absolute", "held_out", "make", "spec", "training_reward"]
+__all__ = [
+    "Codec", "EnvOptions", "absolute", "given", "held_out", "is_given", "known", "known_as", "look", "looking", "make",
+    "remember", "require_again", "spec", "training_reward",
+]  # fmt: skip

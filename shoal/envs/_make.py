@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
 
 from . import ale, masks, registry, wrappers
 from .batch import VectorBatch
+from .looks import Key, known_as, look
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec, batch_of
 from .types import Env, Nested, Space, Vector
@@ -22,28 +23,54 @@ from .types import Env, Nested, Space, Vector
 MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
 
 
+@dataclass(frozen=True)
+class Described:
+    """What an environment offers, and the spaces that this was read from."""
+
+    spec: EnvSpec
+    observation_space: Space
+    action_space: Space
+
+
+Known = dict[Key, Described]
+_known: Known = {}  # of what was made: building an Atari game takes a tenth of a second
+
+
 def spec(env: str, options: EnvOptions) -> EnvSpec:
-    """What ``make`` would give. Builds one sub-environment and throws it away; starts no process."""
-    key = (env, options.env_key())
-    if key not in _specs:
-        make(env, 1, 0, options).close()
-    return _specs[key]
+    """What ``make`` would give. Builds one sub-environment, if none was built or told of before, and throws it away."""
+    return describe(env, options).spec
 
 
-_specs: dict[
-    tuple[str, tuple[str, ...]], EnvSpec
-] = {}  # of what was made: building an Atari game takes a tenth of a second
+def describe(env: str, options: EnvOptions) -> Described:
+    """``spec`` with the spaces."""
+    key = known_as(env, options)
+    if key not in _known:
+        _known[key] = look(env, options, _build_one)
+    return _known[key]
+
+
+def _build_one(env: str, options: EnvOptions) -> Described:
+    make(env, 1, 0, options).close()
+    return _known[known_as(env, options)]
+
+
+def known(env: str) -> Known:
+    """What this process knows of an environment, under whatever options: for another process to ``remember``."""
+    return {key: described for key, described in _known.items() if key[:2] == known_as(env, EnvOptions())[:2]}
+
+
+def remember(found: Known) -> None:
+    """Take over what another process knows: ``spec`` and ``Codec`` then need not build anything."""
+    _known.update(found)
 
 
 class Codec:
     """Between one sub-environment's own observations and actions, and Shoal's batches of one."""
 
     def __init__(self, env: str, options: EnvOptions):
-        found = registry.find(env, options)
-        raw = _raw(found, 1, options)
-        self.observation_space, self.action_space = raw.single_observation_space, raw.single_action_space
-        raw.close()
-        self._observation, self._action = _codecs(found, self.observation_space, self.action_space, options)
+        found = describe(env, options)
+        self.observation_space, self.action_space = found.observation_space, found.action_space
+        self._observation, self._action = _codecs(str(env), self.observation_space, self.action_space, options)
 
     @property
     def observations(self) -> dict[str, Observation]:
@@ -79,13 +106,13 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     found = registry.find(env, options)
     raw = _raw(found, num, options)
     mode = AutoresetMode(raw.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-    observation, action = _codecs(found, raw.single_observation_space, raw.single_action_space, options)
+    observation, action = _codecs(found.id, raw.single_observation_space, raw.single_action_space, options)
     observed = observation.observations
     if _info_masks(found, raw, action, options):
         observed = {**observed, MASK: masks.leaf(action.action)}
     is_ale = found.backend == "ale"
     described = EnvSpec(
-        id=env,
+        id=str(env),
         observations=observed,
         action=action.action,
         stack=options.frame_stack if is_ale and len(raw.single_observation_space.shape or ()) == 3 else 1,
@@ -106,7 +133,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
-    _specs[env, options.env_key()] = batch.spec
+    _known[known_as(env, options)] = Described(batch.spec, raw.single_observation_space, raw.single_action_space)
     return batch
 
 
@@ -120,14 +147,12 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     return _sync(found.id, found.single, num, options)
 
 
-def _codecs(
-    found: registry.Found, observation: Space, action: Space, options: EnvOptions
-) -> tuple[ObservationCodec, ActionCodec]:
-    symbolic = MINIGRID_CODES if found.id.startswith(registry.PACKAGES["minigrid"]) else None
-    actions = ActionCodec(action, found.id)
-    masked = masks.in_observation(observation, options.action_mask, actions.action, found.id)
+def _codecs(env: str, observation: Space, action: Space, options: EnvOptions) -> tuple[ObservationCodec, ActionCodec]:
+    symbolic = MINIGRID_CODES if env.startswith(registry.PACKAGES["minigrid"]) else None
+    actions = ActionCodec(action, env)
+    masked = masks.in_observation(observation, options.action_mask, actions.action, env)
     mask = masks.leaf(actions.action) if masked else None
-    return ObservationCodec(observation, found.id, symbolic, mask), actions
+    return ObservationCodec(observation, env, symbolic, mask), actions
 
 
 def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options: EnvOptions) -> bool:

@@ -23,6 +23,7 @@ from shoal.api import UsageError
 from shoal.settings.kinds import is_atari
 
 from . import pool, toy, wrappers
+from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
 
@@ -73,7 +74,22 @@ class Found:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
+def foreign(env: str, options: EnvOptions) -> bool:
+    """Whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing; UsageError
+    for a name that there is not."""
+    require_again(env)
+    if env in OWN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
+        return False
+    if isinstance(env, Given) or ":" in env:
+        return True
+    registered = _registered(env, options)
+    return registered is None or not str(registered.entry_point).startswith("gymnasium.envs.")
+
+
 def find(env: str, options: EnvOptions) -> Found:
+    require_again(env)
+    if isinstance(env, Given):
+        return _factory(env, env.factory, options)
     if env in OWN:
         make_own = OWN[env]
         given = dict(options.env_kwargs)
@@ -247,11 +263,18 @@ def _load(module: str, env: str) -> ModuleType:
         raise UsageError(f"environment {env!r}: {error}") from error
 
 
+def _parameters(factory: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(factory).parameters)
+    except ValueError:  # of code that is not Python
+        return []
+
+
 def _factory(env: str, factory: object, options: EnvOptions) -> Found:
     if not callable(factory):
         raise UsageError(f"environment {env!r} is not callable")
     kwargs = options.env_kwargs
-    if "num_envs" in inspect.signature(factory).parameters:
+    if "num_envs" in _parameters(factory):
         _require(env, options, "gymnasium-vector")
         if options.max_episode_steps is not None:
             raise UsageError(f"environment {env!r} makes a vector environment: give the limit to it in kwargs")

@@ -138,7 +138,7 @@ def _die() -> None:
     os._exit(1)
 
 
-def _follow_parent() -> None:
+def follow_parent() -> None:
     """Die with the parent, however it dies and whatever the main thread is doing then."""
     parent = parent_process()
     if parent is None:
@@ -183,7 +183,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     try:
-        _follow_parent()
+        follow_parent()
         spec: RoleSpec
         plan: Plan
         plan, spec = cloudpickle.loads(program)

@@ -30,7 +30,7 @@ class Policy:
         self.system, self.cfg, self.params, self.version, self.seed = system, cfg, params, version, seed
         self._remembers = remembers(cfg)
         self.spec: EnvSpec = cfg.env_spec()
-        self.codec = Codec(cfg.env, evaluation_options(cfg))
+        self.codec = Codec(cfg.env, cfg)
         self.agent: Agent = self.fresh_agent(seed)
         self.reset()
 
@@ -98,14 +98,7 @@ class Policy:
             raise UsageError(f"expected at least 1 episode, found {episodes}")
         if envs < 1:
             raise UsageError(f"expected at least 1 environment, found {envs}")
-        env = evaluation_envs(self.cfg, min(envs, episodes), seed)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
-        try:
-            return Episodes(env, self.fresh_agent(seed), episodes, seed, greedy).play()
-        finally:
-            torch.set_num_threads(threads)
-            env.close()
+        return play(self.fresh_agent(seed), self.cfg, episodes, seed, greedy, envs)
 
     def fresh_agent(self, seed: int) -> Agent:
         """Another agent with these parameters and a generator of its own."""
@@ -154,6 +147,18 @@ def evaluation_options(cfg: Any) -> EnvOptions:
 def evaluation_envs(cfg: Any, num: int, seed: int) -> EnvBatch:
     """``num`` environments for an evaluation."""
     return make(cfg.env, num, seed, evaluation_options(cfg))
+
+
+def play(agent: Agent, cfg: Any, episodes: int, seed: int, greedy: bool, envs: int) -> Returns:
+    """Raw returns of ``episodes`` whole episodes of an agent in up to ``envs`` environments for an evaluation."""
+    env = evaluation_envs(cfg, min(envs, episodes), seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
+    try:
+        return Episodes(env, agent, episodes, seed, greedy).play()
+    finally:
+        torch.set_num_threads(threads)
+        env.close()
 
 
 def remembers(cfg: Any) -> bool:

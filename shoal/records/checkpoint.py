@@ -82,7 +82,7 @@ class Checkpoint:
     def check_fits(self, program: Program) -> None:
         """ShoalError that says what differs between the program that was saved and this one."""
         was, now = self.manifest["program"], shape_of(program)
-        lines = list(_differences(was, now))
+        lines = list(differences(was, now))
         if lines:
             listed = "\n".join(f"  {line}" for line in lines)
             raise ShoalError(f"the checkpoint '{self.path}' does not fit this program:\n{listed}")
@@ -117,10 +117,11 @@ def shape_of(program: Program) -> dict[str, Any]:
     }
 
 
-def _differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
+def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
+    """A line for each leaf in which two shapes, as ``shape_of`` gives them, are not the same."""
     if isinstance(was, dict) and isinstance(now, dict):
         for key in [*was, *(k for k in now if k not in was)]:
-            yield from _differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))
+            yield from differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))
     elif was != now:
         yield f"{where}: saved {_show(was)}, now {_show(now)}"
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.api import UsageError, WiringError
-from shoal.policy.policy import Policy, evaluation_envs
+from shoal.api import Agent, Tensors, UsageError, WiringError
+from shoal.policy.policy import evaluation_envs, play
 from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.report import Report
-from shoal.roles.evaluator import evaluation_seed, make_evaluator
+from shoal.roles.evaluator import Returns, evaluation_seed, make_evaluator
+from shoal.run.apart import Call
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,22 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
 
 
 def final_evaluation(
-    system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int
+    system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
 ) -> None:
-    """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse."""
+    """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse.
+    ``apart`` says where the environments are stepped."""
     results = EvaluationFiles(run_dir, channel)
     params = report.params.get(channel)
     if params is None or results.last() == report.steps:
         return
-    policy = Policy(system, cfg, params, report.updates, seed)
-    returns = policy.evaluate(how.episodes, evaluation_seed(seed, report.steps), not how.sampled, how.episodes)
+    drawn = evaluation_seed(seed, report.steps)
+    returns = apart(partial(_play, partial(system.agent, cfg), cfg, how, params, report.updates, drawn))
     results.add(report.steps, report.updates, returns, params, returns.info)
+
+
+def _play(
+    make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
+) -> Returns:
+    agent = make_agent(seed)
+    agent.load(params, version)
+    return play(agent, cfg, how.episodes, seed, not how.sampled, how.episodes)

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from shoal.envs import looking
 from shoal.metering.aggregator import Snapshot
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
 from shoal.records.run_dir import RunDirectory
 from shoal.records.run_lock import NAME as LOCK
+from shoal.run.apart import apart, call_here
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 
@@ -78,7 +80,8 @@ def train_slice(task: Slice) -> Reached:
     torch.set_num_threads(1)
     system = systems.load(task.system)
     cfg = build(system.Config, coerce_all(system.Config, task.values, "population.json"))
-    program = system.program(cfg)
+    with looking(call_here if task.runtime == "serial" else apart):
+        program = system.program(cfg)
     checkpoint, directory = _open(task.path)
     try:
         if checkpoint is not None:

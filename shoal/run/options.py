@@ -40,6 +40,8 @@ class RunOptions:
     """Seconds between two checkpoints; 0: only at the end."""
     checkpoint_replay_gb: NonNegative = 8.0
     """Size in 10**9 bytes beyond which a replay is left out of checkpoints."""
+    init_from: str | Path | None = None
+    """A run's directory, or a file that `Policy.save` wrote, whose parameters the run begins with; none: drawn."""
     log: tuple[str, ...] = ()
     """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow`."""
     quiet: bool = True
@@ -61,10 +63,11 @@ class RunOptions:
             "seed": self.seed,
             "runtime": self.runtime,
             "address": self.address,
-            "stop": dataclasses.asdict(self.stop(steps)),
+            "stop": {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"},
             "hang_timeout": self.hang_timeout,
             "evaluation": dataclasses.asdict(self.evaluation),
             "checkpoint": {"every": self.checkpoint_every, "replay_gb": self.checkpoint_replay_gb},
+            "init_from": None if self.init_from is None else str(Path(self.init_from).resolve()),
             "log": list(self.log),
         }
 
@@ -81,6 +84,7 @@ class RunOptions:
             "evaluation": Evaluation(**facts["evaluation"]) if facts["evaluation"]["every"] else Evaluation(),
             "checkpoint_every": facts["checkpoint"]["every"],
             "checkpoint_replay_gb": facts["checkpoint"]["replay_gb"],
+            "init_from": facts.get("init_from"),
             "log": facts.get("log", ()),
         }
         return cls(**{**kept, **anew})
@@ -109,7 +113,7 @@ TYPES: dict[str, Any] = ranged(RunOptions)
 JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
 FLAGS: dict[str, Any] = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
-    "run-dir": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
+    "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
 }  # fmt: skip
 LIMITS: dict[str, Any] = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
 

@@ -19,11 +19,12 @@ from typing import Any
 from shoal.algos.hyperparameters import Choice, Interval, Space
 from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, UsageError
-from shoal.envs import absolute
+from shoal.envs import absolute, looking
 from shoal.records.checkpoint import FOLDER, completed, shape_of
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
+from shoal.run.apart import apart
 from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.slots import Slots
 from shoal.run.trust import check as check_trust, note
@@ -258,7 +259,11 @@ def check_space(setup: Setup) -> None:
     """UsageError for a field that the system does not have, or that changes what a checkpoint must fit."""
     from shoal import systems
 
-    system = systems.load(setup.system)
+    with looking(apart):
+        _check_space(systems.load(setup.system), setup)
+
+
+def _check_space(system: Any, setup: Setup) -> None:
     plain = shape_of(system.program(build(system.Config, coerce_all(system.Config, setup.values, FILE))))
     for name, one in setup.interval_space().items():
         if name not in setup.values:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.envs import given, is_given, require_again
 from shoal.policy import Policy
 from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json
+from shoal.roles.evaluator import Returns
 from shoal.run.population import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import build, coerce_all
@@ -23,13 +26,15 @@ from shoal.settings.flags import unknown
 class Run:
     """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
     ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one);
-    ``trusted``: the code that it names may run (``run.trust``)."""
+    ``changes``: settings that changed when it was resumed, each with its ``steps``; ``trusted``: the code that it names
+    may run (``run.trust``)."""
 
     path: Path
     system: str
     config: dict[str, Any]
     report: Report | None = None
     channel: str | None = None
+    changes: list[dict[str, Any]] = field(default_factory=list)
     trusted: bool = False
 
     @classmethod
@@ -46,12 +51,13 @@ class Run:
         if (path / "report.json").is_file():
             with reading(path / "report.json"):
                 report = Report.from_json(read_json(path / "report.json", "report"))
-        return cls(path, facts["system"], facts["config"], report, facts.get("policy"))
+        return cls(path, facts["system"], facts["config"], report, facts.get("policy"), facts.get("changes", []))
 
-    def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False) -> Policy:
+    def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False, env: Any = None) -> Policy:
         """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations. ``trust``: import
         its system and its environment even if they are neither Shoal's, nor registered, nor known from a training of
-        this user's; UsageError without."""
+        this user's; UsageError without. ``env``: the class or function that makes its environment, where that was given
+        in Python and the run was opened again."""
         from shoal import systems
 
         if which not in ("last", "best"):
@@ -61,8 +67,8 @@ class Run:
             raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
 
         check_trust(self.path, self.system, self.config, trust or self.trusted)
-        system = systems.load(self.system)
-        cfg = build(system.Config, coerce_all(system.Config, self.config, str(self.path / "config.json")))
+        system, values = systems.load(self.system), again(self.path, self.config, env)
+        cfg = build(system.Config, coerce_all(system.Config, values, str(self.path / "config.json")))
         version, params = load_params(path, self.channel)
         return Policy(system, cfg, params, version, seed)
 
@@ -75,12 +81,45 @@ def check_config(file: Path, facts: dict[str, Any]) -> None:
                 raise TypeError(f"'{name}' is {facts[name]!r}")
         if not isinstance(facts.get("policy"), (str, type(None))) or not isinstance(facts["config"]["env"], str):
             raise TypeError("'policy' or 'env' is no name")
+        for change in facts.get("changes", []):
+            if not isinstance(change["steps"], int) or any(len(pair) != 2 for pair in change["settings"].values()):
+                raise TypeError(f"'changes' holds {change!r}")
 
 
-def load(file: str | Path, seed: int = 0, *, trust: bool = False) -> Policy:
+def again(path: Path, config: Mapping[str, Any], env: Any) -> dict[str, Any]:
+    """The values in ``config``, which was read from ``path``, with the environment that is given again; None: it is
+    there. UsageError for one that should be given and is not, or the other way round."""
+    was = config.get("env", "")
+    if env is None:
+        if isinstance(was, str):
+            require_again(was)
+        return dict(config)
+    if not is_given(str(was)):
+        raise UsageError(f"env is for what was trained in an environment given in Python; that of '{path}' is {was}")
+    return {**config, "env": given(env)}
+
+
+def evaluate(
+    run: str | Path | Run,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    greedy: bool = True,
+    envs: int = 8,
+    which: str = "last",
+    trust: bool = False,
+    env: Any = None,
+) -> Returns:
+    """Raw returns of whole episodes of a run's policy, as ``shoal eval`` plays them; see ``Policy.evaluate``.
+    ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
+    opened = run if isinstance(run, Run) else Run.open(run)
+    return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs)
+
+
+def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
     """The policy in a file that ``Policy.save`` wrote; ``seed``: of the actions that it draws; ``trust``: as in
-    ``Run.policy``, for its system is imported, and its environment where that is of the user's own. UsageError for any
-    other file."""
+    ``Run.policy``, for its system is imported, and its environment where that is of the user's own; ``env``: as there,
+    too. UsageError for any other file."""
     from safetensors import SafetensorError, safe_open
 
     from shoal import systems
@@ -101,5 +140,5 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False) -> Policy:
     system = systems.load(facts["system"])
     with reading(file):
         version = int(facts["version"])
-        cfg = build(system.Config, coerce_all(system.Config, facts["config"], str(file)))
+        cfg = build(system.Config, coerce_all(system.Config, again(file, facts["config"], env), str(file)))
     return Policy(system, cfg, params, version, seed)

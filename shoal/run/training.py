@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shoal.api import RoleFailed, UsageError, WiringError
-from shoal.envs import absolute
+from shoal.envs import absolute, given, looking
 from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
 from shoal.records.damage import reading
 from shoal.records.run_dir import RunDirectory, new_directory, read_json
+from shoal.run import changes
+from shoal.run.apart import Call, apart, call_here
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
+from shoal.run.initial import begin_with, read as read_initial
+from shoal.run.observers import Observer, Observers
 from shoal.run.options import JSON_KEYS, RunOptions, check_limits
-from shoal.run.run import Run, check_config
+from shoal.run.run import Run, again, check_config
 from shoal.run.runtimes import check_runtime, make_runtime
 from shoal.run.trust import check as check_trust, note
 from shoal.runtime.devices import check_devices
@@ -46,12 +50,15 @@ def train(
     evaluation: Evaluation | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     checkpoint_replay_gb: float = RunOptions.checkpoint_replay_gb,
+    init_from: str | Path | None = RunOptions.init_from,
     log: Sequence[str] = RunOptions.log,
     quiet: bool = RunOptions.quiet,
+    observers: Sequence[Observer] = (),
     **overrides: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
-    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config.
+    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config. ``env`` may
+    also be a class or a function that makes an environment (see docs/tutorials/own-environment.md).
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
     config: a TOML or YAML file of fields; ``overrides`` win over it.
@@ -64,31 +71,41 @@ def train(
     evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
     checkpoint_every: seconds between two checkpoints; 0: only at the end.
     checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
+    init_from: a run's directory, or a file that ``Policy.save`` wrote: the run begins with those parameters and
+    normalisers (of the same shapes), but with an optimiser, counts and a replay of its own; None: with drawn ones.
     log: back ends that metrics go to besides the files: tensorboard, wandb, mlflow.
     quiet: show nothing of the run's progress.
+    observers: functions that are given the metrics of every report, a dict of their own with the columns of metrics.csv
+    and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that returns True ends the run.
 
-    Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails.
+    Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails, and
+    ShoalError, after it has been saved, if an observer raises.
     """
     from shoal import systems
 
     options = RunOptions(
         runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
         hang_timeout=hang_timeout, evaluation=evaluation or Evaluation(), checkpoint_every=checkpoint_every,
-        checkpoint_replay_gb=checkpoint_replay_gb, log=tuple(log), quiet=quiet,
+        checkpoint_replay_gb=checkpoint_replay_gb, init_from=init_from, log=tuple(log), quiet=quiet,
     )  # fmt: skip
     module = systems.load(system)
+    if "env" in overrides:
+        overrides["env"] = given(overrides["env"])
     resolved = resolve(module, preset, config, overrides, source="argument", name=system)
     note(system, as_json(resolved))
-    return start(system, module, resolved, options)
+    return start(system, module, resolved, options, observers=observers)
 
 
-def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None) -> Run:
+def start(
+    name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None,
+    observers: Sequence[Observer] = (),
+) -> Run:  # fmt: skip
     """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
     spans, which are recorded for it."""
     cfg = resolved.cfg
     if options.run_dir is None:
         with new_directory(name, cfg.env, options.seed) as path:
-            return start(name, system, resolved, replace(options, run_dir=path), trace)
+            return start(name, system, resolved, replace(options, run_dir=path), trace, observers)
     path = Path(options.run_dir)
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
@@ -97,7 +114,9 @@ def start(name: str, system: Any, resolved: Resolved, options: RunOptions, trace
         "preset": resolved.preset,
         "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,
     }
-    training = _Training(path, system, resolved, options, facts, trace)
+    training = _Training(path, system, resolved, options, facts, trace, observers)
+    if options.init_from is not None:
+        begin_with(training.program, read_initial(options.init_from), options.init_from)
     return training.go(RunDirectory(path))
 
 
@@ -116,15 +135,34 @@ def resume(
     address: str | None = None,
     quiet: bool = RunOptions.quiet,
     trust: bool = False,
+    env: Any = None,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
 ) -> Run:
     """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
     configuration. The limits are those of the run unless given anew; they count from its beginning. ``runtime``: None:
     that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray cluster this time.
-    ``trust``: as in ``Run.policy``."""
-    check_limits(steps=steps, seconds=seconds, until_return=until_return)
-    anew: dict[str, Any] = {
-        name: limit for name, limit in (("seconds", seconds), ("until_return", until_return)) if limit is not None
-    }
+    ``trust``: as in ``Run.policy``.
+
+    env: the class or function that makes its environment, again, where that was given in Python. observers: as in
+    ``train``. settings: fields of its config that change from here on; UsageError for one that changes the shape of
+    something that was saved. Each change is noted with its step in config.json."""
+    limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
+    return go_on(
+        path, limits, settings, runtime=runtime, address=address, quiet=quiet, trust=trust, env=env, observers=observers
+    )
+
+
+def go_on(
+    path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], *, runtime: str | None = None,
+    address: str | None = None, quiet: bool, trust: bool, env: Any = None, observers: Sequence[Observer] = (),
+    flags: bool = False,
+) -> Run:  # fmt: skip
+    """What ``resume`` and ``shoal resume`` share; ``flags``: the settings were given as flags."""
+    check_limits(**limits)
+    anew: dict[str, Any] = {name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}
+    if limits["steps"] is not None:
+        settings = {**settings, "steps": limits["steps"]}
     path = Path(path)
     directory = RunDirectory.reopen(path)
     try:
@@ -134,10 +172,18 @@ def resume(
         with reading(path / "config.json"):
             options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
         check_trust(path, facts["system"], facts["config"], trust)
-        system, resolved = _again(path, facts, steps)
+        facts["config"] = again(path, facts["config"], env)
+        system, values = _again(path, facts)
+        changed = changes.wanted(system, facts["system"], values, settings, flags)
         checkpoint = newest(path / FOLDER)
-        _check_unfinished(path, checkpoint, options.stop(resolved.cfg.steps))
-        training = _Training(path, system, resolved, options, facts)
+        _check_unfinished(path, checkpoint, options.stop(changed.get("steps", values["steps"])))
+        if changed.keys() - {"steps"}:
+            with looking(call_here if options.runtime == "serial" else apart):
+                changes.check(system, values, changed, options.runtime, path, flags)
+        changes.note(facts, values, changed, checkpoint.steps)
+        cfg = build(system.Config, {**values, **changed})
+        resolved = Resolved(cfg, facts["origins"], facts["preset"], "resumed")
+        training = _Training(path, system, resolved, options, facts, observers=observers)
         checkpoint.check_fits(training.program)
     except BaseException:
         directory.close()
@@ -159,9 +205,8 @@ def _where(facts: dict[str, Any], runtime: str | None, address: str | None) -> d
     return {"runtime": runtime or facts["runtime"], "address": address}
 
 
-def _again(path: Path, facts: dict[str, Any], steps: int | None) -> tuple[Any, Resolved]:
-    """The system and configuration of a run that was started before; a new limit of ``steps`` goes into the ``facts``
-    of its config.json too."""
+def _again(path: Path, facts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The system of a run that was started before, and every value of its configuration."""
     from shoal import systems
 
     system, where = systems.load(facts["system"]), str(path / "config.json")
@@ -169,12 +214,9 @@ def _again(path: Path, facts: dict[str, Any], steps: int | None) -> tuple[Any, R
     for missing in sorted(values.keys() - facts["config"].keys()):
         message = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
         print(f"shoal: {message}", file=sys.stderr)
-    if steps is not None:
-        values["steps"], facts["origins"]["steps"] = steps, "resume"
-        facts["config"]["steps"] = steps
     if facts.get("actors"):
         values["actors"] = facts["actors"]  # also where this machine has another number of cores
-    return system, Resolved(build(system.Config, values), facts["origins"], facts["preset"], "resumed")
+    return system, values
 
 
 def _check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop) -> None:
@@ -201,18 +243,22 @@ class _Training:
         options: RunOptions,
         facts: dict[str, Any],
         trace: Trace | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.path, self.system, self.resolved, self.options, self.trace = path, system, resolved, options, trace
+        self.observers = Observers(observers)
         self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
         loggers.check(options.log)
-        self.program = system.program(resolved.cfg)
+        self.apart: Call = call_here if options.runtime == "serial" else apart  # environments are stepped elsewhere
+        with looking(self.apart):
+            self.program = system.program(resolved.cfg)
+            self.spec = resolved.cfg.env_spec()
         if options.evaluation.every:
             whole = options.runtime == "serial"
             add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
         self.runtime.check(self.program)
         check_devices(self.program)
-        self.spec = resolved.cfg.env_spec()
-        self.stop = options.stop(resolved.cfg.steps)
+        self.stop = replace(options.stop(resolved.cfg.steps), asked=self.observers.end if observers else None)
         self.policy = _policy(self.program)
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
@@ -223,8 +269,12 @@ class _Training:
             report = self._go(directory, checkpoint)
         if interrupts.reason not in ("", report.reason):
             raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
+        self.observers.check()
         self._evaluate(report)
-        return Run(self.path, self.facts["system"], self.facts["config"], report, self.policy, trusted=True)
+        facts = self.facts
+        return Run(
+            self.path, facts["system"], facts["config"], report, self.policy, facts.get("changes", []), trusted=True
+        )
 
     def _go(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> Report:
         backs: list[loggers.Logger] = []
@@ -243,7 +293,7 @@ class _Training:
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
-                observers=[directory, *backs, *([self.trace] if self.trace is not None else [])],
+                observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
                 saving=Saving(self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch),
                 resume=checkpoint, spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
@@ -280,7 +330,9 @@ class _Training:
         """Evaluate what the run ended with."""
         how = self.options.evaluation
         if how.every and self.policy is not None and report.reason not in ("interrupted", "terminated"):
-            final_evaluation(self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed)
+            final_evaluation(
+                self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed, self.apart
+            )
 
 
 def _policy(program: Program) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -18,13 +18,15 @@ class Stop:
     """Limits of a run: the first that is reached ends it; None is no limit.
 
     steps: agent steps of all actors; seconds: of training, over all launches of the run; updates: of all learners;
-    episode_return: mean raw return of the last 100 episodes.
+    episode_return: mean raw return of the last 100 episodes; asked: whether an observer wants the end, looked at after
+    every report.
     """
 
     steps: int | None = None
     seconds: float | None = None
     updates: int | None = None
     episode_return: float | None = None
+    asked: Callable[[], bool] | None = None
 
     def reached(self, run: Aggregator) -> str:
         """Why a run ends now: the name of the limit that it has reached, or "" if it goes on."""
@@ -36,7 +38,7 @@ class Stop:
             return "seconds"
         if self.episode_return is not None and run.full_window and run.episode_return >= self.episode_return:
             return "episode_return"
-        return ""
+        return "observer" if self.asked is not None and self.asked() else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from shoal.settings.ranges import Count, Natural, Positive
 from shoal.settings.schedule import linear
 from shoal.systems.asynchronous import shared_parameters
 from shoal.systems.config import SystemConfig
-from shoal.systems.wiring import trajectories
+from shoal.systems.wiring import begin, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ def workers(
 
     def make_worker(ctx: Context, params: Any) -> WorkerRole:
         torch.manual_seed(ctx.seed)
-        learner = learn(network(cfg), ctx)
+        learner = learn(begin(ctx, network(cfg)), ctx)
 
         def collector(own: Any) -> Collector:
             return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)

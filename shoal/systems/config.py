@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from shoal.api import EnvSpec, UsageError
-from shoal.envs import EnvOptions, spec
+from shoal.envs import EnvOptions, known, remember, spec
 from shoal.settings.ranges import Count, Device, Natural, Replicas
 
 FEW = 100  # updates, below which a run hardly learns
+KNOWN = "environment known"  # beside the fields, in a pickle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,8 @@ class SystemConfig(EnvOptions):
     """Fields of every system. Each says its unit."""
 
     env: str = "CartPole-v1"
-    """Gymnasium id, `module:factory` or `file.py:factory` of your own, or `toy:NAME`."""
+    """Gymnasium id, `module:factory` or `file.py:factory` of your own, or `toy:NAME`; in Python also a class or
+    function that makes it."""
     actors: Replicas = 0
     """Actor processes; 0: one per core."""
     envs: Count = 16
@@ -57,6 +59,14 @@ class SystemConfig(EnvOptions):
                 f"another number of one of them, or envs for each actor"
             )
         object.__setattr__(self, "envs", self.total_envs // actors)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces."""
+        return {**vars(self), KNOWN: known(self.env)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        remember(state.get(KNOWN, {}))
+        vars(self).update({name: value for name, value in state.items() if name != KNOWN})
 
     def num_actors(self) -> int:
         """Actor processes, counted."""

@@ -20,7 +20,7 @@ from shoal.settings.ranges import Count, Fraction, Natural, Positive
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
 from shoal.systems.recurrent_ppo import agent, network
-from shoal.systems.wiring import parameters, trajectories
+from shoal.systems.wiring import begin, parameters, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def program(cfg: Config) -> Program:
 
     def make_rank(ctx: Context, **ports: Any) -> RankRole:
         torch.manual_seed(ctx.seed)
-        nets = network(cfg, device).to(device)
+        nets = begin(ctx, network(cfg, device).to(device))
         learner = RankLearner(cfg, nets, cfg.steps, ctx.seed, ctx.replicas)
 
         def collector(own: Any) -> Collector:

@@ -22,7 +22,7 @@ from shoal.program import Channel, Program
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
 from shoal.settings.ranges import Count, Natural, Positive
 from shoal.systems.config import SystemConfig, cores
-from shoal.systems.wiring import parameters, queue
+from shoal.systems.wiring import begin, parameters, queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,7 @@ def learner(cfg: Config, ctx: Context, results: Reader, params: ParamsWriter, no
     if policy.referring:
         envs = make(cfg.env, min(16, cfg.reference), ctx.seed, cfg)
         policy.set_reference(random_observations(envs, cfg.reference, ctx.seed))
+    begin(ctx, policy)
     learns = EvolutionLearner(cfg, policy, torch.from_numpy(noise.arrays["noise"]), ctx.seed, cfg.steps)
     return EvolutionMaster(ctx, learns, cfg.blocks(), results, params)
 

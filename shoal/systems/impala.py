@@ -6,7 +6,7 @@ Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from shoal.systems.wiring import actors_and_learner, queue, trajectories
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig, ActorCriticConfig):
     """IMPALA. One update learns from ``batch`` trajectories of ``unroll`` steps."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("replay",)
 
     envs: Count = 32
     unroll: Count = 20

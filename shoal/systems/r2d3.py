@@ -6,7 +6,7 @@ Paine et al. 2019, "Making Efficient Use of Demonstrations to Solve Hard Explora
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.algos.demonstrated import Demonstrated
 from shoal.algos.recurrent_q import RecurrentQNetwork
@@ -24,6 +24,8 @@ from shoal.systems.wiring import actors_and_learner, replay
 @dataclass(frozen=True, kw_only=True)
 class Config(r2d2.Config):
     """R2D3."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "demo_ratio")
 
     demonstrations: str = ""
     """Demonstrations: a Minari data set's ID or directory, or `module:function` that returns episodes; empty: none,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from shoal.api import UsageError
-from shoal.envs import EnvOptions, make, spec
+from shoal.envs import EnvOptions, known_as, look, make, spec
 
 STEPS, ENVS = 1_000, 4  # of random play, and how many environments share them
 MARGIN = 0.1  # of the range, on either side: a return at its end is not yet beyond it
@@ -54,14 +54,14 @@ def return_range(
     return low, high, f"{why} more (--v-min and --v-max say otherwise)"
 
 
-_seen: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}  # of what was played
+_seen: dict[tuple[str, str, tuple[str, ...]], tuple[float, float]] = {}  # of what was played
 
 
 def rewards_seen(env: str, options: EnvOptions) -> tuple[float, float]:
     """The smallest and the largest training reward of ``STEPS`` steps with actions uniform in the box."""
-    key = (env, options.env_key())
+    key = known_as(env, options)
     if key not in _seen:
-        _seen[key] = _play(env, options)
+        _seen[key] = look(env, options, _play)
     return _seen[key]
 
 

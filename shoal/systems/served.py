@@ -17,7 +17,7 @@ from shoal.program import Channel, Program
 from shoal.roles.server import GradientRole, ServerRole
 from shoal.settings.ranges import Count, Natural, NonNegative
 from shoal.settings.schedule import schedules
-from shoal.systems.wiring import parameters
+from shoal.systems.wiring import begin, parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class ParameterServer:
             (reader,) = ports.values()
             torch.manual_seed(ctx.seed)
             learner = RemoteLearner(
-                algorithm(network().to(device), ctx), max_norm=cfg.max_grad_norm, device=device,
+                algorithm(begin(ctx, network().to(device)), ctx), max_norm=cfg.max_grad_norm, device=device,
                 outliers=OutlierFilter(cfg.outliers) if cfg.outliers else None, progress=self._done(ctx),
             )  # fmt: skip
             return GradientRole(ctx, learner, reader, params, gradients, cfg.n_fetch, cfg.n_push)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -31,6 +31,7 @@ from shoal.roles.synchronised import SynchronisedRole
 from shoal.systems.config import SystemConfig
 
 Network = Callable[..., Any]  # (cfg, device) -> module
+Nets = TypeVar("Nets", bound=nn.Module)
 Extras = Mapping[str, tuple[tuple[int, ...], str]]  # what an agent stores beside its actions: name -> shape, dtype
 
 
@@ -83,6 +84,14 @@ def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callabl
     return make_actor
 
 
+def begin(ctx: Context, nets: Nets) -> Nets:
+    """``nets``, just drawn, with the parameters that the run begins with (``--init-from``), where it has some. For a
+    role that learns, before it copies them or makes an optimiser."""
+    if ctx.initial is not None:
+        ctx.initial(nets)
+    return nets
+
+
 def learner(
     cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner]
 ) -> Callable[..., LearnerRole]:
@@ -93,7 +102,7 @@ def learner(
         (reader,) = ports.values()
         torch.manual_seed(ctx.seed)
         device = cfg.learner_device()
-        return LearnerRole(ctx, learn(network(cfg, device).to(device), ctx), reader, params)
+        return LearnerRole(ctx, learn(begin(ctx, network(cfg, device).to(device)), ctx), reader, params)
 
     return make_learner
 
@@ -109,7 +118,7 @@ def synchronised(
         (reader,) = ports.values()
         torch.manual_seed(ctx.seed)
         device = cfg.learner_device()
-        made = learn(network(cfg, device).to(device), ctx)
+        made = learn(begin(ctx, network(cfg, device).to(device)), ctx)
         load = made.algorithm.nets.load_state_dict
         return SynchronisedRole(ctx, made, reader, params, gradients=gradients, initial=initial, load=load)
 

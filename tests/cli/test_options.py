@@ -16,14 +16,13 @@ from shoal.cli.main import USAGE
 from shoal.run import RunOptions, train
 from shoal.run.evaluation import Evaluation
 from shoal.run.options import FLAGS, JSON_KEYS
-from shoal.runtime.launch import Stop
 from shoal.settings.config import field_docs
 from shoal.settings.flags import options, split
 
 EVERYTHING = RunOptions(
     runtime="serial", run_dir="somewhere", seed=3, seconds=2.5, until_return=-1.0, hang_timeout=0.0,
-    evaluation=Evaluation(100, 3, True), checkpoint_every=7.0, checkpoint_replay_gb=0.5, log=("wandb", "mlflow"),
-    quiet=False,
+    evaluation=Evaluation(100, 3, True), checkpoint_every=7.0, checkpoint_replay_gb=0.5, init_from="/else/where",
+    log=("wandb", "mlflow"), quiet=False,
 )  # fmt: skip
 
 
@@ -36,7 +35,7 @@ def test_train_takes_every_option_with_its_default() -> None:
     parameters = inspect.signature(train).parameters
     taken = {name: parameters[name].default for name in fields()}
     assert taken == {**fields(), "evaluation": None} and fields()["evaluation"].every == 0
-    assert list(parameters) == ["system", "preset", "config", *fields(), "overrides"]
+    assert list(parameters) == ["system", "preset", "config", *fields(), "observers", "overrides"]
     assert field_docs(RunOptions).keys() == fields().keys()
 
 
@@ -58,7 +57,7 @@ def test_flags_become_options() -> None:
     words = (
         "--runtime serial --run-dir somewhere --seed 3 --seconds 2.5 --until-return=-1 --hang-timeout 0 "
         "--eval-every 100 --eval-episodes 3 --eval-sampled --checkpoint-every 7 --checkpoint-replay-gb 0.5 "
-        "--log wandb mlflow"
+        "--init-from /else/where --log wandb mlflow"
     )
     assert RunOptions.from_flags(options(split(words.split()), FLAGS, "train")) == EVERYTHING
     assert RunOptions.from_flags({}) == RunOptions(quiet=False)
@@ -70,7 +69,7 @@ def test_flags_become_options() -> None:
 def test_config_json_keeps_what_a_resumed_run_needs() -> None:
     facts = json.loads(json.dumps(EVERYTHING.to_json(1_000)))
     assert set(JSON_KEYS) <= facts.keys()
-    assert facts["stop"] == dataclasses.asdict(Stop(1_000, 2.5, None, -1.0))
+    assert facts["stop"] == {"steps": 1_000, "seconds": 2.5, "updates": None, "episode_return": -1.0}
     assert RunOptions.from_json(facts, run_dir="somewhere", quiet=False) == EVERYTHING
     assert RunOptions.from_json(facts, seconds=9.0).seconds == 9.0
     del facts["log"]  # a run of a version that had no back ends

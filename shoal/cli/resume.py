@@ -1,0 +1,72 @@
+"""shoal resume: go on with a run, with other limits and settings; and how a run that has ended is told of."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.runtime.interrupts import EXIT_CODES
+
+if TYPE_CHECKING:
+    from shoal.run import Run
+    from shoal.settings.flags import Groups
+
+
+def command(args: list[str]) -> int:
+    """shoal resume RUN"""
+    from shoal.api import UsageError
+    from shoal.run.options import LIMITS
+    from shoal.run.population import is_population
+    from shoal.run.training import go_on
+    from shoal.settings.flags import options, split
+
+    if not args or args[0].startswith("--"):
+        raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
+    kinds = {name.replace("_", "-"): hint for name, hint in LIMITS.items()}
+    kinds |= {"quiet": bool, "trust": bool, "runtime": str, "address": str}
+    groups, path = split(args[1:]), Path(args[0])
+    mine = [g for g in groups if g[0].removeprefix("--").replace("_", "-") in kinds]
+    rest = [g for g in groups if g not in mine]
+    opts = options(groups if is_population(path) else mine, kinds, "resume")
+    quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
+    wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
+    if is_population(path):
+        from shoal.cli.population import resume as go_on_with
+
+        return go_on_with(path, wanted, quiet, trust)
+    settings = parse_settings(path, rest, trust) if rest else {}
+    where = {name: opts[name] for name in ("runtime", "address") if name in opts}
+    return report(go_on(path, wanted, settings, **where, quiet=quiet, trust=trust, flags=True), quiet)
+
+
+def parse_settings(path: Path, groups: Groups, trust: bool) -> dict[str, Any]:
+    """Fields of the config of the run in ``path``, given as flags."""
+    from shoal import systems
+    from shoal.records.run_dir import read_json
+    from shoal.run.run import check_config
+    from shoal.run.trust import check
+    from shoal.settings.flags import parse_flags
+
+    facts = read_json(path / "config.json", "run", ("system", "config"))
+    check_config(path / "config.json", facts)
+    check(path, facts["system"], facts["config"], trust)
+    return parse_flags(systems.load(facts["system"]).Config, groups, f"shoal resume {facts['system']}")
+
+
+def report(run: Run, quiet: bool) -> int:
+    """Print how a run ended; returns the exit code."""
+    report = run.report
+    assert report is not None, "the run has ended"
+    code = EXIT_CODES.get(report.reason, 0)
+    if not quiet:
+        mean = f", return {report.episode_return:.4g}" if report.episodes else ""
+        print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
+        path = shlex.quote(str(run.path))
+        print(f"saved in {run.path} (shoal eval {path})")
+        if code:
+            from shoal.records.checkpoint import FOLDER, completed
+
+            resumable = completed(run.path / FOLDER)
+            print(f"to go on: shoal resume {path}" if resumable else "no checkpoint was completed to go on from")
+    return code

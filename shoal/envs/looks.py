@@ -1,0 +1,44 @@
+"""Looking at an environment before a run: done where the front door says, so that nothing that somebody else's
+constructor starts (threads, processes, a window) is left in a process that never steps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
+
+from .given import Given
+from .options import EnvOptions
+from .registry import foreign
+
+T = TypeVar("T")
+Key = tuple[str, str, tuple[str, ...]]
+Call = Callable[[Callable[[], Any]], Any]  # calls a function, in this process or in another
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+def known_as(env: str, options: EnvOptions) -> Key:
+    """Tells an environment under these options from every other, two that were given in the same words too."""
+    return str(env), env.token if isinstance(env, Given) else "", options.env_key()
+
+
+@contextmanager
+def looking(call: Call) -> Iterator[None]:
+    """Within this context, ``look`` leaves it to ``call`` to make environments that are not Shoal's or Gymnasium's."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def look(env: str, options: EnvOptions, function: Callable[[str, EnvOptions], T]) -> T:
+    """``function(env, options)``, which makes ``env`` and closes it, and what it returns. UsageError for a name that
+    there is not."""
+    call = _call.get()
+    if call is None or not foreign(env, options):
+        return function(env, options)
+    found: T = call(partial(function, env, options))
+    return found

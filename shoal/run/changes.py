@@ -1,0 +1,116 @@
+"""Settings that change when a run goes on: which may, and what is written down of them.
+
+A setting may change unless that changes the shape of something that was saved (parameters, messages, replays, roles) or
+what the optimiser remembers; ``at_start`` of a config class names fields of the latter kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from shoal.api import UsageError, WiringError
+from shoal.envs import EnvOptions
+from shoal.program import Program
+from shoal.records.checkpoint import differences, shape_of
+from shoal.settings.config import build, default_values
+from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
+from shoal.settings.schedule import plain
+
+FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
+
+
+def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str, Any], flags: bool) -> dict[str, Any]:
+    """The settings ``given`` (as flags, or else as arguments) that differ from ``values``, typed. UsageError for a name
+    that there is not, and for a value out of range."""
+    hints, known = ranged(system.Config), default_values(system.Config)
+    out = {}
+    for key, value in given.items():
+        if key not in known:
+            raise unknown("flag" if flags else "setting", key, list(known), short_name(name))
+        typed = expect(hints[key], value, _shown(key, flags))
+        if typed != values[key]:
+            out[key] = typed
+    return out
+
+
+def check(
+    system: Any, values: Mapping[str, Any], new: Mapping[str, Any], runtime: str, path: Path, flags: bool
+) -> None:
+    """UsageError unless a run with the settings ``values`` may go on with those in ``new``."""
+    advice = f"begin another run with its parameters (init_from '{path}')"
+    for name, why in _at_start(system, runtime):
+        if name in new:
+            raise UsageError(f"{_shown(name, flags)} cannot change when a run goes on, {why}: {advice}")
+    built = build(system.Config, {**values, **new})
+    for name, value in new.items():
+        if getattr(built, name) != value:
+            raise UsageError(f"{_shown(name, flags)} cannot change when a run goes on, it follows from other settings")
+
+    def shapes(names: Sequence[str]) -> dict[str, Any]:
+        return _shapes(system.program(build(system.Config, {**values, **{name: new[name] for name in names}})))
+
+    before, blamed = shapes(()), list(new)
+    if before == (now := shapes(blamed)):
+        return
+    for name in new:
+        with contextlib.suppress(UsageError, WiringError):  # of a combination that nobody asked for
+            if before != (alone := shapes([name])):
+                blamed, now = [name], alone
+                break
+    which = " and ".join(_shown(name, flags) for name in blamed)
+    found = next(differences(before, now))
+    raise UsageError(f"{which} cannot change when a run goes on, it changes what was saved ({found}): {advice}")
+
+
+def note(facts: dict[str, Any], values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
+    """Put ``new`` settings in the place of ``values`` into the ``facts`` of a config.json, and the change, with the
+    step at which the run goes on, behind those before. What was noted behind that step counts from there."""
+    earlier = [{**change, "steps": min(change["steps"], steps)} for change in facts.get("changes", [])]
+    before, after = plain({name: values[name] for name in new}), plain(dict(new))
+    if new:
+        same = {name: facts["config"][name] for name in ("env", "actors") if name in facts["config"]}
+        facts["config"] = {**plain(dict(values)), **same, **after}
+        earlier.append({"steps": steps, "settings": {name: [before[name], after[name]] for name in new}})
+    facts["origins"] = facts["origins"] | dict.fromkeys(new, "resume")
+    facts["changes"] = earlier
+
+
+def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line of each of a run's changes: ``learning_rate 0.001 -> 0.0001 at 20,000 steps``."""
+    return [
+        ", ".join(f"{name} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items())
+        + f" at {change['steps']:,} steps"
+        for change in changes
+    ]
+
+
+def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
+    """Settings that a run keeps, each with the reason."""
+    yield "env", "another environment is another run"
+    for cls in system.Config.__mro__:
+        for name in vars(cls).get("at_start", ()):
+            yield name, "what was saved is of the one it had"
+    if runtime == "serial":
+        for field in fields(EnvOptions):
+            yield field.name, "the serial runtime plays its environments again, as they were"
+
+
+def _shapes(program: Program) -> dict[str, Any]:
+    """What must be the same: ``shape_of``, and what each replay holds."""
+    tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
+    replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}
+    return {**shape_of(program), "replays": replays}
+
+
+def _shown(name: str, flags: bool) -> str:
+    return flag_name(name) if flags else f"'{name}'"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

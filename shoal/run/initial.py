@@ -1,0 +1,95 @@
+"""A run that begins with parameters of another: with those of its networks and normalisers, and with nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.algos.evolution_policy import TASK
+from shoal.api import Context, Role, Spec, Tensors, UsageError
+from shoal.program import Program
+from shoal.records.run_dir import load_params, read_json
+
+
+def read(source: str | Path) -> Tensors:
+    """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote. Imports
+    nothing that these name. UsageError where there are none."""
+    from shoal.run.population import best_member, is_population
+
+    path = Path(source)
+    if path.is_dir():
+        path = best_member(path) if is_population(path) else path
+        facts = read_json(path / "config.json", "run")
+        return load_params(path, facts.get("policy"))[1]
+    if not path.is_file():
+        raise UsageError(
+            f"init_from expects a run's directory or a file that Policy.save wrote; there is no '{source}'"
+        )
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise UsageError(f"init_from: '{source}' is no safetensors file, or damaged: {error}") from None
+
+
+def begin_with(program: Program, params: Tensors, source: str | Path) -> None:
+    """Let ``program``, which has not been launched, begin with ``params``. UsageError that names the first tensor that
+    does not fit its policy's channel."""
+    channel = program.policy_channel()
+    params = {name: tensor for name, tensor in params.items() if not name.startswith(TASK)}
+    _check(params, {name: field for name, field in channel.spec.items() if not name.startswith(TASK)}, source)
+    # of a server, which writes what others begin with, nobody can tell here who they are
+    writers = () if channel.divided else {role.name for role, _ in program.ends(channel, "write")}
+    program.roles = [
+        replace(role, make=_Beginning(role.name, role.make, params, needed=role.name in writers))
+        for role in program.roles
+    ]
+
+
+def _check(params: Tensors, wanted: Spec, source: str | Path) -> None:
+    for name, field in wanted.items():
+        if name not in params:
+            raise UsageError(f"init_from '{source}' does not fit: it has no '{name}' {list(field.shape)}")
+        if tuple(params[name].shape) != tuple(field.shape):
+            raise UsageError(
+                f"init_from '{source}' does not fit: '{name}' is {list(params[name].shape)} there and "
+                f"{list(field.shape)} here"
+            )
+    if more := [name for name in params if name not in wanted]:
+        raise UsageError(f"init_from '{source}' does not fit: it has '{more[0]}', which this network lacks")
+
+
+class _Beginning:
+    """What makes a role with the parameters to begin with in its context. ``needed``: it must take them."""
+
+    def __init__(self, name: str, make: Callable[..., Role], params: Tensors, needed: bool) -> None:
+        self.name, self.make, self.params, self.needed = name, make, params, needed
+
+    def __call__(self, context: Context, **ports: Any) -> Role:
+        fill = _Fill(self.params)
+        context.initial = fill
+        role = self.make(context, **ports)
+        if self.needed and not fill.used:
+            raise UsageError(
+                f"the role '{self.name}' takes no parameters to begin with: it does not call shoal.building.begin"
+            )
+        return role
+
+
+class _Fill:
+    def __init__(self, params: Tensors) -> None:
+        self.params, self.used = params, False
+
+    @torch.no_grad()
+    def __call__(self, nets: torch.nn.Module) -> None:
+        held = nets.state_dict()
+        for name, tensor in self.params.items():
+            held[name].copy_(tensor)
+        self.used = True

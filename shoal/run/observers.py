@@ -1,0 +1,50 @@
+"""Functions of the user's that see the metrics of a run as it goes on, and may end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.api import ShoalError
+from shoal.metering.aggregator import Snapshot
+from shoal.records.metric_files import performance_row, training_row
+
+Observer = Callable[[dict[str, Any]], object]
+
+
+class Observers:
+    """An observer of the run that hands each of ``functions`` a dict of its own. One that returns True ends the run, in
+    order; so does one that raises, and ``check`` then raises an error that names it."""
+
+    def __init__(self, functions: Sequence[Observer]) -> None:
+        self.functions = functions
+        self._ends = False
+        self._failed: tuple[str, Exception] | None = None
+
+    def update(self, snapshot: Snapshot) -> None:
+        row = training_row(snapshot) | performance_row(snapshot)
+        for function in self.functions:
+            if self._failed is not None:
+                return
+            try:
+                answer = function(dict(row))
+            except Exception as error:  # noqa: BLE001 - whatever a function of the user's raises
+                self._failed = (_name(function), error)
+            else:
+                self._ends |= isinstance(answer, (bool, np.bool_)) and bool(answer)
+
+    def end(self) -> bool:
+        """Whether the run shall end."""
+        return self._ends or self._failed is not None
+
+    def check(self) -> None:
+        """ShoalError if one of them has raised."""
+        if self._failed is not None:
+            name, error = self._failed
+            raise ShoalError(f"the observer {name} raised {type(error).__name__}: {error}") from error
+
+
+def _name(function: Observer) -> str:
+    return f"'{getattr(function, '__qualname__', type(function).__qualname__)}'"

@@ -1,0 +1,99 @@
+"""Settings that change when a run is resumed: which may, which are refused, and where the change is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.analysis.curves import groups
+from shoal.cli.main import main
+from shoal.run.changes import told
+
+SMALL: dict[str, Any] = dict(
+    env="CartPole-v1", preset="none", actors=1, envs=4, unroll=5, hidden=(8,), device="cpu", checkpoint_every=0.0
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("runtime", ["serial", "local"])
+def test_a_setting_changes_from_its_step_on(tmp_path: Path, runtime: str) -> None:
+    path, rates = tmp_path / "r", []
+    first = shoal.train("impala", run_dir=path, runtime=runtime, steps=1_000, learning_rate=1e-3, **SMALL)
+    before = first.report.steps if first.report is not None else 0
+    again = shoal.resume(
+        path, steps=3_000, learning_rate=1e-4, entropy_cost=first.config["entropy_cost"],
+        observers=[lambda m: rates.append(m.get("learning_rate", 1e-4))],
+    )  # fmt: skip
+    assert again.report is not None and again.report.steps >= 3_000
+    assert rates and max(rates) < 1e-3 / 2  # what counts is the new rate, not the one in the optimiser's state
+    facts = json.loads((path / "config.json").read_text())
+    expected = {"learning_rate": [1e-3, 1e-4], "steps": [1_000, 3_000]}
+    assert facts["changes"] == [{"steps": before, "settings": expected}] == again.changes
+    assert facts["config"]["learning_rate"] == 1e-4 and facts["origins"]["learning_rate"] == "resume"
+    shoal.resume(path, steps=3_500)
+    opened = shoal.Run.open(path)
+    assert [c["settings"].keys() for c in opened.changes] == [expected.keys(), {"steps"}]
+    assert told(opened.changes)[0] == f"learning_rate 0.001 -> 0.0001, steps 1000 -> 3000 at {before:,} steps"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    more = {
+        "impala": {}, "rainbow": dict(batch=8, min_replay=50, replay=500, streams=8, atoms=5),
+        "recurrent-ppo": dict(minibatches=1),
+    }  # fmt: skip
+    for system, fields in more.items():
+        shoal.train(system, run_dir=root / system, runtime="serial", steps=300, **{**SMALL, **fields})  # type: ignore[arg-type]
+    return {system: root / system for system in more}
+
+
+@pytest.mark.parametrize(
+    "system, words, says",
+    [
+        ("impala", "--total-envs 8 --envs 16", "--envs cannot change when a run goes on, it follows from other"),
+        ("impala", "--hidden 4", "--hidden cannot change when a run goes on, it changes what was saved (channels/"),
+        ("impala", "--learning-rate 1e-5 --unroll 7", "--unroll cannot change when a run goes on, it changes"),
+        ("impala", "--actors 2", "(roles/actor: saved 1, now 2)"),
+        ("impala", "--optimiser rmsprop", "--optimiser cannot change when a run goes on, what was saved is of"),
+        ("impala", "--replay 64", "--replay cannot change"),
+        ("impala", "--env Acrobot-v1", "--env cannot change when a run goes on, another environment is another run"),
+        ("impala", "--reward-scale 2", "the serial runtime plays its environments again"),
+        ("impala", "--learning-rat 1", "unknown flag '--learning-rat' of shoal resume impala; did you mean '--learni"),
+        ("impala", "--learning-rate fast", "--learning-rate expects"),
+        ("impala", "--learning-rate -1", "--learning-rate expects a finite number of at least 0"),
+        ("rainbow", "--n-step 5", "(replays/transitions/n_step: saved"),
+        ("rainbow", "--replay 600", "(replays/transitions/capacity: saved 500, now 600): begin another run"),
+    ],
+)
+def test_what_changes_shapes_is_refused(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], system: str, words: str, says: str
+) -> None:
+    before = (runs[system] / "config.json").read_text()
+    assert main(["resume", str(runs[system]), "--steps", "500", *words.split()]) == 2
+    told = capsys.readouterr().err
+    assert says in told and told.count("\n") == 1
+    assert (runs[system] / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "system, words",
+    [
+        ("rainbow", "--learning-rate 1e-5 --gamma 0.9 --target-period 50 --priority-exponent 0.3 --max-grad-norm none"),
+        ("recurrent-ppo", "--clip 0.1 --epochs 1 --minibatches 2 --entropy-cost 0.02 --learning-rate linear(1e-3,0)"),
+    ],
+)
+def test_what_changes_none_is_taken_and_told_of(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], system: str, words: str
+) -> None:
+    path = str(runs[system])
+    assert main(["resume", path, "--steps", "600", *words.split(), "--quiet"]) == 0
+    assert main(["eval", path, "--episodes", "1"]) == 0
+    line, *_ = capsys.readouterr().out.splitlines()
+    assert line.startswith("trained with ") and "steps 300 -> 600 at 3" in line
+    assert len(line.split(" -> ")) == 2 + words.count("--")
+    (group,) = groups([path])
+    assert " -> " in group.label and "steps)" in group.label
