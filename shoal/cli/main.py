@@ -55,6 +55,10 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
                                 (default curves.png), --x steps|seconds|both; of a population: its lineage
   shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
+  shoal record SOURCE --out SET a Minari data set (an ID or a directory) of --episodes N (20) whole episodes: of a run
+                                (--sampled, --best), of MODULE:FUNCTION that takes an observation, or of a person at
+                                the `keyboard` (--keys left=0 right=1, --noop N, --wait) in --env ID; --seed N
+  shoal record --list SET       its episodes; --show SET --episode N: every step of one
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
   --trust                       with a RUN: import the system or environment that it names, should they be neither
                                 Shoal's, nor registered with Gymnasium, nor known from a training of yours
@@ -267,6 +271,12 @@ def cluster(args: list[str]) -> int:
     return command(args)
 
 
+def record(args: list[str]) -> int:
+    from shoal.cli.record import command
+
+    return command(args)
+
+
 def of_runs(command: str) -> Callable[[list[str]], int]:
     """A command of ``cli.runs``, imported when it is used."""
 
@@ -286,6 +296,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "plot": of_runs("plot"),
     "compare": of_runs("compare"),
     "export": of_runs("export"),
+    "record": record,
 }  # fmt: skip
 
 

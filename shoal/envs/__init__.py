@@ -8,7 +8,9 @@ one that was ``given`` in Python. The factory gets ``EnvOptions.env_kwargs`` and
 
 from __future__ import annotations
 
-from ._make import Codec, known, make, remember, spec
+from ._make import Codec, known, make, one, remember, spec
+from .batch import sub_seeds
+from .film import playable
 from .given import given, is_given, require_again
 from .looks import known_as, look, looking
 from .options import EnvOptions
@@ -17,5 +19,5 @@ from .wrappers import training_reward
 
 __all__ = [
     "Codec", "EnvOptions", "absolute", "given", "held_out", "is_given", "known", "known_as", "look", "looking", "make",
-    "remember", "require_again", "spec", "training_reward",
+    "one", "playable", "remember", "require_again", "spec", "sub_seeds", "training_reward",
 ]  # fmt: skip

@@ -137,6 +137,11 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     return batch
 
 
+def one(env: str, options: EnvOptions) -> Vector:
+    """One sub-environment as it is, in a vector of one: its own observations, actions and rewards."""
+    return _raw(registry.find(env, options), 1, options)
+
+
 def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     """The vector environment itself."""
     if found.backend == "ale":

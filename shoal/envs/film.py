@@ -12,7 +12,8 @@ from shoal.api import Arrays, EnvBatch, EnvStep, UsageError
 from . import ale, registry, wrappers
 from ._make import make
 from .batch import VectorBatch, sub_seeds
-from .options import EnvOptions
+from .options import Backend, EnvOptions
+from .types import Env
 
 Picture = Callable[[], np.ndarray]  # uint8 [H, W, 3]
 ATARI_RATE = 60  # emulator frames a second
@@ -46,6 +47,20 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
         return frame.astype(np.uint8)
 
     return batch, picture, float(raw.metadata.get("render_fps") or 30)
+
+
+def playable(env: str, options: EnvOptions) -> Env:
+    """One environment that draws itself (``render_mode="rgb_array"``), for a person to play. UsageError for one that
+    does not, or that is only there as a batch."""
+    backend: Backend = "gymnasium" if options.backend == "auto" else options.backend
+    kwargs = {**options.env_kwargs, "render_mode": "rgb_array"}
+    try:
+        found = registry.find(env, replace(options, backend=backend, env_kwargs=kwargs))
+        if found.single is None:
+            raise UsageError("it is only there as a batch")
+        return found.single()
+    except UsageError as error:
+        raise UsageError(f"environment '{env}' cannot be played by hand: {error}") from error
 
 
 class _Screen:

@@ -28,6 +28,7 @@ from shoal.settings.ranges import Count, Fraction, Natural, Positive
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.asynchronous import shared_parameters
 from shoal.systems.config import SystemConfig, require_actions
+from shoal.systems.wiring import begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,7 @@ def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") 
 
     def make_worker(ctx: Context, params: Any, target: Any) -> TargetWorkerRole:
         torch.manual_seed(ctx.seed)
-        learner = SegmentQLearner(rule(network(cfg), cfg.gamma), cfg.max_grad_norm)
+        learner = SegmentQLearner(rule(begin(ctx, network(cfg)), cfg.gamma), cfg.max_grad_norm)
 
         def collector(own: Any) -> Collector:
             envs = make(cfg.env, cfg.envs, ctx.seed, cfg)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import main as cli, runs as cli_runs
+from shoal.cli import main as cli, record as cli_record, runs as cli_runs
 from shoal.program import draw
 from shoal.run.population import check_space
-from shoal.settings.flags import options, split
+from shoal.settings.flags import options, parse_flags, split
 from shoal.systems import SYSTEMS, load
 
 ROOT = Path(__file__).parents[2]
@@ -79,10 +79,14 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     if "--demonstrations" in words:  # of data sets that the reader has
         at = words.index("--demonstrations")
         words = words[:at] + words[at + 2 :]
-    if words[0] in cli_runs.FLAGS:  # of runs that the reader has made
+    own = {**cli_runs.FLAGS, "record": cli_record.FLAGS}
+    if words[0] in own or words[0] == "resume":  # of runs that the reader has made
         flags = [word for word in words[1:] if word.startswith("--")]
-        first = words.index(flags[0]) if flags else len(words)
-        options(split(words[first:]), cli_runs.FLAGS[words[0]], words[0])
+        groups = split(words[words.index(flags[0]) if flags else len(words) :])
+        if words[0] == "resume":
+            parse_flags(load("impala").Config, groups, "resume")
+        else:
+            options(groups, own[words[0]], words[0])
         return
     code = cli.main(words)
     assert code == (130 if words[0] in ("train", "profile", "cluster") else 0)

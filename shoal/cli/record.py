@@ -1,0 +1,155 @@
+"""shoal record: whole episodes of a run's policy, of a function or of a person, as a Minari data set; and what is in
+one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.api import UsageError
+from shoal.demonstrations.episodes import Episode, read
+from shoal.demonstrations.recording import play, write
+from shoal.envs import Codec, EnvOptions, training_reward
+from shoal.settings.flags import Groups, options, parse_flags, split
+from shoal.settings.ranges import Count, Natural
+
+KEYBOARD = "keyboard"
+FLAGS: dict[str, object] = {
+    "out": str, "episodes": Count, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
+    "noop": Natural, "wait": bool, "list": str, "show": str, "episode": Natural,
+}  # fmt: skip
+ONLY = {  # flags that are for one kind of source
+    "run": ("sampled", "best"), KEYBOARD: ("keys", "noop", "wait"), "set": ("list", "show", "episode"),
+}  # fmt: skip
+Recorded = tuple[str, EnvOptions, Iterable[Episode]]
+
+
+def command(args: list[str]) -> int:
+    """shoal record RUN|MODULE:FUNCTION|keyboard --out ID|DIR, or shoal record --list|--show SET"""
+    source = args[0] if args and not args[0].startswith("--") else ""
+    groups = split(args[1:] if source else args)
+    mine = [g for g in groups if g[0].removeprefix("--").replace("_", "-") in FLAGS]
+    opts = options(mine, FLAGS, "record")
+    rest = [g for g in groups if g not in mine]
+    if not source:
+        return _look(opts, rest)
+    kind = KEYBOARD if source == KEYBOARD else "function" if ":" in source and not Path(source).is_dir() else "run"
+    for other, names in ONLY.items():
+        for name in names if other != kind else ():
+            if name in opts:
+                raise UsageError(f"--{name} is not for recording {source}")
+    if "out" not in opts:
+        raise UsageError("shoal record needs to know where to: --out NAMESPACE/NAME-v0, or a directory")
+    record = {"run": _trained, "function": _scripted, KEYBOARD: _by_hand}[kind]
+    env, how, found = record(source, opts, rest)
+    codec = Codec(env, how)
+    spaces = codec.observation_space, codec.action_space
+    about = {"algorithm_name": source, "description": f"{env} by Shoal"}
+    where, returns = write(found, spaces, opts["out"], about, env)
+    print(f"{where}: {len(returns)} episodes of {env}, mean return {np.mean(returns):.4g}")
+    return 0
+
+
+# --------------------------------------------------------------------------------------- recording
+def _trained(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
+    from shoal.policy.policy import evaluation_options
+    from shoal.run import Run
+
+    if "env" in opts or rest:
+        raise UsageError(f"{'--env' if 'env' in opts else rest[0][0]} is not for recording a run, which has its own")
+    policy = Run.open(source).policy(which="best" if opts.get("best") else "last")
+    how, greedy = evaluation_options(policy.cfg), not opts.get("sampled")
+
+    def choose(obs: Any, reward: float, env: Any) -> Any:
+        clipped = training_reward(np.array([reward], np.float32), how.reward_clip, how.reward_scale)
+        return policy.act(obs, greedy, float(clipped[0]))
+
+    return policy.cfg.env, how, play(policy.cfg.env, how, choose, *_amount(opts), policy.reset)
+
+
+def _scripted(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
+    module, _, name = source.rpartition(":")
+    env, how = _environment(source, opts, rest)
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the policy '{source}' cannot be imported: {error}") from error
+    sees_env = len(inspect.signature(function).parameters) > 1
+    return env, how, play(
+        env, how, lambda obs, reward, inside: function(obs, inside) if sees_env else function(obs), *_amount(opts)
+    )  # fmt: skip
+
+
+def _by_hand(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
+    from shoal.demonstrations.keyboard import by_hand
+
+    env, how = _environment(source, opts, rest)
+    keys = {}
+    for word in opts.get("keys", ()):
+        names, equals, action = word.rpartition("=")
+        if not equals or not action.isdigit():
+            raise UsageError(f"--keys expects keys with their actions, as in left=0 right=1; found '{word}'")
+        keys[names] = int(action)
+    return env, how, by_hand(env, how, *_amount(opts), keys, opts.get("noop", 0), bool(opts.get("wait")))
+
+
+def _environment(source: str, opts: dict[str, Any], rest: Groups) -> tuple[str, EnvOptions]:
+    if "env" not in opts:
+        raise UsageError(f"to record '{source}', name its environment: --env ID")
+    return opts["env"], EnvOptions(**parse_flags(EnvOptions, rest, "shoal record"))
+
+
+def _amount(opts: dict[str, Any]) -> tuple[int, int]:
+    return opts.get("episodes", 20), opts.get("seed", 0)
+
+
+# ----------------------------------------------------------------------------------------- looking
+def _look(opts: dict[str, Any], rest: Groups) -> int:
+    if rest or len({"list", "show"} & opts.keys()) != 1 or opts.keys() - {"list", "show", "episode"}:
+        raise UsageError(
+            "shoal record needs a run directory, MODULE:FUNCTION or keyboard first, and --out; or --list SET, or "
+            "--show SET --episode N"
+        )
+    found = read(opts.get("list") or opts["show"])
+    if "list" in opts:
+        print(f"{found.name}: {len(found.lengths)} episodes, {sum(found.lengths):,} steps")
+        print(f"observations {found.observation_space}\nactions {found.action_space}")
+        for number, e in enumerate(found.episodes()):
+            print(f"{number:>5}  {len(e.rewards):>6,} steps, return {np.sum(e.rewards):g}, {_end(e)}")
+        return 0
+    number = opts.get("episode", 0)
+    if number >= len(found.lengths):
+        raise UsageError(f"--episode expects a number below {len(found.lengths)}, found {number}")
+    e = next(episode for i, episode in enumerate(found.episodes()) if i == number)
+    print(
+        f"episode {number} of {len(found.lengths)}: {len(e.rewards):,} steps, return {np.sum(e.rewards):g}, {_end(e)}"
+    )
+    for t in range(len(e.rewards) + 1):
+        did = f"action {_text(e.actions[t])}, reward {e.rewards[t]:g}" if t < len(e.rewards) else "the last observation"
+        print(f"{t:>5}  {_shown(e.observations, t)}  {did}")
+    return 0
+
+
+def _end(episode: Episode) -> str:
+    return "terminated" if episode.terminated else "truncated"
+
+
+def _shown(obs: Any, t: int) -> str:
+    """Observation ``t`` in a line."""
+    if isinstance(obs, dict):
+        return ", ".join(f"{key} {_shown(part, t)}" for key, part in obs.items())
+    if isinstance(obs, tuple):
+        return ", ".join(_shown(part, t) for part in obs)
+    return _text(obs[t])
+
+
+def _text(value: Any) -> str:
+    array = np.asarray(value)
+    if array.size > 12:
+        return f"{array.dtype} {list(array.shape)} from {array.min():g} to {array.max():g}, mean {array.mean():.4g}"
+    return np.array2string(array, precision=4, suppress_small=True, separator=" ").replace("\n", "")
