@@ -64,11 +64,11 @@ LEARNING = (
           "sequences"),
     Entry("samples_per_insert", "samples", "replay", "drawn per item inserted beyond the first "
           "`min_replay`, since the start"),
-    Entry("policy_loss", "", "learner (impala, PPO, a3c)", "the policy's part; its size says little, as "
+    Entry("policy_loss", "", "learner (impala, PPO, a3c, unreal)", "the policy's part; its size says little, as "
           "advantages change"),
-    Entry("value_loss", "return²", "learner (impala, PPO, a3c)", "half the squared error of the values"),
-    Entry("entropy", "nats", "learner (impala, PPO, a3c)", "of the current policy (impala: at the trajectories' "
-          "last steps), summed over parts of an action"),
+    Entry("value_loss", "return²", "learner (impala, PPO, a3c, unreal)", "half the squared error of the values"),
+    Entry("entropy", "nats", "learner (impala, PPO, a3c, unreal)", "of the current policy (impala: at the "
+          "trajectories' last steps), summed over parts of an action"),
     Entry("rho", "", "learner (impala)", "mean of π/μ before the clip; 1 without lag"),
     Entry("kl", "nats", "learner (PPO)", "mean(ρ − 1 − log ρ), an estimate of KL(old, new) that is never "
           "negative"),
@@ -101,6 +101,12 @@ LEARNING = (
           "the mean that their gradient was not sent"),
     Entry("lost_updates", "updates", "server (gorila, downpour)", "of a shard that was killed: made since the "
           "checkpoint it came back from"),
+    Entry("pixel_control_loss", "", "worker (unreal)", "half the squared error of the values of changing each cell, "
+          "summed over cells and over the sequences drawn; before its weight"),
+    Entry("reward_prediction_loss", "nats", "worker (unreal)", "cross-entropy of the class of the next reward, summed "
+          "over what was drawn; 1.1 for each at chance"),
+    Entry("value_replay_loss", "return²", "worker (unreal)", "half the squared error of the values, summed over the "
+          "sequences drawn"),
     Entry("evaluation_return", "reward", "evaluator", "mean raw return of an evaluation (`--eval-every`)"),
     Entry("evaluation_NAME", "", "evaluator", "mean over the episodes of an evaluation of the number `NAME` in `info`"),
 )  # fmt: skip

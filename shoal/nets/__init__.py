@@ -1,5 +1,6 @@
 """Networks: torsos, encoder, recurrent core, heads, action distributions, normalisers, precision."""
 
+from shoal.nets.auxiliary import PixelControlHead, RewardPredictionHead
 from shoal.nets.distributions import ActionDistribution
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_and_value
@@ -18,10 +19,12 @@ __all__ = [
     "ImpalaResNet",
     "NatureCNN",
     "NoisyLinear",
+    "PixelControlHead",
     "PolicyHead",
     "QHead",
     "RecurrentCore",
     "ReturnHead",
+    "RewardPredictionHead",
     "RewardScaler",
     "RunningNorm",
     "ValueHead",

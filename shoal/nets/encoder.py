@@ -83,6 +83,16 @@ class Encoder(nn.Module):
         y = cast(Tensor, self.own(rows) if self.own is not None else self._join(rows)).float()
         return y if batch else y.reshape(*lead, self.features)
 
+    @property
+    def seen_features(self) -> int:
+        """Features of ``see``."""
+        return sum(cast(int, image.features) for image in self.images.values()) or self.features
+
+    def see(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """What the torsos make of images alone, ``[N, seen_features]``; of everything, where there are none."""
+        seen = [self.images[_key(n)](x) for n, x in rows.items() if _key(n) in self.images]
+        return torch.cat(seen, -1).float() if seen else cast(Tensor, self(rows))
+
     def vector(self, rows: Mapping[str, Tensor]) -> Tensor:
         """What goes into the MLP: all that are no images to a torso, side by side; ``rows`` are ``[N, *shape]``."""
         flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]

@@ -33,6 +33,7 @@ SYSTEMS: dict[str, str] = {
     "async-nstep-q": "shoal.systems.async_nstep_q",
     "gorila": "shoal.systems.gorila",
     "downpour": "shoal.systems.downpour",
+    "unreal": "shoal.systems.unreal",
 }
 
 

@@ -74,6 +74,8 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(ROOT / "examples"))  # where the modules of one's own are
     if "HalfCheetah-v5" in words:
         pytest.importorskip("mujoco")
+    if "shoal.envs.minigrid_pixels:pixels" in words:
+        pytest.importorskip("minigrid")
     if any(word.startswith("LunarLander") for word in words):
         pytest.importorskip("Box2D")
     if "--demonstrations" in words:  # of data sets that the reader has

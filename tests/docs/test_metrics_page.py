@@ -90,6 +90,7 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
         "gorila": dict(replay, actors=2),
         "downpour": dict(replay, actors=2),
         "es": dict(pairs=8, evaluate_every=1),
+        "unreal": dict(core_size=8, replay=200),
     }
     told: set[str] = {"return", "length"}  # of episodes.csv
     for runtime, systems in (("serial", SYSTEMS), ("local", ("impala", "apex-dqn", "dd-ppo", "a3c"))):

@@ -17,7 +17,7 @@ from shoal.runtime.launch import Launch, Report, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load, recurrent_ppo
 
-ASYNCHRONOUS = ("a3c", "async-q", "async-sarsa", "async-nstep-q")
+ASYNCHRONOUS = ("a3c", "async-q", "async-sarsa", "async-nstep-q", "unreal")
 
 
 class Snapshots:
@@ -59,6 +59,7 @@ def config(system: str, **fields: Any) -> Any:
     small["a3c"] = dict(hidden=(16,), unroll=8, envs=2, actors=2)
     for name in ("async-q", "async-sarsa", "async-nstep-q"):
         small[name] = dict(hidden=(16,), unroll=8, envs=2, actors=2, target_period=50)
+    small["unreal"] = dict(hidden=(), core_size=8, unroll=6, envs=2, actors=2, replay=200)
     small["recurrent-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2)
     return load(system).Config(**{"actors": 1, **small.get(system, {}), **fields})
 

@@ -59,10 +59,15 @@ HEAD = (
     "async-nstep-q",
     "gorila",
     "downpour",
+    "unreal",
 )
 EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
 POLICIES = (*NONE[:7], *EVERY[7:12], *NONE[12:])
-OBSERVATION_TABLE = {name: NONE if name in ("Text", "Sequence") else EVERY for name in OBSERVATIONS}
+WITH_IMAGES, BLIND = EVERY, (*EVERY[:-1], REFUSED)  # the last column's tasks need something to see
+OBSERVATION_TABLE = {
+    name: NONE if name in ("Text", "Sequence") else WITH_IMAGES if name in ("Box, uint8 image", "Dict") else BLIND
+    for name in OBSERVATIONS
+}
 ACTION_TABLE = {
     "Discrete": (*EVERY[:5], REFUSED, REFUSED, *EVERY[7:]),
     "MultiDiscrete": POLICIES,
@@ -92,7 +97,9 @@ class Small(gym.Env[Any, Any]):
 
 
 def cfg_of(system: str, obs: str, action: str) -> Any:
-    fields = {"demonstrations": ""} if system == "r2d3" else {}  # its demonstrations are of one environment
+    fields: dict[str, Any] = {"demonstrations": ""} if system == "r2d3" else {}  # its own are of one environment
+    if system == "unreal":
+        fields["pixel_cell"] = 2  # of an image of 12 x 10 pixels
     return config(system, **fields, env=f"{__name__}:Small", env_kwargs={"obs": obs, "action": action})
 
 

@@ -39,6 +39,7 @@ PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name)
 def config(system: str, preset: str, **fields: Any) -> Any:
     module = load(system)
     env = "Pendulum-v1" if system in CONTINUOUS else ENVS.get(preset, "ALE/Pong-v5")
+    env = "toy:catch" if (system, preset) == ("unreal", "none") else env  # which wants to see something
     return module.Config(**{"env": env, "device": "cpu", **module.PRESETS.get(preset, {}), **fields})
 
 
@@ -173,6 +174,19 @@ PAPER: dict[str, dict[str, Any]] = {
         entropy_cost=0.01, value_cost=0.5, gamma=0.99, rho_bar=1.0, c_bar=1.0, trace_lambda=1.0, max_grad_norm=40.0,
         reduction="sum", reward_clip="unit", frame_stack=4, torso="impala-deep", core="none", queue=1,
         steps=200_000_000 // 4,
+    ),
+    "a3c": dict(  # Mnih et al. 2016, section 4; a3c-unreal sheet, section 3
+        actors=16, envs=1, unroll=5, optimiser="rmsprop", optimiser_eps=0.1, rmsprop_decay=0.99, max_grad_norm=40.0,
+        entropy_cost=0.01, value_cost=1.0, gamma=0.99, reward_clip="unit", torso="impala-shallow",
+    ),
+    "async-q": dict(  # the same, section 5.1; 40,000 and 4 M frames of 4 each
+        actors=16, envs=1, unroll=5, optimiser_eps=0.1, gamma=0.99, target_period=10_000, epsilon_steps=1_000_000,
+        epsilon_start=1.0, epsilon_final=(0.1, 0.01, 0.5), epsilon_odds=(0.4, 0.3, 0.3), reward_clip="unit",
+    ),
+    "unreal": dict(  # Jaderberg et al. 2017, section 4 and appendix
+        actors=32, envs=1, unroll=20, optimiser_eps=0.1, rmsprop_decay=0.99, max_grad_norm=40.0, gamma=0.99,
+        core="lstm", core_size=256, last_action_reward=True, replay=2_000, pixel_control_gamma=0.9, pixel_cell=4,
+        reward_prediction_cost=1.0, value_replay_cost=1.0, reward_clip="unit", torso="impala-shallow",
     ),
     "es": dict(  # Salimans et al. 2017, section 4.1; the authors' configurations/humanoid.json
         pairs=5_000, noise_std=0.02, noise_table=250_000_000, noise_seed=123, optimiser="adam", learning_rate=0.01,
