@@ -46,6 +46,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     ),
     "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2),
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
+    "gorila": dict(
+        REPLAY, actors=3, shards=3, n_fetch=2, n_push=3, optimiser="rmsprop", outliers=3.0, max_lag=2, prioritised=True,
+    ),
     "rainbow": dict(REPLAY, actors=1, streams=8, atoms=11, v_min=0.0, v_max=50.0),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
