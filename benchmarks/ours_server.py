@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from ours import Watch, rate
 
 from shoal import api
 from shoal.algos.parameter_server import GRADIENT
 from shoal.local import processes
 from shoal.local.runtime import LocalRuntime
-from shoal.metering.aggregator import Snapshot
 from shoal.program import Channel, Program
 from shoal.roles.server import GradientRole, ServerRole
 from shoal.runtime.launch import Launch, Stop
@@ -110,17 +110,6 @@ def program(floats: int, workers: int, shards: int) -> Program:
     return p
 
 
-class Watch:
-    """What was counted when."""
-
-    def __init__(self) -> None:
-        self.seen: list[Snapshot] = []
-
-    def update(self, snapshot: Snapshot) -> None:
-        if snapshot.updates:
-            self.seen.append(snapshot)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--floats", type=int, default=1_700_000)
@@ -130,19 +119,14 @@ def main() -> None:
     args = parser.parse_args()
     floats = -(-args.floats // api.UNIT) * api.UNIT
     processes.prepare()
-    watch = Watch()
-    LocalRuntime().launch(
+    watch = Watch(warmup=1.0, seconds=args.seconds)
+    report = LocalRuntime().launch(
         program(floats, args.workers, args.shards),
-        Launch(stop=Stop(seconds=args.seconds + 5.0), observers=[watch], interval=0.25),
+        Launch(stop=Stop(seconds=3 * args.seconds + 60.0), observers=[watch], interval=0.1),
     )
-    warm = [s for s in watch.seen if s.seconds >= watch.seen[0].seconds + 1.0]
-    first, last = warm[0], warm[-1]
-    window = last.seconds - first.seconds
-    print(json.dumps({
-        "peer": "shoal", "floats": floats, "workers": args.workers, "shards": args.shards,
-        "grads_per_s": (last.updates - first.updates) / window, "window_s": window,
-        "lag": last.records.get("gradient_lag_p50"),
-    }), flush=True)  # fmt: skip
+    facts = {"peer": "shoal", "floats": floats, "workers": args.workers, "shards": args.shards}
+    found = {"grads_per_s": rate(watch.updates)} if len(watch.updates) > 1 else {"error": f"{report.updates} updates"}
+    print(json.dumps({**facts, **found}), flush=True)
 
 
 if __name__ == "__main__":

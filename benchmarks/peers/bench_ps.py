@@ -70,7 +70,9 @@ def over_ray(args):
     import numpy as np
     import ray
 
-    ray.init(num_cpus=args.workers + 1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(
+        address="local", num_cpus=args.workers + 1, include_dashboard=False, logging_level="ERROR", log_to_driver=False
+    )
 
     @ray.remote(num_cpus=0)
     class Server:
