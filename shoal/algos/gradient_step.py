@@ -72,11 +72,12 @@ class GradientStep:
         """Whether the learning rate or the clip is a schedule."""
         return isinstance(self._rate, Linear) or isinstance(self._max_norm, Linear)
 
-    def at(self, fraction: float) -> None:
-        """This share of the run is done: learning rate and clip are those of now."""
+    def at(self, fraction: float) -> dict[str, float]:
+        """This share of the run is done: learning rate and clip are those of now. Returns the clip if it changes."""
         if isinstance(self._rate, Linear):
             set_learning_rate(self.optimiser, self._rate.at(fraction))
         self.max_norm = at(self._max_norm, fraction)
+        return {"max_grad_norm": self.max_norm} if isinstance(self._max_norm, Linear) else {}
 
     def minimise(self, algorithm: Algorithm, batch: Batch) -> tuple[float | None, float, Update]:
         """One step on the algorithm's loss of ``batch``: the gradient's norm before clipping (None: skipped), the loss,

@@ -9,7 +9,7 @@ from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm
 from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update
 from shoal.fast.live import LiveTensors
-from shoal.settings.schedule import at
+from shoal.settings.schedule import Linear, at
 
 
 class SegmentLearner:
@@ -28,6 +28,8 @@ class SegmentLearner:
     def at(self, learning_rate: float, fraction: float) -> float:
         """This share of the run is done: give schedules their values of now, and say what the learning rate is."""
         self._fraction, self._scheduled = fraction, self.algorithm.at(fraction)
+        if isinstance(self.max_norm, Linear):
+            self._scheduled["max_grad_norm"] = self.max_norm.at(fraction)
         return at(learning_rate, fraction)
 
     def params(self) -> Tensors:

@@ -77,8 +77,7 @@ class SGDLearner:
         if self.progress is None:
             return {}
         fraction = self.progress(self.step)
-        self.gradient_step.at(fraction)
-        return self.algorithm.at(fraction)
+        return {**self.gradient_step.at(fraction), **self.algorithm.at(fraction)}
 
     def params(self) -> Tensors:
         return self.algorithm.params()

@@ -63,7 +63,7 @@ class Config(SystemConfig, ActorCriticConfig):
     core_size: Count = 256
 
     def updates(self) -> float | None:
-        return self.steps / (self.unroll * (self.batch or self.envs))
+        return self.steps / (self.unroll * (self.batch or self.envs) * self.learners)
 
 
 PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column

@@ -133,6 +133,8 @@ CASES: dict[str, dict[str, Any]] = {
     "recurrent-ppo": dict(entropy_cost=linear(0.1, 0), clip=linear(0.2, 0), gae_lambda=linear(0.9, 1)),
     "dd-ppo": dict(entropy_cost=linear(0.1, 0), clip=linear(0.2, 0), gae_lambda=linear(0.9, 1)),
     "a3c": dict(entropy_cost=linear(0.1, 0), value_cost=linear(0.5, 1)),
+    "async-q": dict(),
+    "gorila": dict(td_clip=linear(1.0, 0.5)),
     "es": dict(),
 }
 
