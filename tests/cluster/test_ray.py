@@ -143,9 +143,16 @@ def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         time.sleep(0.2)
 
 
-def train(actors: int, run: Path) -> list[str]:
-    settings = {**SMALL, "actors": actors, "batch": 2, "steps": 10**9, "checkpoint-every": 3, "run-dir": run}
-    return ["train", "impala", *(word for name, v in settings.items() for word in _flag(name, v))]
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "impala": {"batch": 2},
+    "apex-dqn": {"batch": 16, "min-replay": 200, "replay": 5_000, "samples-per-insert": 2.0, "sampler": "rank"},
+}
+
+
+def train(actors: int, run: Path, system: str = "impala") -> list[str]:
+    settings = {**SMALL, **SYSTEMS[system], "actors": actors}
+    settings |= {"steps": 10**9, "checkpoint-every": 3, "run-dir": run}
+    return ["train", system, *(word for name, v in settings.items() for word in _flag(name, v))]
 
 
 def _flag(name: str, value: Any) -> list[str]:
@@ -183,10 +190,11 @@ def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any)
 
 
 @several_nodes
-def test_a_run_goes_on_when_a_node_of_actors_is_lost(cluster: Any, start: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_goes_on_when_a_node_of_actors_is_lost(cluster: Any, start: Any, tmp_path: Path, system: str) -> None:
     """Its actors wait until another node has room for them; nothing is counted twice."""
     far, run = cluster.add_node(num_cpus=2, object_store_memory=STORE), tmp_path / "run"
-    process, log = start(*train(7, run)), run / "logs" / "run.log"
+    process, log = start(*train(7, run, system)), run / "logs" / "run.log"
     until(lambda: bool(checkpoint.completed(run / "checkpoints")) and (run / "logs/actor-6.log").exists(), process)
     cluster.remove_node(far, allow_graceful=False)
     until(lambda: "waits until another node has room for it" in log.read_text(), process)
