@@ -22,7 +22,8 @@ from shoal.shm import layout, ports
 from shoal.shm.arena import Arena
 from shoal.shm.session import Session
 
-pytestmark = pytest.mark.timeout(60)
+ON_RAY = "SHOAL_TEST_CLUSTER" in os.environ  # which is slow to start
+pytestmark = pytest.mark.timeout(300 if ON_RAY else 60)
 Ends = dict[str, Any]
 
 ITEM = {"number": Field((1,), "int64", 0), "data": Field((4, 2), "float32", 1)}
@@ -348,13 +349,13 @@ def test_priorities_decide_what_is_drawn(connect: Any) -> None:
 
 # -------------------------------------------------------------------------------- launched programs
 def ray_runtime() -> Any:
-    """Slow to start, so asked for by SHOAL_TEST_CLUSTER=1."""
+    """Asked for by SHOAL_TEST_CLUSTER=1."""
     from shoal.ray_runtime.runtime import RayRuntime
 
     return RayRuntime()
 
 
-RUNTIMES: list[Any] = [SerialRuntime, LocalRuntime, *([ray_runtime] if "SHOAL_TEST_CLUSTER" in os.environ else [])]
+RUNTIMES: list[Any] = [SerialRuntime, LocalRuntime, *([ray_runtime] if ON_RAY else [])]
 
 
 @pytest.fixture(params=RUNTIMES, ids=lambda f: f.__name__)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_conformance import Ends, _End, connect, runtime  # noqa: F401  # the fixtures
+from test_conformance import ON_RAY, Ends, _End, connect, runtime  # noqa: F401  # the fixtures
 
 from shoal import api
 from shoal.api import Context, Deadlock, Field, Tensors, UsageError, WiringError
@@ -27,7 +27,7 @@ from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout
 from shoal.shm.group_layout import ALONE, ReduceLayout
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = pytest.mark.timeout(300 if ON_RAY else 110)
 
 SMALL = {"g": Field((3, 2)), "n": Field((), "int64")}
 LARGE = {"g": Field((ALONE // 4 + 7,)), "d": Field((5,), "float64", 0), "n": Field((1,), "int64", 0)}
