@@ -22,9 +22,10 @@ KEYBOARD = "keyboard"
 FLAGS: dict[str, object] = {
     "out": str, "episodes": Count, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
     "noop": Natural, "wait": bool, "list": str, "show": str, "episode": Natural,
+    "trust": bool,
 }  # fmt: skip
 ONLY = {  # flags that are for one kind of source
-    "run": ("sampled", "best"), KEYBOARD: ("keys", "noop", "wait"), "set": ("list", "show", "episode"),
+    "run": ("sampled", "best", "trust"), KEYBOARD: ("keys", "noop", "wait"), "set": ("list", "show", "episode"),
 }  # fmt: skip
 Recorded = tuple[str, EnvOptions, Iterable[Episode]]
 
@@ -62,7 +63,7 @@ def _trained(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
 
     if "env" in opts or rest:
         raise UsageError(f"{'--env' if 'env' in opts else rest[0][0]} is not for recording a run, which has its own")
-    policy = Run.open(source).policy(which="best" if opts.get("best") else "last")
+    policy = Run.open(source).policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
     how, greedy = evaluation_options(policy.cfg), not opts.get("sampled")
 
     def choose(obs: Any, reward: float, env: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 from shoal.api import ShoalError, UsageError
-from shoal.local import processes
+from shoal.local import processes, signals
 
 T = TypeVar("T")
 Call = Callable[[Callable[[], Any]], Any]  # calls a function, in this process or in another
@@ -58,6 +58,8 @@ def _call(blob: bytes, environ: dict[str, str], pipe: connection.Connection) -> 
 
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C is for the parent
+    signals.shield()
+    os.register_at_fork(after_in_child=signals.unshield)
     follow_parent()
     os.environ.clear()
     os.environ.update(environ)

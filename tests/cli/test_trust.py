@@ -45,9 +45,9 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_nothing_is_imported_unasked(stranger: Path, shoal_: Shoal) -> None:
     imported, name = stranger.parent / "imported", f"'{stranger.parent}/mine.py:Mine'"
-    for command in ("eval", "resume", "profile", "export"):
-        more = ("--to", "safetensors") if command == "export" else ()
-        code, _, told = shoal_(command, str(stranger), *more)
+    more = {"export": ("--to", "safetensors"), "record": ("--out", "own/set-v0")}
+    for command in ("eval", "resume", "profile", "export", "record"):
+        code, _, told = shoal_(command, str(stranger), *more.get(command, ()))
         assert code == 2 and name in told and "--trust" in told and told.count("\n") == 1, told
     with pytest.raises(UsageError, match="trust=True"):
         shoal.Run.open(stranger).policy()
