@@ -64,7 +64,13 @@ RECIPES = {
     "cartpole-async-sarsa": Recipe("async-sarsa", "CartPole-v1", 400_000, 475, greedy=True),
     "cartpole-async-nstep-q": Recipe("async-nstep-q", "CartPole-v1", 400_000, 475, greedy=True),
     "cartpole-gorila": Recipe("gorila", "CartPole-v1", 150_000, 475, greedy=True),
-    "breakout-gorila": Recipe("gorila", "MinAtar/Breakout-v1", 500_000, 5, greedy=True),  # pip install minatar
+    "minatar-breakout-gorila": Recipe(  # pip install minatar
+        "gorila", "minatar.gym:BaseEnv", 1_000_000, 0, greedy=True,
+        fields={
+            "env_kwargs": {"game": "breakout"}, "hidden": (256,), "learning_rate": 2.5e-4, "samples_per_insert": 4.0,
+            "target_period": 250, "epsilon_steps": 100_000,
+        },
+    ),
     "cartpole-dd-ppo": Recipe("dd-ppo", "CartPole-v1", 300_000, 475, stop=490),
     "pendulum-apex-dpg": Recipe("apex-dpg", "Pendulum-v1", 20_000, -200, greedy=True),
     "pendulum-d4pg": Recipe("d4pg", "Pendulum-v1", 20_000, -200, greedy=True),
