@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import secrets
+import socket
 import sys
 import tempfile
 import threading
@@ -41,6 +42,21 @@ def connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+def _reach(address: str) -> None:
+    """UsageError for what is no address, or where nobody listens: Ray itself would ask again for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(
+            f"expected the address of a Ray cluster (auto, HOST:PORT or ray://HOST:PORT), found '{address}'"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"cannot connect to the Ray cluster '{address}': {error}") from None
+
+
 def within(seconds: float, call: Callable[[], object]) -> None:
     """Call something that never returns where the head of a cluster is gone, and wait for so long at most."""
     thread = threading.Thread(target=call, daemon=True)
@@ -54,6 +70,7 @@ def attached(address: str) -> Iterator[None]:
     ``ray://HOST:PORT``. UsageError where there is none."""
     if connected():
         raise UsageError(f"this program is connected to Ray already: leave out the address '{address}'")
+    _reach(address)
     import ray
 
     try:

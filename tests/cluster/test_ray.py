@@ -90,6 +90,8 @@ def test_no_ray_or_an_old_one(monkeypatch: Any, version: str | None, sentence: s
     [
         ("train impala --env CartPole-v1 --address auto", "an address ('auto') needs --runtime ray"),
         ("cluster", "shoal cluster has one command, for example: shoal cluster check --address auto"),
+        ("cluster check --address here", "(auto, HOST:PORT or ray://HOST:PORT), found 'here'"),
+        ("cluster check --address 127.0.0.1:9", "cannot connect to the Ray cluster '127.0.0.1:9': [Errno 111]"),
         ("cluster check", "needs the cluster: --address auto, HOST:PORT or ray://HOST:PORT"),
     ],
 )
