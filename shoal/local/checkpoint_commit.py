@@ -90,7 +90,7 @@ class Checkpointer:
         pending = self._pending
         if pending is None or number != pending.number:
             if kind == "saved" and number != LAST:  # a replica that began anew wrote for one that was complete
-                checkpoint.discard(checkpoint.begin(self._saving, number))
+                checkpoint.discard(checkpoint.unfinished(self._saving, number))
             return
         if kind == "snapshot":
             pending.fixed[replica] = answer

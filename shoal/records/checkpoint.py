@@ -138,10 +138,15 @@ def part(kind: str, name: str, index: int | None = None) -> str:
 # ---------------------------------------------------------------------------------------- writing
 def begin(saving: Saving, number: int) -> Path:
     """The hidden folder for the parts of this launch's checkpoint ``number``; every replica that saves finds it."""
-    path = saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
+    path = unfinished(saving, number)
     for each in (saving.folder, path):
         each.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def unfinished(saving: Saving, number: int) -> Path:
+    """Where ``begin`` makes that folder."""
+    return saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
 
 
 def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
