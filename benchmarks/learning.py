@@ -53,6 +53,11 @@ class Recipe:
         return "greedy_return" if self.greedy else "training_return"
 
 
+TASKS = ("pixel_control", "reward_prediction", "value_replay")
+DOORKEY: dict[str, Any] = dict(  # a key, a door and a goal, seen from pixels; rewards are rare
+    preset="none", actors=2, envs=4, unroll=20, torso="impala-shallow", core_size=128,
+    learning_rate=shoal.linear(1e-3, 0), optimiser_eps=1e-2, entropy_cost=0.01,
+)  # fmt: skip
 RECIPES = {
     "cartpole-dqn": Recipe("dqn", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-apex-dqn": Recipe("apex-dqn", "CartPole-v1", 150_000, 475, greedy=True),
@@ -71,6 +76,16 @@ RECIPES = {
             "target_period": 250, "epsilon_steps": 100_000,
         },
     ),
+    **{
+        f"doorkey-{name}": Recipe("unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, required, fields={
+            **DOORKEY, **dict.fromkeys(off, False)
+        })
+        for name, required, off in (
+            ("unreal", 0.8, ()), ("unreal-no-pixel-control", 0, TASKS[:1]),
+            ("unreal-no-reward-prediction", 0, TASKS[1:2]), ("unreal-no-value-replay", 0, TASKS[2:]),
+            ("a3c", 0, TASKS),
+        )
+    },
     "cartpole-dd-ppo": Recipe("dd-ppo", "CartPole-v1", 300_000, 475, stop=490),
     "pendulum-apex-dpg": Recipe("apex-dpg", "Pendulum-v1", 20_000, -200, greedy=True),
     "pendulum-d4pg": Recipe("d4pg", "Pendulum-v1", 20_000, -200, greedy=True),

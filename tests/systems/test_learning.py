@@ -58,10 +58,12 @@ A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=linear(3e-3, 
 ASYNC_Q = dict(
     A3C, target_period=200, epsilon_steps=3_000, epsilon_final=(0.05,), epsilon_odds=(1.0,), gamma=0.9,
 )  # fmt: skip
+UNREAL = dict(A3C, core="none", last_action_reward=False, pixel_control=False, replay=400)  # there is nothing to see
 CASES += [
     ("dd-ppo", "toy:bandit-identity", 15_000, 7.0, dict(PPO, actors=2, envs=8)),
     ("a3c", "toy:bandit-identity", 20_000, 7.0, A3C),
     *((name, "toy:bandit-identity", 12_000, 6.0, ASYNC_Q) for name in ("async-q", "async-sarsa", "async-nstep-q")),
+    ("unreal", "toy:bandit-identity", 12_000, 6.0, UNREAL),
     ("gorila", "toy:bandit-identity", 4_000, 6.5, dict(Q, actors=2)),
     ("downpour", "toy:bandit-identity", 4_000, 6.5, dict(Q, actors=2)),
 ]
