@@ -212,9 +212,9 @@ def list_systems(args: list[str]) -> int:
 def draw(args: list[str]) -> int:
 
     from shoal.envs import looking
+    from shoal.local.apart import apart
     from shoal.program import draw
     from shoal.program.draw_svg import svg
-    from shoal.run.apart import apart
     from shoal.settings.config import resolve_flags
     from shoal.settings.flags import choice
 

@@ -4,6 +4,7 @@ and numba's machinery with the one kernel that every replica with images calls (
 import cloudpickle  # noqa: F401
 import gymnasium  # noqa: F401
 
+import shoal.local.apart
 import shoal.local.child
 import shoal.systems.config  # noqa: F401
 from shoal.fast import pixels

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import Agent, Tensors, UsageError, WiringError
+from shoal.local.apart import Call
 from shoal.policy.policy import evaluation_envs, play
 from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.report import Report
 from shoal.roles.evaluator import Returns, evaluation_seed, make_evaluator
-from shoal.run.apart import Call
 
 
 @dataclass(frozen=True)

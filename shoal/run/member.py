@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from shoal.envs import looking
+from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
 from shoal.records.run_dir import RunDirectory
 from shoal.records.run_lock import NAME as LOCK
-from shoal.run.apart import apart, call_here
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 

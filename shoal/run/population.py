@@ -20,11 +20,11 @@ from shoal.algos.hyperparameters import Choice, Interval, Space
 from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, UsageError
 from shoal.envs import absolute, looking
+from shoal.local.apart import apart
 from shoal.records.checkpoint import FOLDER, completed, shape_of
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
-from shoal.run.apart import apart
 from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.slots import Slots
 from shoal.run.trust import check as check_trust, note

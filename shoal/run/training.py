@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import absolute, given, looking
+from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
@@ -18,7 +19,6 @@ from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newe
 from shoal.records.damage import reading
 from shoal.records.run_dir import RunDirectory, new_directory, read_json
 from shoal.run import changes
-from shoal.run.apart import Call, apart, call_here
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.observers import Observer, Observers
