@@ -50,8 +50,8 @@ CASES = [
     ("recurrent-ppo", "toy:bandit-identity", 15_000, 7.0, PPO),
     ("recurrent-ppo", "toy:multi", 20_000, 7.0, PPO),
     ("recurrent-ppo", "toy:point", 40_000, -1.5, PPO),
-    ("recurrent-ppo", "toy:memory", 40_000, 0.8, dict(PPO, **MEMORY)),
-    ("recurrent-ppo", "toy:memory", 40_000, 0.8, dict(PPO, **dict(MEMORY, core="gru"))),
+    ("recurrent-ppo", "toy:memory", 20_000, 0.8, dict(PPO, **MEMORY)),
+    ("recurrent-ppo", "toy:memory", 20_000, 0.8, dict(PPO, **dict(MEMORY, core="gru"))),
 ]
 
 A3C = dict(actors=2, envs=4, unroll=8, hidden=(64,), learning_rate=linear(3e-3, 0), optimiser_eps=1e-2)
