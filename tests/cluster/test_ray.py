@@ -137,6 +137,8 @@ def start(cluster: Any, tmp_path: Path) -> Iterator[Any]:
     for process in started:
         process.kill()
         process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
 
 
 def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
