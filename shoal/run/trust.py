@@ -19,7 +19,7 @@ from shoal.api import UsageError
 from shoal.envs.registry import OWN
 from shoal.systems import SYSTEMS
 
-FIELDS = ("env", "demonstrations")  # of a configuration, that may name a module
+FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name a module
 
 
 def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import shoal
 from shoal.api import UsageError
+from shoal.run import trust
 
 from .conftest import Shoal
 
@@ -58,6 +59,15 @@ def test_nothing_is_imported_unasked(stranger: Path, shoal_: Shoal) -> None:
     assert imported.exists()
     assert shoal_("eval", str(stranger), "--episodes", "2")[0] == 2, "once is not for ever"
     assert shoal.load(stranger.parent / "saved.safetensors", trust=True).act([0.0, 0.0]) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("env", "os:system"), ("torso", "os:system"), ("demonstrations", "os:getcwd")]
+)
+def test_every_field_that_may_name_a_module_is_looked_at(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"'{value}'; if you trust it"):
+        trust.check(Path("theirs"), "r2d3", {"env": "CartPole-v1", "torso": "mlp", field: value}, trust=False)
+    trust.check(Path("theirs"), "r2d3", {"env": "CartPole-v1", "torso": "mlp", field: value}, trust=True)
 
 
 def test_what_one_has_trained_with_is_known_by_name_and_file(
