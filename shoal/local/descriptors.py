@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Iterator
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 
 EACH = 3  # of a replica: the end of its pipe, of what tells its death, and of what tells it ours
 SPARE = 128  # for files, logs and libraries

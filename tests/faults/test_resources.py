@@ -72,6 +72,12 @@ def test_as_many_open_files_as_replicas_need(tmp_path: Path, monkeypatch: pytest
         LocalRuntime().check(program(tmp_path, tmp_path / "told", writers=1_500))
 
 
+def test_the_start_of_processes_does_not_wait_for_torch() -> None:
+    """The command imports it while the process that replicas are forked from does."""
+    code = "import sys, shoal.local.processes; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRON, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_limits_of_control_groups_are_read(tmp_path: Path, version: int) -> None:
     """The group of the process and those around it, whichever leaves least."""
