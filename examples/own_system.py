@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from shoal import linear
 from shoal.building import (
     ActorCritic,
     ActorCriticAgent,
@@ -19,7 +18,7 @@ from shoal.building import (
     trajectories,
 )
 
-PRESETS = {"classic": {"unroll": 8, "learning_rate": linear(2e-3, 0)}}  # taken for CartPole and its like
+PRESETS = {"classic": {"unroll": 8, "learning_rate": 2e-3}}  # taken for CartPole and its like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +52,7 @@ def agent(cfg, seed=0, ctx=None):
 
 def program(cfg):
     def learn(nets, ctx):
-        updates = cfg.steps / (cfg.num_actors() * cfg.envs * cfg.unroll)
-        return SGDLearner(
-            A2C(cfg, nets),
-            make_optimiser(cfg, nets),
-            max_grad_norm=cfg.max_grad_norm,
-            progress=lambda update: update / updates,  # the share of the run that is done, for schedules
-        )
+        return SGDLearner(A2C(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm)
 
     unrolls = queue("unrolls", trajectories(cfg, network, {}))
     return actors_and_learner("a2c", cfg, unrolls, network, agent, learn, lockstep=True, actor_role="worker")

@@ -43,6 +43,9 @@ class Guard:
             sys.stdout.flush()
             self._leave()
         sys.stdout.flush()
+        if code in EXIT_CODES.values():  # its second signal may find the interpreter without handlers
+            for number in REASONS:
+                signal.signal(number, signal.SIG_IGN)
         if self._out.error is not None and self._out.error.errno != errno.EPIPE:
             print(f"shoal: cannot write to standard output: {self._out.error.strerror}", file=sys.stderr)
             if sys.argv[1:2] not in (["train"], ["resume"]):  # whose work is done elsewhere

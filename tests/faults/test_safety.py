@@ -29,6 +29,8 @@ LOADERS = {"load", "loads", "Unpickler", "open"}
 OWN_CHILDREN = {  # between a run and its own children, over pipes that they inherit: no file, no socket
     ("local/telemetry.py", "pickle.loads"),
     ("local/child.py", "cloudpickle.loads"),
+    ("local/apart.py", "cloudpickle.loads"),
+    ("ray_runtime/agent.py", "cloudpickle.loads"),  # of the run's own driver, by Ray, whose connections have a token
     ("run/slots.py", "cloudpickle.loads"),
     ("run/search.py", "cloudpickle.loads"),
 }

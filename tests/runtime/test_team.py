@@ -147,7 +147,7 @@ def test_copies_do_not_keep_a_replay() -> None:
     """Nor what any other array of the first member held; its own is as before."""
     replay = np.ones((64, 1024, 16))
     table = SimpleNamespace(arrays=lambda: [replay])
-    consumer = SimpleNamespace(layout=SimpleNamespace(channel=None, writers=1))
+    consumer = SimpleNamespace(layout=SimpleNamespace(channel=SimpleNamespace(name="steps"), writers=1), reader=0)
     reader = ReplayReader(consumer, table, None, 1, Recorder())  # type: ignore[arg-type]
     team = Team(2, reader.forget)
     found = team.zeros((2,))

@@ -26,7 +26,8 @@ SMALL: dict[str, Any] = dict(
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_learner_begins_with_them(system: str) -> None:
     env = "Pendulum-v1" if system in ("apex-dpg", "d4pg") else "CartPole-v1"
-    fields = {"v_min": -100.0, "v_max": 100.0} if system == "d4pg" else {}
+    own = {"d4pg": {"v_min": -100.0, "v_max": 100.0}, "unreal": {"pixel_control": False}}  # which is for images
+    fields = own.get(system, {})
     program = load(system).program(config(system, env=env, **fields))
     generator = torch.Generator().manual_seed(0)
     given = {

@@ -21,7 +21,7 @@ import torch
 
 import shoal
 from shoal.api import Context
-from shoal.cli import main as cli
+from shoal.cli.resume import report as ended
 from shoal.metering.recorder import Recorder
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, part
@@ -283,7 +283,7 @@ def test_only_a_run_with_a_checkpoint_is_said_to_go_on(
     if not checkpointed:
         shutil.rmtree(run.path / checkpoint.FOLDER)
     capsys.readouterr()
-    assert cli._report(run, quiet=False) == 130
+    assert ended(run, quiet=False) == 130
     output = capsys.readouterr().out
     assert (f"to go on: shoal resume {run.path}" in output) == checkpointed
     assert ("no checkpoint was completed to go on from" in output) != checkpointed
