@@ -107,6 +107,7 @@ class RemoteLearner:
         self.total = torch.zeros(spec_size(self._spec))
         self._places = list(views(self.total, self._spec).values())
         self._empty, self._skipped = True, 0  # skipped in a row
+        self._steps = 0  # of the server, that its parameters had
         self._scheduled: dict[str, float] = {}  # values of settings that are schedules
 
     def params(self) -> Tensors:
@@ -123,6 +124,11 @@ class RemoteLearner:
         """The server's parameters, after so many of its gradient steps."""
         self._live.load(params)
         self.algorithm.follow(steps)
+        self._schedule(steps)
+
+    def _schedule(self, steps: int) -> None:
+        """Give schedules their values after so many of the server's steps."""
+        self._steps = steps
         if self.progress is not None:
             fraction = self.progress(steps)
             self.max_norm = at(self._limit, fraction)
@@ -172,7 +178,11 @@ class RemoteLearner:
         return False
 
     def state_dict(self) -> State:
-        out: State = {"total": None if self._empty else self.total.clone(), "skipped": self._skipped}
+        out: State = {
+            "total": None if self._empty else self.total.clone(),
+            "skipped": self._skipped,
+            "steps": self._steps,
+        }
         out["nets"] = self.algorithm.nets.state_dict()
         if isinstance(self.algorithm, Stateful):
             out["algorithm"] = self.algorithm.state_dict()
@@ -182,6 +192,7 @@ class RemoteLearner:
 
     def load_state_dict(self, state: State) -> None:
         self._empty, self._skipped = state["total"] is None, state["skipped"]
+        self._schedule(state["steps"])
         if state["total"] is not None:
             self.total.copy_(state["total"])
         self.algorithm.nets.load_state_dict(state["nets"])
