@@ -33,12 +33,15 @@ class Busy:  # lives in __main__: travels by value
         tell(os.getpid())
         if helper:
             tell(subprocess.Popen(["sleep", "1000"]).pid)
-        self.ctx, self.long = ctx, long
+        self.ctx, self.long, self.steps = ctx, long, 0
     def step(self):
         if self.long:
             os.write(1, b"long\n")
             ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter lock
         self.ctx.metrics.count("env_steps")
+        self.steps += 1
+        if self.steps == 5:  # a run without a step would end in another way
+            os.write(1, b"stepped\n")
         time.sleep(0.01)
 
 program = Wired()
@@ -63,7 +66,8 @@ class Launched:
         self.pids: list[int] = []
         self.lines: list[str] = []
         assert self.process.stdout is not None
-        while len(self.pids) < expected or ("long" in arguments and "long" not in self.lines):
+        wanted = ["stepped", "stepped", *(a for a in arguments if a == "long")]
+        while len(self.pids) < expected or any(self.lines.count(line) < wanted.count(line) for line in wanted):
             line = self.process.stdout.readline().strip()
             assert line or self.process.poll() is None
             self.lines.append(line)
