@@ -9,7 +9,7 @@ from torch import Tensor
 
 def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
     """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
-    loss = leaf.flatten().dot(gradient.flatten())  # has that gradient; not yet the value
+    loss = (leaf * gradient).sum()  # has that gradient; not yet the value
     loss.data.fill_(value)
     loss.known = leaf, gradient  # type: ignore[attr-defined]
     return loss

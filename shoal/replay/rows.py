@@ -298,16 +298,18 @@ def resolve(
     largest: np.ndarray,
     out: np.ndarray,
     values: np.ndarray,
-) -> int:
-    """Write the priorities of keys that are still live; their rows and priorities, and how many, come back."""
-    count = 0
+) -> tuple[int, float]:
+    """Write the priorities of keys that are still live. Their rows and priorities, how many they are, and the largest
+    of them, come back."""
+    count, top = 0, np.float32(0.0)
     for i in range(len(keys)):
         row = keys[i] % len(key)
         if keys[i] < 0 or key[row] != keys[i] or not np.isfinite(deltas[i]):
             continue
         value = np.float32(abs(deltas[i]) + eps)
         priority[row] = value
-        largest[0] = max(largest[0], value)
+        top = max(top, value)
         out[count], values[count] = row, value
         count += 1
-    return count
+    largest[0] = max(largest[0], top)
+    return count, top

@@ -114,8 +114,9 @@ class Store:
             return
         if given:
             values += self._eps
-            self._largest[0] = max(self._largest[0], values.max())
-            self._learned(values)
+            top = float(values.max())
+            self._largest[0] = max(self._largest[0], top)
+            self._learned(len(values), top)
         else:
             values[:] = self._largest[0]
         self._priority[slots] = values
@@ -123,12 +124,12 @@ class Store:
         if self._evictor is not None:
             self._evictor.insert(slots, values)
 
-    def _learned(self, priorities: np.ndarray) -> None:
-        """The largest priority is that of the last changes, at least as many as there are slots and at most twice as
-        many: what was learned long ago does not hold for new items for ever. Items that were never learned from have it
+    def _learned(self, count: int, top: float) -> None:
+        """``count`` priorities were changed, to ``top`` at most. The largest priority is that of the last changes, at
+        least as many as there are slots and at most twice as many: what was learned long ago does not hold for new items for ever. Items that were never learned from have it
         themselves, so the largest of all live items would not fall either."""
-        self._changed += len(priorities)
-        self._recent = max(self._recent, float(priorities.max()))
+        self._changed += count
+        self._recent = max(self._recent, top)
         if self._changed >= len(self._key):
             self._largest[0] = self._recent
             self._changed, self._recent = 0, 0.0
@@ -150,9 +151,9 @@ class Store:
             if len(keys) > len(self._few[0]):
                 self._few = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
             out, values = self._few
-            count = _rows.resolve(self._key, self._priority, keys, deltas, self._eps, self._largest, out, values)
+            count, top = _rows.resolve(self._key, self._priority, keys, deltas, self._eps, self._largest, out, values)
             if count:
-                self._learned(values[:count])
+                self._learned(count, top)
                 self.sampler.update(out[:count], values[:count])
                 if self._evictor is not None:
                     self._evictor.update(out[:count], values[:count])
