@@ -6,10 +6,10 @@ or the preset that ``--preset auto`` chooses, so that these are the results a us
     python benchmarks/learning.py --summary            table and plots of everything recorded so far
 
 Per seed it keeps, in ``benchmarks/results/learning/RECIPE``: the configuration, the learning curve (mean return of
-the last 100 training episodes against steps and seconds), and 100 evaluation episodes of the final policy with the
-greedy action (30 on Atari). ``score`` is what the recipe is judged by: the greedy evaluation for value-based systems,
-which explore while they train, for evolution strategies, and on Atari; for the rest the mean of the last 100 training
-episodes, sampled from the policy.
+the last 100 training episodes against steps and seconds), and two fresh evaluations of the final policy of 100 episodes
+each (30 on Atari): with the greedy action, and with actions sampled as its agent does outside of training. ``score`` is
+what the recipe is judged by: the greedy evaluation for value-based systems, for evolution strategies, and on Atari; the
+sampled one for the rest. Never the training return: where that ended the run it is biased by its own mark.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Recipe:
     @property
     def scored(self) -> str:
         """The result that is the score."""
-        return "greedy_return" if self.greedy else "training_return"
+        return "greedy_return" if self.greedy else "sampled_return"
 
 
 TASKS = ("pixel_control", "reward_prediction", "value_replay")
@@ -86,6 +86,14 @@ RECIPES = {
             ("a3c", 0, TASKS),
         )
     },
+    **{
+        f"acrobot-{system}": Recipe(system, "Acrobot-v1", steps, -100, greedy=greedy)  # preset classic
+        for system, steps, greedy in (
+            ("dqn", 150_000, True), ("apex-dqn", 150_000, True), ("rainbow", 150_000, True), ("gorila", 150_000, True),
+            ("impala", 1_000_000, False), ("recurrent-ppo", 500_000, False), ("dd-ppo", 500_000, False),
+            ("a3c", 500_000, False), ("async-nstep-q", 400_000, True), ("es", 2_000_000, True),
+        )
+    },
     "cartpole-dd-ppo": Recipe("dd-ppo", "CartPole-v1", 300_000, 475, stop=490),
     "pendulum-apex-dpg": Recipe("apex-dpg", "Pendulum-v1", 20_000, -200, greedy=True),
     "pendulum-d4pg": Recipe("d4pg", "Pendulum-v1", 20_000, -200, greedy=True),
@@ -95,7 +103,7 @@ RECIPES = {
     "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-apex-dqn": Recipe("apex-dqn", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-rainbow": Recipe("rainbow", "LunarLander-v3", 500_000, 200, greedy=True),
-    "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, stop=220),
+    "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, greedy=True),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200, stop=220),
     "cartpole-es": Recipe("es", "CartPole-v1", 1_000_000, 475, greedy=True),
     "lunarlander-continuous-es": Recipe("es", "LunarLanderContinuous-v3", 10_000_000, 200, greedy=True),
@@ -134,12 +142,14 @@ def run(name: str, seed: int) -> dict[str, Any]:
         )  # fmt: skip
         report = trained.report
         assert report is not None
-        evaluation = trained.policy().evaluate(30 if recipe.env.startswith("ALE/") else 100, seed=10_000 + seed)
+        policy, episodes = trained.policy(), 30 if recipe.env.startswith("ALE/") else 100
+        evaluation = policy.evaluate(episodes, seed=10_000 + seed)
+        sampled = policy.evaluate(episodes, seed=20_000 + seed, greedy=False)
         shutil.copy(path / "config.json", folder / f"seed-{seed}.config.json")
         thin(path, folder / f"seed-{seed}.csv")
     result = {
         "recipe": name, "seed": seed, "required": recipe.required, "training_return": report.episode_return,
-        "greedy_return": mean(evaluation), "greedy_episodes": len(evaluation), "steps": report.steps,
+        "greedy_return": mean(evaluation), "sampled_return": mean(sampled), "episodes": episodes, "steps": report.steps,
         "updates": report.updates, "seconds": report.seconds, "ended_by": report.reason,
         "machine": platform.processor() or platform.machine(),
     }  # fmt: skip
@@ -179,7 +189,7 @@ def summary() -> None:
             continue
         cells = [
             ", ".join(str(r["seed"]) for r in results),
-            " / ".join(f"{r[recipe.scored]:.1f}" for r in results),
+            " / ".join(f"{r.get(recipe.scored, r['score']):.1f}" for r in results),
             f"{recipe.required:g}" if recipe.required else "-",
             " / ".join(f"{r['greedy_return']:.1f}" for r in results),
             " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
