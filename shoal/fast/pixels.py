@@ -4,7 +4,6 @@ more channels the better."""
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +53,7 @@ def preload() -> None:
 
 
 @jit_late
-def _interleave(frames: Any, out: Any) -> None:
+def _interleave(frames: np.ndarray, out: np.ndarray) -> None:
     """frames: bytes [N, 4, P]; out: [N, P], one number for the four bytes of a pixel."""
     for i in range(frames.shape[0]):
         a, b, c, d = frames[i, 0], frames[i, 1], frames[i, 2], frames[i, 3]
@@ -64,7 +63,7 @@ def _interleave(frames: Any, out: Any) -> None:
 
 
 @jit_late
-def _gather_blocks(rows: Any, out: Any) -> None:
+def _gather_blocks(rows: np.ndarray, out: np.ndarray) -> None:
     """rows: [N, C, H / 4, 4, W / 4], one number for four bytes side by side; out: [N, H / 4, W / 4, C * 4]."""
     n, channels, height, lines, width = rows.shape
     for i in range(n):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,19 +14,20 @@ from shoal.fast.known import known_loss
 from shoal.jit import jit_late
 
 
-def ppo_loss(outputs: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def ppo_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
     """As ``ops.discrete_ppo_loss``, whose arguments are checked; all by position."""
     gradient, metrics = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(6, dtype=torch.float64)
     given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
-    kernel: Any = _by_rows
+    kernel: Callable[..., float] = _by_rows
     value = kernel(*given, gradient.numpy(), metrics.numpy())
     return known_loss(outputs, value, gradient), metrics.float()
 
 
 @jit_late
 def _by_rows(
-    outputs: Any, actions: Any, old_log_probs: Any, old_values: Any, advantages: Any, targets: Any, weights: Any,
-    clip: float, value_cost: float, entropy_cost: float, clip_value: bool, gradient: Any, metrics: Any,
+    outputs: np.ndarray, actions: np.ndarray, old_log_probs: np.ndarray, old_values: np.ndarray, advantages: np.ndarray,
+    targets: np.ndarray, weights: np.ndarray, clip: float, value_cost: float, entropy_cost: float, clip_value: bool,
+    gradient: np.ndarray, metrics: np.ndarray,
 ) -> float:  # fmt: skip
     rows, count = outputs.shape[0], outputs.shape[1] - 1
     logits, values = outputs[:, :count], outputs[:, count]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,13 +12,12 @@ from shoal.jit import jit_late
 def normalised_weights(probs: Tensor, beta: float) -> Tensor:
     """``(min P / P(i))^beta``; probs: float [B], outside of autograd."""
     weights = torch.empty_like(probs)
-    kernel: Any = _normalised
-    kernel(probs.numpy(), beta, weights.numpy())
+    _normalised(probs.numpy(), beta, weights.numpy())
     return weights
 
 
 @jit_late
-def _normalised(probs: Any, beta: float, weights: Any) -> None:
+def _normalised(probs: np.ndarray, beta: float, weights: np.ndarray) -> None:
     least = probs[0]
     for p in probs:
         least = min(least, p)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,15 +19,15 @@ def td_loss(
     """As ``ops.td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
     gradient, error = torch.zeros_like(q), torch.empty_like(rewards)
     given = [t.detach().numpy() for t in (q, actions, rewards, discounts, next_q, selector_q, weight)]
-    kernel: Any = _by_rows
+    kernel: Callable[..., float] = _by_rows
     value = kernel(*given, bound, gradient.numpy(), error.numpy())
     return known_loss(q, value, gradient), error
 
 
 @jit_late
 def _by_rows(
-    q: Any, actions: Any, rewards: Any, discounts: Any, next_q: Any, selector_q: Any, weights: Any, bound: float,
-    gradient: Any, error: Any,
+    q: np.ndarray, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray, next_q: np.ndarray,
+    selector_q: np.ndarray, weights: np.ndarray, bound: float, gradient: np.ndarray, error: np.ndarray,
 ) -> float:  # fmt: skip
     rows, count = q.shape
     loss = 0.0

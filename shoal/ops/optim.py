@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from shoal import fast
 
 __all__ = ["AdaGrad", "Adam", "RMSProp"]
 Own = TypeVar("Own", bound="Optimiser")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _plain(method: Any) -> Any:
+def _plain(method: Method) -> Method:
     """A method of torch's optimisers without its wrapper for torch.compile, whose machinery the first call of any of
     them would import (docs/performance.md)."""
     return getattr(method, "__wrapped__", method) if fast.ENABLED else method
@@ -131,7 +133,7 @@ class Adam(Optimiser):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+        self, params: ParamsT, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
         if lr < 0.0:
             raise ValueError(f"Adam: expected lr >= 0, found {lr}")
@@ -203,7 +205,7 @@ class AdaGrad(Optimiser):
     Source: Duchi, Hazan and Singer (2011), figure 1, diagonal; Dean et al. (2012), section 4.1 (Downpour SGD).
     """
 
-    def __init__(self, params: Any, lr: float = 1e-2, eps: float = 1e-10) -> None:
+    def __init__(self, params: ParamsT, lr: float = 1e-2, eps: float = 1e-10) -> None:
         if lr < 0.0:
             raise ValueError(f"AdaGrad: expected lr >= 0, found {lr}")
         if eps <= 0.0:
@@ -239,7 +241,7 @@ class RMSProp(Optimiser):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float = 2.5e-4,
         decay: float = 0.95,
         eps: float = 0.01,

@@ -126,8 +126,9 @@ class Store:
 
     def _learned(self, count: int, top: float) -> None:
         """``count`` priorities were changed, to ``top`` at most. The largest priority is that of the last changes, at
-        least as many as there are slots and at most twice as many: what was learned long ago does not hold for new items for ever. Items that were never learned from have it
-        themselves, so the largest of all live items would not fall either."""
+        least as many as there are slots and at most twice as many: what was learned long ago does not hold for new
+        items for ever. Items that were never learned from have it themselves, so the largest of all live items would
+        not fall either."""
         self._changed += count
         self._recent = max(self._recent, top)
         if self._changed >= len(self._key):
