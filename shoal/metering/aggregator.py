@@ -22,12 +22,12 @@ class Snapshot:
 
     row: 1, 2, ...; steps: environment steps over all actors; updates: learner updates; *_rate: per second since
     the last snapshot; episode_return: mean of the last 100 episodes (nan before the first); records: means of the
-    metrics recorded since the last snapshot, and p50, p95 and max of the tallied ones; shares: role -> phase ->
-    share of its wall time (``wait:NAME`` phases are time blocked on channel NAME); fill: channel -> share of
-    capacity in use; memory: bytes, 0 where not measured; phase_seconds: role -> phase -> seconds since the launch;
-    spans: (role, index) -> new (phase, start, seconds), in a run that is profiled; infos: mean of the last 100 of each
-    number that environments gave at the ends of episodes; byte_rate: ``bytes`` counted by roles, per second since the
-    last snapshot (None: by none).
+    metrics recorded since the last snapshot, and p50, p95 and max of the tallied ones; histograms: of the latter, how
+    often each number was seen; shares: role -> phase -> share of its wall time (``wait:NAME`` phases are time blocked
+    on channel NAME); fill: channel -> share of capacity in use; memory: bytes, 0 where not measured; phase_seconds:
+    role -> phase -> seconds since the launch; spans: (role, index) -> new (phase, start, seconds), in a run that is
+    profiled; infos: mean of the last 100 of each number that environments gave at the ends of episodes; byte_rate:
+    ``bytes`` counted by roles, per second since the last snapshot (None: by none).
     """
 
     row: int
@@ -50,6 +50,7 @@ class Snapshot:
     spans: dict[tuple[str, int], list[tuple[str, float, float]]] = field(default_factory=dict)
     infos: dict[str, float] = field(default_factory=dict)
     byte_rate: float | None = None
+    histograms: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -162,6 +163,7 @@ class Aggregator:
             phase_seconds={role: dict(phases) for role, phases in self._phase_seconds.items()},
             spans=self._spans,
             infos={name: float(np.mean(values)) for name, values in self._infos.items()},
+            histograms=self._tallies,
             byte_rate=(self.counts["bytes"] - self._last_bytes) / interval if "bytes" in self.counts else None,
         )
         self._last_bytes = self.counts.get("bytes", 0)

@@ -118,7 +118,8 @@ PERFORMANCE = (
         "bytes_per_second",
         "bytes/s",
         "runtime (gorila, downpour)",
-        "of gradients that arrived at shards and of parameters that learners fetched, since the row before",
+        "of gradients that arrived at shards, parameters that learners fetched and batches that replay servers sent, "
+        "since the row before",
     ),
     Entry("memory", "bytes", "runtime", "of all processes together, shared pages once (PSS); read every five seconds"),
     Entry("restarts", "", "runtime (local)", "replicas restarted after a failure"),
@@ -158,6 +159,8 @@ _HEAD = """\
 A run writes `metrics.csv`, `performance.csv` and `episodes.csv`, and the same rows as `metrics.jsonl` and
 `performance.jsonl`. What is in `metrics` and `episodes` follows from the training alone: two serial runs write the same
 bytes. What a clock says is in `performance`. `row` joins them; `shoal.records.metric_files.read_curve(run)` does so.
+`metrics.jsonl` has also the histogram of each lag since the row before (`gradient_lag_histogram`): how often each
+number was seen.
 
 A row is written every half second (local; in a run of more than an hour, every 7,200th of its length) or every 1,000
 steps (serial), and at the end. Means are over what was recorded since the row before; a cell is empty where nothing

@@ -23,6 +23,7 @@ from shoal.records.damage import reading
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
 EPISODES = ("row", "steps", "return", "length")
+NOTHING: Mapping[str, Any] = {}
 
 
 class MetricFiles:
@@ -39,7 +40,8 @@ class MetricFiles:
         self._training, self._performance, self._episodes = self._tables
 
     def update(self, snapshot: Snapshot) -> None:
-        self._training.write(training_row(snapshot))
+        seen = {name: dict(sorted(tally.items())) for name, tally in snapshot.histograms.items()}
+        self._training.write(training_row(snapshot), {f"{name}_histogram": tally for name, tally in seen.items()})
         self._performance.write(performance_row(snapshot))
         for ret, length in snapshot.new_episodes:
             self._episodes.write({"row": snapshot.row, "steps": snapshot.steps, "return": ret, "length": length})
@@ -138,7 +140,8 @@ class _Table:
             _replace(self._lines, "".join(kept))
         self._rewrite([[row[i] for i in used] for row in rows])
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, row: Mapping[str, Any], nested: Mapping[str, Any] = NOTHING) -> None:
+        """``nested``: what has no place in a table, and is in the JSON lines only."""
         new = [name for name in row if name not in self._columns]
         if new:
             self._add_columns(new)
@@ -146,7 +149,7 @@ class _Table:
         csv.writer(text).writerow([_cell(row.get(name)) for name in self._columns])
         _append(self._csv, text.getvalue())
         if self._jsonl is not None:
-            _append(self._jsonl, json.dumps({k: finite(v) for k, v in row.items()}) + "\n")
+            _append(self._jsonl, json.dumps({k: finite(v) for k, v in row.items()} | dict(nested)) + "\n")
 
     def close(self) -> None:
         self._csv.close()

@@ -96,6 +96,16 @@ def test_tallies_become_three_columns() -> None:
     assert (records["policy_lag_p50"], records["policy_lag_p95"], records["policy_lag_max"]) == (2, 6, 6)
 
 
+def test_the_json_lines_have_the_histogram_of_a_tally(tmp_path: Path) -> None:
+    files = MetricFiles(tmp_path)
+    files.update(fed().snapshot())
+    files.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert line["policy_lag_histogram"] == {str(i): 130 // 7 + (i < 130 % 7) + 130 * (i == 2) for i in range(7)}
+    assert list(line["policy_lag_histogram"]) == list("0123456") and sum(line["policy_lag_histogram"].values()) == 260
+    assert "policy_lag_histogram" not in rows(tmp_path / "metrics.csv")[0]
+
+
 # ----------------------------------------------------------------------------------------- files
 def snapshot(row: int, **changes: Any) -> Snapshot:
     return Snapshot(**{**dict(  # type: ignore[arg-type]
