@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from shoal.api import Spec, WiringError
+from shoal.api import Field, Spec, WiringError
 from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays
 
 
@@ -75,6 +75,17 @@ class TableOptions:
         """Transitions that one unroll brings."""
         steps, envs = unroll["reward"].shape[:2]
         return steps * envs
+
+    def batch(self, unroll: Spec, items: int) -> Spec:
+        """The fields of so many sampled items, joined along their first axis."""
+        layout = self.layout(unroll)
+        out: dict[str, Field] = {}
+        for column in layout.obs:
+            stacked = self.stack > 1 and len(column.shape) == 3 and column.shape[0] == 1
+            shape = (items, self.stack, *column.shape[1:]) if stacked else (items, *column.shape)
+            out |= {name: Field(shape, column.dtype, axis=0) for name in (column.name, f"next/{column.name}")}
+        out |= {column.name: Field((items, *column.shape), column.dtype, axis=0) for column in layout.rest}
+        return out | {name: Field((items,), axis=0) for name in ("reward", "discount")}
 
     def rows(self, layout: Layout, writers: int) -> int:
         """Rows allocated; see the class docstring."""

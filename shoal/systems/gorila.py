@@ -5,14 +5,15 @@ Nair et al. 2015, "Massively Parallel Methods for Deep Reinforcement Learning"; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.q_learning import QLearning, QNetwork
-from shoal.api import Context, UsageError
-from shoal.program import Program
+from shoal.api import Context, PartsWriter, Reader, UsageError
+from shoal.program import Channel, Program
+from shoal.roles.replay import ReplayRole
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import require_actions
@@ -27,9 +28,16 @@ class Config(dqn.Config, ServerConfig):
     updates of the server."""
 
     actors: Replicas = 2
-    """Actor processes; actor i fills the replay of learner i modulo the learners."""
+    """Actor processes; actor i fills the replay of learner i modulo the learners, or of server i modulo those."""
+    replay_servers: Natural = 0
+    """Processes of a replay that all actors fill and all learners draw from (global replay), each with a table of
+    `replay` transitions; 0: each learner has a replay of its own, which its own actors fill."""
     max_lag: Natural = 100
     outliers: NonNegative = 4.0
+
+    def progress(self, update: int) -> float:
+        """Of the server's updates, each of which may be made of several batches."""
+        return super().progress(update) * self.n_push * self.pieces
 
 
 PAPER: dict[str, Any] = {  # sections 4 and 5; the network and preprocessing are DQN's
@@ -45,20 +53,50 @@ network, agent = dqn.network, dqn.agent
 def program(cfg: Config) -> Program:
     """Actors -> replays -> learners -> gradients -> server -> parameters -> actors and learners."""
     require_actions("gorila", cfg.env_spec(), "discrete")
-    if (actors := cfg.num_actors()) < cfg.learners:
-        raise UsageError(f"each learner needs an actor: expected at least {cfg.learners} actors, found {actors}")
+    check(cfg)
 
     def algorithm(nets: QNetwork, ctx: Context) -> Algorithm:
         return QLearning(cfg, nets, dqn.exponent(cfg))
 
     p = Program("gorila")
-    device = cfg.learner_device()
-    transitions = p.channel(replay("transitions", stream(cfg), cfg.table(), cfg.ratio()))
+    device, taken = cfg.learner_device(), cfg.batch * (cfg.learners if cfg.replay_servers else 1)
+    ratio = replace(cfg.ratio(), slack=max(cfg.ratio().slack, 2 * taken))
+    transitions = p.channel(replay("transitions", stream(cfg), cfg.table(), ratio))
     server = ParameterServer(p, cfg, partial(network, cfg, device), partial(progress, cfg))
     p.role(
-        "actor", actor(cfg, agent, transitions.spec), replicas=actors, on_failure="restart",
+        "actor", actor(cfg, agent, transitions.spec), replicas=cfg.num_actors(), on_failure="restart",
         transitions=transitions.writer(), params=server.params.reader(),
     )  # fmt: skip
-    server.learners(algorithm, transitions, count=cfg.batch, device=device, threads=cfg.learner_threads or 1)
+    batches = global_replay(p, cfg, transitions) if cfg.replay_servers else transitions
+    count = 1 if cfg.replay_servers else cfg.batch
+    server.learners(algorithm, batches, count=count, device=device, threads=cfg.learner_threads or 1)
     server.server()
     return p
+
+
+def check(cfg: Config) -> None:
+    """UsageError for settings that clash."""
+    actors = cfg.num_actors()
+    for tables, whose in (
+        (cfg.replay_servers, "replay server"),
+        (0 if cfg.replay_servers else cfg.learners, "learner"),
+    ):
+        if actors < tables:
+            raise UsageError(f"each {whose} needs an actor: expected at least {tables} actors, found {actors}")
+    if cfg.replay_servers and cfg.prioritised:
+        raise UsageError("a replay of all learners (replay_servers) is uniform; expected prioritised to be off")
+
+
+def global_replay(p: Program, cfg: Config, transitions: Channel) -> Channel:
+    """Add replay servers, each of which sends every learner a batch of each sample; returns the channel of batches."""
+    spec = cfg.table().batch(transitions.spec, cfg.batch * cfg.learners)
+    batches = p.channel(Channel("batches", "queue", spec, capacity=2, divided=cfg.batch))
+
+    def make(ctx: Context, transitions: Reader, batches: PartsWriter) -> ReplayRole:
+        return ReplayRole(ctx, transitions, batches, cfg.learners)
+
+    p.role(
+        "replay", make, replicas=cfg.replay_servers, on_failure="restore",
+        transitions=transitions.reader(cfg.batch * cfg.learners), batches=batches.writer(),
+    )  # fmt: skip
+    return batches

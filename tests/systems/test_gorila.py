@@ -75,6 +75,63 @@ def test_with_a_second_learner_it_is_another_system() -> None:
     assert not all(torch.equal(v, plain.params["params"][k]) for k, v in two.params["params"].items())
 
 
+def test_a_replay_of_all_learners_is_dqns_for_one() -> None:
+    """A replay server with one actor and one learner draws what DQN draws: bit for bit, from the same parameters."""
+    begun: list[Any] = []
+
+    def keep(role: Any) -> None:
+        begun.append({name: p.clone() for name, p in role.learner.params().items()})
+
+    plain = run(spy(dqn.program(config("dqn", **COMMON)), "learner", keep), 40)
+    fields = {**COMMON, **ALONE, "shards": 3, "replay_servers": 1}
+    program = gorila.program(config("gorila", **fields))
+    one = run(spy(program, "learner", lambda role: role.learner.algorithm.nets.load_state_dict(begun[0])), 40)
+    assert one.steps == plain.steps > 100
+    assert all(torch.equal(one.params["params"][name], p) for name, p in plain.params["params"].items())
+
+
+def test_every_learner_learns_from_every_actor() -> None:
+    """By a replay of all learners; by their own, each from its own actors."""
+
+    def actors_of_learners(**fields: Any) -> list[set[int]]:
+        seen: dict[int, set[int]] = {}
+
+        def mark(role: Any) -> None:  # as the first number of each observation
+            step, index = role.env.step, role.ctx.index
+
+            def marked(action: Any) -> Any:
+                out = step(action)
+                for obs in out.obs.values():
+                    obs[:, 0] = index
+                return out
+
+            role.env.step = marked
+
+        def look(role: Any) -> None:
+            add, found = role.learner.add, seen.setdefault(role.ctx.index, set())
+            role.learner.add = lambda batch: (found.update(batch.items["next/obs"][:, 0].tolist()), add(batch))[1]
+
+        program = gorila.program(config("gorila", **COMMON, **fields))
+        run(spy(spy(program, "actor", mark), "learner", look), 30)
+        return [{int(x) for x in seen[i] if x in (0.0, 1.0, 2.0)} for i in range(2)]
+
+    assert actors_of_learners(actors=2, learners=2) == [{0}, {1}]
+    assert actors_of_learners(actors=2, learners=2, replay_servers=1) == [{0, 1}] * 2
+    assert actors_of_learners(actors=3, learners=2, replay_servers=2) == [{0, 1, 2}] * 2
+
+
+@pytest.mark.timeout(100)
+def test_a_replay_server_is_killed_and_the_run_goes_on() -> None:
+    cfg = config("gorila", **COMMON, learners=2, replay_servers=2, samples_per_insert=0.0)
+
+    def due(role: Any) -> bool:
+        return getattr(role, "held", None) is None and bool(role.ctx.metrics.totals.get("bytes"))
+
+    program = killed(gorila.program(cfg), "replay", due)
+    report = LocalRuntime(backoff=0.01).launch(program, Launch(stop=Stop(updates=300)))
+    assert report.restarts == 1 and report.updates >= 300
+
+
 # ------------------------------------------------------------------------------ staleness and filters
 @pytest.mark.parametrize("learners", [1, 3])
 def test_n_learners_make_each_gradient_wait_for_n_minus_1_others(learners: int) -> None:
@@ -229,6 +286,13 @@ def test_fetching_and_pushing_less_often() -> None:
     assert versions[1:4] == [(1, 1), (2, 2), (3, 3)]
 
 
+def test_schedules_end_with_the_run_whatever_makes_an_update() -> None:
+    """20,000 steps of which each is learned from 8 times, 16 at a time, are 10,000 batches."""
+    for fields, updates in (({}, 10_000), (dict(n_push=4), 2_500), (dict(n_push=2, pieces=5), 1_000)):
+        cfg = config("gorila", **COMMON, **fields)
+        assert cfg.progress(updates) == pytest.approx(1.0) and cfg.updates() == pytest.approx(updates)
+
+
 def test_what_it_cannot_do_is_refused() -> None:
     from shoal.ray_runtime.runtime import RayRuntime
 
@@ -236,6 +300,10 @@ def test_what_it_cannot_do_is_refused() -> None:
         RayRuntime.check(object.__new__(RayRuntime), gorila.program(config("gorila", **COMMON)))
     with pytest.raises(UsageError, match="at least 3 actors, found 2"):
         gorila.program(config("gorila", **COMMON, actors=2, learners=3))
+    with pytest.raises(UsageError, match="each replay server needs an actor: expected at least 3 actors, found 2"):
+        gorila.program(config("gorila", **COMMON, actors=2, replay_servers=3))
+    with pytest.raises(UsageError, match="is uniform; expected prioritised to be off"):
+        gorila.program(config("gorila", **COMMON, replay_servers=1, prioritised=True))
     with pytest.raises(UsageError, match="the buffer 'running_mean'"):
         gradient_spec(torch.nn.BatchNorm1d(3))
 

@@ -1,0 +1,41 @@
+"""A replay in a process of its own: many actors fill it, and several learners draw from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.api import Arrays, Context, PartsWriter, Reader
+
+
+class ReplayRole:
+    """One step = one sample of the replay, of which each learner gets its part, as a batch without priorities. Where a
+    learner has no room for it, the next step waits, and does nothing else: so that the role is between two steps, and
+    can be saved, wherever it waits.
+
+    learners: readers of ``batches``, a divided queue.
+    """
+
+    def __init__(self, ctx: Context, transitions: Reader, batches: PartsWriter, learners: int) -> None:
+        self.ctx, self.transitions, self.batches = ctx, transitions, batches
+        self.versions = (0,) * learners  # of parameters: transitions are of many
+        self.held: Arrays | None = None  # drawn, and not yet sent
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        if self.held is None:
+            metrics.enter("batch")
+            batch = self.transitions.get()
+            metrics.record("replay_size", batch.size)
+            self.held = {name: tensor.numpy() for name, tensor in batch.items.items()}
+            if not self.batches.ready():
+                return
+        metrics.enter("publish")
+        self.batches.put(self.held, self.versions)
+        metrics.count("bytes", sum(array.nbytes for array in self.held.values()))
+        self.held = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self.held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.held = state["held"]
