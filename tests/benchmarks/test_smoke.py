@@ -34,6 +34,7 @@ def run(script, *args, tmp_path):
         ("transport.py", r"\| 28 KB \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),
         ("reduction.py", r"\| 4,610 floats \(a small MLP\) \| [\d.]+ \| [\d.]+ \|", ()),
         ("servers.py", r"\| shoal \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),
+        ("population.py", r"\| random search \| [\d.]+ \| [\d.]+ to [\d.]+ \| \d+ \| 0 \|", ()),
         ("faults.py", r"\| 1 kills \| 1 \| [\d.]+ \| [\d.]+ \| \d \| [\d,.]+ \|", ()),
         ("soak.py", r"\| apex-dqn-cartpole \| [\d.]+ \| [\d,.]+ \| -?[\d,.]+ \|", ()),
         ("supervisor.py", r"\| 3 \| [\d.]+% \| \d+ \| \d+ \|", ()),

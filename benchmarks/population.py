@@ -1,0 +1,197 @@
+"""Population-based training against as many independent random configurations, at equal total steps.
+
+    python benchmarks/population.py                                   # PPO on CartPole
+    python benchmarks/population.py --only lunarlander                # the real one: hours on two cores
+    python benchmarks/population.py --only cartpole --repetitions 3 --steps 20000
+
+In each repetition both sides begin with the same members: hyperparameters drawn from the same intervals by the same
+seed, none of them the preset's. One is a population that copies and perturbs (truncation); of the other nobody ever has
+a turn, so that its members are independent runs, in the same slices. Each side then gives the member with the highest
+training score, and its score here is the mean return of that member's policy over fresh evaluation episodes, actions
+sampled. Reported are the mean over repetitions, its 95 % bootstrap interval, that of the difference of the pairs (drawn
+with replacement), and the probability that a population scores higher than a random search.
+Writes results.json, results.md and TASK.png to benchmarks/results/population.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from common import RESULTS, publish, table
+
+from shoal import systems
+from shoal.analysis import stats
+from shoal.run import Run
+from shoal.run.population import PopulationRun, Setup, interval_of, member_path
+from shoal.settings.config import resolve
+from shoal.settings.schedule import plain
+from shoal.systems.config import cores
+
+ARMS = ("population", "random search")
+FOLDER = RESULTS / "population"
+
+
+@dataclass(frozen=True)
+class Task:
+    """steps: of each member; interval: between two of its turns; space: the interval of each hyperparameter."""
+
+    system: str
+    env: str
+    steps: int
+    interval: int
+    space: dict[str, tuple[float, float]]
+    fields: dict[str, Any] = field(default_factory=dict)
+    size: int = 8
+    episodes: int = 50
+
+
+TASKS = {
+    "cartpole": Task(
+        "recurrent-ppo", "CartPole-v1", 48_000, 8_000,
+        {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)},
+        dict(envs=8, unroll=64, epochs=3, minibatches=4, gamma=0.98, normalise_reward=True),
+    ),
+    "lunarlander": Task(
+        "recurrent-ppo", "LunarLander-v3", 500_000, 40_000,
+        {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)},
+        dict(envs=16, unroll=128, epochs=4, minibatches=8, gamma=0.995, gae_lambda=0.97, reward_scale=0.05,
+             hidden=(128, 128)),
+    ),
+}  # fmt: skip
+
+
+def setup(task: Task, arm: str, seed: int) -> Setup:
+    """One side of a repetition."""
+    module = systems.load(task.system)
+    given = {"env": task.env, "actors": 1, "device": "cpu", "steps": task.steps, **task.fields}
+    resolved = resolve(module, "none", None, given, source="argument", name=task.system)
+    values = plain(resolved.values())
+    space = {name: interval_of(name, (low * high) ** 0.5, low, high) for name, (low, high) in task.space.items()}
+    rules = {"interval": task.interval, "warm_up": 0 if arm == ARMS[0] else task.steps + 1}
+    made = Setup(
+        task.system, values, resolved.origins, "none", space, task.size, rules, task.steps, cores(), seed
+    )  # fmt: skip
+    rng = np.random.default_rng([seed, 1])  # member 0 too: else it would have the configured values
+    first = {name: one.draw(rng) for name, one in made.interval_space().items()}
+    return replace(made, values={**values, **first})
+
+
+def run(task: Task, arm: str, seed: int, path: Path) -> dict[str, Any]:
+    """Train one side, and evaluate the member that it gives."""
+    began = time.monotonic()
+    ended = PopulationRun.begin(path, setup(task, arm, seed)).go()
+    trained = time.monotonic() - began
+    policy = Run.open(member_path(path, ended.best.index)).policy()
+    returns = policy.evaluate(task.episodes, seed=10_000 + seed, greedy=False)
+    with open(path / "scores.csv", newline="", encoding="utf-8") as file:
+        rows = [(int(r["member"]), int(r["step"]), float(r["score"])) for r in csv.DictReader(file) if r["score"]]
+    return {
+        "arm": arm, "seed": seed, "score": mean(returns), "training_score": ended.best.score, "copies": ended.copies,
+        "values": ended.best.values, "seconds": round(trained, 1), "curve": best_so_far(rows, task),
+    }  # fmt: skip
+
+
+def best_so_far(rows: Sequence[tuple[int, int, float]], task: Task) -> list[list[float]]:
+    """(steps of each member, the best member's score there) from rows (member, step, score)."""
+    ends = range(task.interval, task.steps + 1, task.interval)
+    found = [(end, [s for _, step, s in rows if end <= step < end + task.interval]) for end in ends]
+    return [[float(end), max(scores)] for end, scores in found if scores]
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over repetitions, and intervals that say how sure they are."""
+    of = {arm: np.array([r["score"] for r in runs if r["arm"] == arm]) for arm in ARMS}
+    differences = of[ARMS[0]] - of[ARMS[1]]
+    out: dict[str, Any] = {}
+    for name, values in (*of.items(), ("difference", differences)):
+        low, high = stats.bootstrap([values], np.mean)
+        out[name] = {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+    out["probability"] = stats.probability_of_improvement([of[ARMS[0]]], [of[ARMS[1]]])
+    return out
+
+
+def shown(task: Task, runs: Sequence[dict[str, Any]]) -> str:
+    """The table of a task."""
+    found = summary(runs)
+    rows: list[list[Any]] = []
+    for arm in ARMS:
+        mine = [r for r in runs if r["arm"] == arm]
+        scores = ", ".join(f"{r['score']:.0f}" for r in mine)
+        rows.append([arm, *_interval(found[arm]), scores, mean(float(r["copies"]) for r in mine)])
+    rows.append(["difference", *_interval(found["difference"]), "", ""])
+    count = len(runs) // 2
+    words = (
+        f"{task.system} on {task.env}: {task.size} members of {task.steps:,} steps, a turn every {task.interval:,}; "
+        f"{count} repetitions. P(population > random search) = {found['probability']:.2f}."
+    )
+    return words + "\n\n" + table(["", "score", "95 % interval", "each repetition", "copies"], rows)
+
+
+def _interval(found: dict[str, float]) -> tuple[str, str]:
+    return f"{found['mean']:.1f}", f"{found['low']:.1f} to {found['high']:.1f}"
+
+
+def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """The best member's score against steps: each repetition, and the mean of both sides."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for i, arm in enumerate(ARMS):
+        curves = [r["curve"] for r in runs if r["arm"] == arm]
+        for curve in curves:
+            axes.plot(*zip(*curve, strict=True), color=f"C{i}", alpha=0.25, linewidth=0.8)
+        ends = sorted({end for curve in curves for end, _ in curve})
+        means = [mean(dict(map(tuple, c))[e] for c in curves if e in dict(map(tuple, c))) for e in ends]
+        axes.plot(ends, means, color=f"C{i}", linewidth=2, label=f"{arm} ({len(curves)})")
+    axes.set(xlabel="environment steps of each member", ylabel="training score of the best member", title=task.env)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def measure(name: str, task: Task, repetitions: int, smoke: bool) -> None:
+    """Both sides in turn, repetition after repetition; what is there is written after each."""
+    runs: list[dict[str, Any]] = []
+    for seed in range(repetitions):
+        for arm in ARMS:
+            with tempfile.TemporaryDirectory() as scratch:
+                runs.append(run(task, arm, seed, Path(scratch) / "run"))
+            told = {k: v for k, v in runs[-1].items() if k != "curve"}
+            print(json.dumps(told), flush=True)
+        if seed or smoke:
+            figures = {"task": asdict(task), "runs": runs}
+            publish("population", __doc__ or "", {name: shown(task, runs)}, {name: figures}, smoke)
+            if not smoke:
+                draw(task, runs, FOLDER / f"{name}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(TASKS), default="cartpole", help="the task")
+    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--steps", type=int, help="of each member, instead of the task's")
+    parser.add_argument("--smoke", action="store_true", help="a few seconds: does it work? writes no results")
+    args = parser.parse_args()
+    task = TASKS[args.only]
+    if args.steps:
+        task = replace(task, steps=args.steps)
+    if args.smoke:
+        task = replace(task, steps=1_000, interval=500, size=2, episodes=2)
+    measure(args.only, task, 1 if args.smoke else args.repetitions, args.smoke)
+
+
+if __name__ == "__main__":
+    main()
