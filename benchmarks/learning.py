@@ -69,6 +69,7 @@ RECIPES = {
     "cartpole-async-sarsa": Recipe("async-sarsa", "CartPole-v1", 400_000, 475, greedy=True),
     "cartpole-async-nstep-q": Recipe("async-nstep-q", "CartPole-v1", 400_000, 475, greedy=True),
     "cartpole-gorila": Recipe("gorila", "CartPole-v1", 150_000, 475, greedy=True),
+    "cartpole-downpour": Recipe("downpour", "CartPole-v1", 150_000, 475, greedy=True),
     "minatar-breakout-gorila": Recipe(  # pip install minatar
         "gorila", "minatar.gym:BaseEnv", 1_000_000, 0, greedy=True,
         fields={

@@ -38,7 +38,8 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH
                                 population-based training: --population N (default 8), --interval STEPS (between two
                                 turns; default a twentieth of --steps), --exploit truncation|tournament|ttest,
-                                --explore perturb|resample, --share, --gap, --warm-up, --slots N (members at a time),
+                                --explore perturb|resample, --share, --gap, --warm-up, --eval-episodes N (a
+                                member's score, instead of its training episodes), --slots N (members at a time),
                                 --runtime serial|local (of members; default serial); other flags are the system's
   shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
                                 (new limits, counted from the run's beginning), --runtime local|ray, --address A,

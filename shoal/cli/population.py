@@ -14,7 +14,7 @@ from shoal.settings.ranges import Count, Natural, NonNegative
 FLAGS: dict[str, Any] = {
     "of": str, "population": Count, "mutate": str, "interval": Count, "exploit": str, "explore": str,
     "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
-    "runtime": str, "quiet": bool,
+    "runtime": str, "quiet": bool, "eval-episodes": Natural,
 }  # fmt: skip
 EXPLOIT, EXPLORE = ("truncation", "tournament", "ttest"), ("perturb", "resample")
 
@@ -57,6 +57,7 @@ def train(args: list[str]) -> int:
     setup = Setup(
         str(Path(name).resolve()) if name.endswith(".py") else name, values, resolved.origins, resolved.preset,
         space_of(opts["mutate"], values, name, interval_of), size, rules, steps, slots, seed, runtime,
+        opts.get("eval-episodes", 0),
     )  # fmt: skip
     quiet = bool(opts.get("quiet"))
     given = contextlib.nullcontext(Path(opts["run-dir"])) if "run-dir" in opts else None

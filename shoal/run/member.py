@@ -28,7 +28,8 @@ FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl",
 
 @dataclass(frozen=True)
 class Slice:
-    """Train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration."""
+    """Train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration. evaluate:
+    greedy episodes after them, whose returns are its score instead of those of the last training episodes; 0: none."""
 
     path: Path
     system: str
@@ -39,12 +40,13 @@ class Slice:
     until: int
     runtime: str = "serial"
     replay_gb: float = 8.0
+    evaluate: int = 0
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy; reason: as
-    of any run."""
+    """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy, or of its
+    evaluation; reason: as of any run."""
 
     steps: int
     returns: list[float]
@@ -73,7 +75,9 @@ class _Episodes:
 def train_slice(task: Slice) -> Reached:
     """Begin the run, or go on from its newest checkpoint, and save it at the end of the slice."""
     from shoal import systems
+    from shoal.policy.policy import play
     from shoal.program import draw
+    from shoal.roles.evaluator import evaluation_seed
     from shoal.run.options import RunOptions
     from shoal.run.runtimes import make_runtime
 
@@ -106,7 +110,12 @@ def train_slice(task: Slice) -> Reached:
             observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
         ))  # fmt: skip
         directory.finish(report)
-        return Reached(report.steps, episodes.returns, report.seconds - before, report.reason)
+        returns = episodes.returns
+        if task.evaluate and report.reason == "steps":
+            agent, drawn = system.agent(cfg, task.seed), evaluation_seed(task.seed, report.steps)
+            agent.load(report.params[program.policy_channel().name], report.updates)
+            returns = list(play(agent, cfg, task.evaluate, drawn, True, envs=8))
+        return Reached(report.steps, returns, report.seconds - before, report.reason)
     finally:
         directory.close()
 

@@ -42,7 +42,7 @@ log = logging.getLogger("shoal.runtime")
 @dataclass(frozen=True)
 class Setup:
     """What ``population.json`` holds. values, origins, preset: the configuration that members share; space: what they
-    differ by; slots: processes, each of which trains one member at a time."""
+    differ by; slots: processes, each of which trains one member at a time; evaluate: as of a ``Slice``."""
 
     system: str
     values: dict[str, Any]
@@ -55,6 +55,7 @@ class Setup:
     slots: int
     seed: int
     runtime: str = "serial"
+    evaluate: int = 0
 
     def interval_space(self) -> Space:
         """The space itself."""
@@ -123,6 +124,7 @@ class PopulationRun:
             setup.interval_space(), setup.size, Rules(**setup.rules), setup.seed, start=setup.values
         )
         self.failures = [0] * setup.size
+        self._advised = False  # what to do where slices are shorter than episodes
         self.slots = Slots(train_slice, min(setup.slots, setup.size))
         if (path / STATE).is_file():
             self.control.load_state_dict(read_json(path / STATE, "state", ("members", "lineage", "generator")))
@@ -144,7 +146,8 @@ class PopulationRun:
     ) -> PopulationRun:
         """Go on with the population in ``path``; ``steps``: a new limit for each member; ``trust``: as in
         ``Run.policy``."""
-        fields = read_json(path / FILE, "population", [f.name for f in dataclasses.fields(Setup)])
+        needed = [f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING]
+        fields = read_json(path / FILE, "population", needed)
         with reading(path / FILE):
             setup = Setup(**fields)
             check_trust(path, setup.system, setup.values, trust)
@@ -197,7 +200,7 @@ class PopulationRun:
         return Slice(
             member_path(self.path, member.index), setup.system, {**setup.values, **member.values},
             {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
-            min(setup.steps, member.turn + rules.interval), setup.runtime,
+            min(setup.steps, member.turn + rules.interval), setup.runtime, evaluate=setup.evaluate,
         )  # fmt: skip
 
     def _reached(self, index: int, reached: Reached) -> None:
@@ -210,6 +213,12 @@ class PopulationRun:
         })  # fmt: skip
         shown = "none yet" if member.score is None else f"{member.score:.4g}"
         self.tell(f"member {index}: {reached.steps:,} steps, score {shown}, {_shown(member.values)}")
+        if not reached.returns and reached.reason == "steps" and not self._advised:
+            self._advised = True
+            self.tell(
+                f"no episode of member {index} ended in its last {self.control.rules.interval:,} steps, so it has no "
+                "new score: --eval-episodes N plays some for it, a longer --interval ends some"
+            )
         if reached.steps < self.setup.steps and (copy := self.control.turn(index)) is not None:
             self._copied(copy)
         self._save()

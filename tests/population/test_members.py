@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from shoal.cli import main as cli
 from shoal.records import checkpoint
 from shoal.run import Run
-from shoal.run.member import Slice, copy_member, train_slice
+from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.population import PopulationRun, Setup, best_member, check_space, interval_of, member_path
 from shoal.settings.config import resolve
 from shoal.systems import impala
@@ -145,6 +146,26 @@ def test_a_member_that_always_fails_begins_again_from_another(tmp_path: Path) ->
     run.tell = tell
     assert run.go().reason == "steps"
     assert broken and run.control.lineage[0].child == 0 and all(m.step >= 1_000 for m in run.control.members)
+
+
+def test_a_score_may_be_an_evaluation(tmp_path: Path) -> None:
+    """Where a slice is shorter than an episode, nothing else gives one; the user is told so, once."""
+    reached = train_slice(replace(piece(tmp_path / "m", 100), evaluate=3))
+    assert len(reached.returns) == 3 and reached.score == sum(reached.returns) / 3
+    told: list[str] = []
+    run = PopulationRun.begin(tmp_path / "run", setup(evaluate=3), told.append)
+    assert run._slice(run.control.members[1]).evaluate == 3
+    for index in (0, 1):
+        run._reached(index, Reached(500, [], 0.1, "steps"))
+    advice = [line for line in told if "--eval-episodes" in line]
+    assert advice == [
+        "no episode of member 0 ended in its last 500 steps, so it has no new score: --eval-episodes N plays some for "
+        "it, a longer --interval ends some"
+    ]
+    fields = json.loads((run.path / "population.json").read_text())
+    del fields["evaluate"]  # of an earlier version
+    (run.path / "population.json").write_text(json.dumps(fields))
+    assert PopulationRun.reopen(run.path).setup.evaluate == 0
 
 
 def test_intervals() -> None:
