@@ -196,11 +196,14 @@ class PopulationRun:
         return [m.index for m in sorted(found, key=lambda m: m.step)]
 
     def _slice(self, member: Member) -> Slice:
-        setup, rules = self.setup, self.control.rules
+        setup, interval = self.setup, self.control.rules.interval
+        until = member.turn + interval
+        if until <= member.step:  # it was not ready: still warming up
+            until = member.step + interval
         return Slice(
             member_path(self.path, member.index), setup.system, {**setup.values, **member.values},
             {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
-            min(setup.steps, member.turn + rules.interval), setup.runtime, evaluate=setup.evaluate,
+            min(setup.steps, until), setup.runtime, evaluate=setup.evaluate,
         )  # fmt: skip
 
     def _reached(self, index: int, reached: Reached) -> None:

@@ -168,6 +168,15 @@ def test_a_score_may_be_an_evaluation(tmp_path: Path) -> None:
     assert PopulationRun.reopen(run.path).setup.evaluate == 0
 
 
+def test_a_warm_up_longer_than_an_interval_goes_on_in_slices(tmp_path: Path) -> None:
+    run = PopulationRun.begin(tmp_path / "run", setup(rules=dict(interval=500, warm_up=1_400)))
+    member, ends = run.control.members[0], []
+    while member.step < run.setup.steps:
+        ends.append(run._slice(member).until)
+        run._reached(0, Reached(ends[-1], [1.0], 0.1, "steps"))
+    assert ends == [500, 1_000, 1_500]
+
+
 def test_intervals() -> None:
     assert interval_of("learning_rate", 1e-3) == dict(
         low=pytest.approx(1e-4), high=pytest.approx(1e-2), log=True, integer=False, one_minus=False
