@@ -104,7 +104,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     program = module.program(cfg)
     with runtime(args.runtime, program) as launcher:
         interval = 0.05 if solving else 0.2
-        report = launcher.launch(program, Launch(seed=args.seed, stop=stop, observers=[watch], interval=interval))
+        told: dict[str, Any] = {"display": watch} if args.runtime == "serial" else {"observers": [watch]}
+        report = launcher.launch(program, Launch(seed=args.seed, stop=stop, interval=interval, **told))
     out: dict[str, Any] = {
         "peer": "shoal", "system": args.system, "env": args.env, "fields": args.fields,
         "precision": module.network(cfg).precision, "first_update_s": watch.first(2), "pss_mb": round(watch.pss_mb),
@@ -124,14 +125,22 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def runtime(name: str, program: Any) -> Iterator[Any]:
-    """``local``; ``ray``: on an instance of its own; ``nodes``: on a cluster of as many nodes of one processor each as
-    the program has replicas, so that every channel crosses."""
+    """``local``; ``serial``; ``ray``: on an instance of its own; ``nodes``: on a cluster of as many nodes of one
+    processor each as the program has replicas, so that every channel crosses."""
     if name == "local":
         from shoal.local import processes
         from shoal.local.runtime import LocalRuntime
 
         processes.prepare()
         yield LocalRuntime()
+        return
+    if name == "serial":
+        import torch
+
+        from shoal.serial.runtime import SerialRuntime
+
+        torch.set_num_threads(1)
+        yield SerialRuntime()
         return
     from shoal.ray_runtime.runtime import RayRuntime
 
@@ -185,7 +194,7 @@ def options(text: str | None) -> argparse.ArgumentParser:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--runtime", choices=["local", "ray", "nodes"], default="local")
+    parser.add_argument("--runtime", choices=["local", "serial", "ray", "nodes"], default="local")
     parser.add_argument("--until", type=float, help="solve: stop at this mean return of the last 100 episodes")
     parser.add_argument("--cap", type=float, default=120.0, help="solve: give up after this many seconds")
     print(json.dumps(measure(parser.parse_args())), flush=True)

@@ -1,7 +1,8 @@
 """Shoal's side of benchmarks/replay.py: the replay table in one thread, or behind rings; prints one JSON line.
 
-``local``: unrolls of one-step transitions in, batches of 512 out. ``processes``: two writer processes and the reader
-that owns the table, all as fast as they can. Atari items carry one new frame and come out as two stacks of four.
+``local``: unrolls of one-step transitions in, batches of 512 out. ``sequences``: the same steps in sequences of 80 and
+40 before them, batches of 64 out, to be compared in bytes. ``processes``: two writer processes and the reader that
+owns the table, all as fast as they can. Atari items carry one new frame and come out as two stacks of four.
 
 The table is filled first (``fill_per_s``: mostly the system's time to find memory), then everything is measured.
 """
@@ -23,7 +24,7 @@ from shoal.api import Field
 from shoal.local import processes
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, RoleSpec
-from shoal.replay import Ratio, TableSpec
+from shoal.replay import Ratio, SequenceSpec, TableSpec
 from shoal.replay.limiter import RateLimiter
 from shoal.shm import layout
 from shoal.shm.arena import Arena
@@ -31,7 +32,7 @@ from shoal.shm.ports import ReplayReader
 from shoal.shm.ring import Consumer, Producer
 from shoal.shm.session import Session
 
-BATCH, WRITERS = 512, 2
+BATCH, SEQUENCES, WRITERS = 512, 64, 2
 SHAPES: dict[str, tuple[tuple[int, ...], str, int, int]] = {  # observation, dtype, stack, steps of 16 environments
     "cartpole": ((4,), "float32", 1, 64),
     "atari": ((1, 84, 84), "uint8", 4, 16),
@@ -60,6 +61,11 @@ def table_spec(item: str, sampler: Any, capacity: int) -> TableSpec:
     return TableSpec(capacity, n_step=1, stack=SHAPES[item][2], sampler=sampler, alpha=0.6)
 
 
+def sequence_spec(item: str, sampler: Any, capacity: int) -> SequenceSpec:
+    """As many steps as a table of ``capacity`` transitions."""
+    return SequenceSpec(capacity // 40, stack=SHAPES[item][2], sampler=sampler, alpha=0.6, initial="max")
+
+
 def rate(work: Callable[[], int], seconds: float) -> float:
     """Units per second, the median of three windows."""
     work()
@@ -73,11 +79,12 @@ def rate(work: Callable[[], int], seconds: float) -> float:
 
 
 def local(args: argparse.Namespace) -> dict[str, Any]:
-    spec = table_spec(args.item, args.sampler, args.capacity)
+    sequences = args.mode == "sequences"
+    spec = (sequence_spec if sequences else table_spec)(args.item, args.sampler, args.capacity)
     table, unroll = spec.build(unroll_spec(args.item), 1, 0), make_unroll(args.item)
-    steps = unroll["reward"].size
+    steps, batch = unroll["reward"].size, SEQUENCES if sequences else BATCH
     begin = time.perf_counter()
-    while table.size < min(args.held, args.capacity):
+    while table.size < min(args.held, spec.capacity):
         table.add(unroll)
     fill = table.inserted / (time.perf_counter() - begin)
 
@@ -86,20 +93,22 @@ def local(args: argparse.Namespace) -> dict[str, Any]:
         return steps
 
     def sample() -> int:
-        table.sample(BATCH)
-        return BATCH
+        table.sample(batch)
+        return batch
 
+    nbytes = sum(x.nbytes for x in table.sample(batch).items.values()) / batch
     found = {"held": table.size, "fill_per_s": fill, "samples_per_s": rate(sample, args.seconds)}
+    found["sampled_mb_per_s"] = found["samples_per_s"] * nbytes / 1e6
     found["inserts_per_s"] = rate(add, args.seconds)
     if args.sampler != "uniform":
-        keys = [table.sample(BATCH).keys.numpy().copy() for _ in range(64)]
-        priorities = np.random.default_rng(0).random((64, BATCH)).astype(np.float32)
+        keys = [table.sample(batch).keys.numpy().copy() for _ in range(64)]
+        priorities = np.random.default_rng(0).random((64, batch)).astype(np.float32)
         at = iter(range(10**9))
 
         def update() -> int:
             i = next(at) % 64
             table.reprioritise(keys[i], priorities[i])
-            return BATCH
+            return batch
 
         found["updates_per_s"] = rate(update, args.seconds)
     valid, why = table.check_valid()
@@ -160,15 +169,16 @@ def between_processes(args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("item", choices=list(SHAPES))
-    parser.add_argument("mode", choices=["local", "processes"])
+    parser.add_argument("mode", choices=["local", "sequences", "processes"])
     parser.add_argument("--sampler", default="proportional", choices=["uniform", "proportional", "rank", "greedy"])
     parser.add_argument("--capacity", type=int, default=1_000_000)
     parser.add_argument("--held", type=int, default=10**9, help="transitions in the table from the start, if not full")
     parser.add_argument("--seconds", type=float, default=1.5)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = local(args) if args.mode == "local" else between_processes(args)
-    nbytes = table_spec(args.item, args.sampler, args.capacity).nbytes(unroll_spec(args.item))
+    found = between_processes(args) if args.mode == "processes" else local(args)
+    spec = (sequence_spec if args.mode == "sequences" else table_spec)(args.item, args.sampler, args.capacity)
+    nbytes = spec.nbytes(unroll_spec(args.item))
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # at its most: the table is gone by now
     facts = {"peer": "shoal", "capacity": args.capacity, "table_gb": nbytes / 1e9, "rss_mb": round(rss / 2**10)}
     print(json.dumps({**facts, **found}), flush=True)

@@ -14,6 +14,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--algo", default="ppo", choices=["ppo", "impala"])
 parser.add_argument("--env", default="CartPole-v1")
 parser.add_argument("--runners", type=int, default=2)
+parser.add_argument(
+    "--learners", type=int, default=0, help="processes that learn; 0: the main one; the batch is of each"
+)
 parser.add_argument("--envs", type=int, default=16, help="per runner")
 parser.add_argument("--fragment", type=int, default=0)
 parser.add_argument("--batch", type=int, default=0)
@@ -110,7 +113,7 @@ def configure():
         training |= {"num_epochs": args.epochs, **({"minibatch_size": args.minibatch} if args.minibatch else {})}
         config = PPOConfig()
     config = config.environment(env).framework("torch").env_runners(**runners).training(**training)
-    config = config.learners(num_learners=0, num_cpus_per_learner=0.5).rl_module(
+    config = config.learners(num_learners=args.learners, num_cpus_per_learner=0.5).rl_module(
         model_config=DefaultModelConfig(**model)
     )
     return config.reporting(min_time_s_per_iteration=1).debugging(seed=args.seed, log_level="ERROR")

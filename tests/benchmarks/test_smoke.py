@@ -33,8 +33,8 @@ def run(script, *args, tmp_path):
         ("replay.py", r"\| shoal \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \|", ("tianshou", "rllib", "reverb")),
         ("transport.py", r"\| 28 KB \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),
         ("reduction.py", r"\| 4,610 floats \(a small MLP\) \| [\d.]+ \| [\d.]+ \|", ()),
-        ("servers.py", r"\| shoal \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),
         ("population.py", r"\| random search \| [\d.]+ \| [\d.]+ to [\d.]+ \| \d+ \| 0 \|", ()),
+        ("marks.py", r"\| shoal \| [\d,.]+ \| 1 \| - \|[^#]*- shoal: [\d.]+ x rpc, at least 3: ", ("rllib",)),
         ("faults.py", r"\| 1 kills \| 1 \| [\d.]+ \| [\d.]+ \| \d \| [\d,.]+ \|", ()),
         ("soak.py", r"\| apex-dqn-cartpole \| [\d.]+ \| [\d,.]+ \| -?[\d,.]+ \|", ()),
         ("supervisor.py", r"\| 3 \| [\d.]+% \| \d+ \| \d+ \|", ()),
@@ -58,7 +58,7 @@ def test_smoke_of_the_cluster(tmp_path):
 
 @pytest.mark.parametrize(
     "script",
-    ["throughput.py", "solve.py", "replay.py", "scaling.py", "faults.py", "soak.py", "cluster.py"],
+    ["throughput.py", "marks.py", "solve.py", "replay.py", "scaling.py", "faults.py", "soak.py", "cluster.py"],
 )
 def test_list_says_what_would_run(script, tmp_path):
     assert "cartpole" in run(script, "--list", tmp_path=tmp_path).lower()

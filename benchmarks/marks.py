@@ -1,0 +1,92 @@
+"""How fast each system is, with the mark it is to reach: Shoal and its peers, in turn, in one run.
+
+    python benchmarks/marks.py --list
+    SHOAL_PEERS=~/.cache/shoal-peers python benchmarks/marks.py --only a3c dd-ppo
+
+Both sides of a case have the same environment, network, batch and ratio of updates to steps, except for what its text
+says. Under a case's table stand its marks: what one side does in units of the best of others, and what it should do.
+``benchmarks/throughput.py`` has the cases that are compared with the machine's limit, ``benchmarks/reduction.py`` what
+a reduction costs.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+from common import Figures, alternate, middle, parser, publish, ratio, table
+from mark_cases import CASES, Case, Mark
+
+SMOKE = ("server-small",)
+
+
+def figure(case: Case, found: list[Figures]) -> float:
+    """Median of what the case compares."""
+    value = middle(found, case.key)
+    return case.per_update * middle(found, "updates_per_s") if math.isnan(value) and case.per_update else value
+
+
+def judged(mark: Mark, speeds: dict[str, float]) -> str:
+    """The mark and whether it is reached, in words."""
+    value, sign, beside = speeds.get(mark.side, math.nan), "at most" if mark.most else "at least", ""
+    if mark.of:
+        known = {name: speeds[name] for name in mark.of if not math.isnan(speeds.get(name, math.nan))}
+        best = max(known, key=lambda name: known[name], default="")
+        value, beside = ratio(value, known.get(best, math.nan)), f" x {best or ' or '.join(mark.of)}"
+    if math.isnan(value):
+        return f"{mark.side}: no figure of {sign} {mark.factor:g}{beside}"
+    reached = value <= mark.factor if mark.most else value >= mark.factor
+    return f"{mark.side}: {value:.3g}{beside}, {sign} {mark.factor:g}: {'reached' if reached else 'NOT REACHED'}"
+
+
+def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
+    """Measure one case: its table with its marks, and all figures."""
+    print(f"{name}: {case.what}", flush=True)
+    extra = ("--seconds", str(args.seconds * case.longer))
+    if case.warmup:
+        extra += ("--warmup", str(0.5 if args.smoke else args.warmup))
+    figures = alternate(case.sides, args.repeats, extra, timeout=300)
+    speeds = {label: figure(case, found) for label, found in figures.items()}
+    first = case.sides[0].label
+    rows = [
+        [label, speed, ratio(speeds.get(first, math.nan), speed), middle(figures[label], "updates_per_s")]
+        for label, speed in speeds.items()
+    ]
+    text = [case.what + ".", "", table(["side", case.unit, f"{first} is x as fast", "updates/s"], rows), ""]
+    if case.less:  # then the first column is no speed
+        text[2] = table(["side", case.unit], [row[:2] for row in rows])
+    text += [f"- {judged(mark, speeds)}" for mark in case.marks]
+    text += [f"- {side.label}: `{side.script} {' '.join(side.args)}`" for side in case.sides]
+    return "\n".join(text), {"sides": figures}
+
+
+def main() -> None:
+    options = parser(__doc__, seconds=4.0, repeats=1)
+    options.add_argument(
+        "--warmup", type=float, default=2.0, help="seconds between a side's first update and its window"
+    )
+    args = options.parse_args()
+    wanted = args.only or (SMOKE if args.smoke else [""])
+    cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
+    if not cases:
+        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(CASES)}")
+    if args.list:
+        for name, case in cases.items():
+            print(f"{name}: {case.what}")
+            for side in case.sides:
+                print(f"    {side.label}: {side.script} {' '.join(side.args)}")
+        return
+    if args.smoke:
+        args.seconds, args.repeats = min(args.seconds, 0.5), 1
+    tables, data = {}, {}
+    for name, case in cases.items():
+        tables[name], data[name] = run(name, case, args)
+        if not args.smoke:
+            publish("marks", __doc__ or "", {name: tables[name]}, {name: data[name]}, smoke=False)
+    if args.smoke:
+        publish("marks", __doc__ or "", tables, data, smoke=True)
+
+
+if __name__ == "__main__":
+    main()
