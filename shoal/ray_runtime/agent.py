@@ -90,7 +90,7 @@ class Agent:
             checkpoint_commit.resume(self._orders.resume, self._orders.program, plan, self._arena, Aggregator())
         self._control = Control(self._arena, plan)
         self._replicas: dict[tuple[str, int], Replica] = {}
-        self._lives: dict[tuple[str, int], int] = {}
+        self._lives: dict[tuple[str, int], tuple[int, Checkpoint | None, bool]] = {}  # see ``start``
         self._incoming = Incoming(self._arena, plan)
         self._outgoing = Outgoing(self._arena, plan, self._fail, ray.put, ray.exceptions.RayActorError)
         self._watch = Watch(self._arena, plan, self._orders.hang_timeout)
@@ -111,8 +111,18 @@ class Agent:
         return {"versions": versions(), "sees": run_dir is None or (run_dir / "logs").is_dir()}
 
     # -------------------------------------------------------------------------------- what is asked
-    def start(self, role: str, index: int, generation: int, life: int, control: np.ndarray) -> None:
-        """Start a life of a replica; one that is new on this node goes on counting where ``control`` says."""
+    def start(
+        self,
+        role: str,
+        index: int,
+        generation: int,
+        life: int,
+        control: np.ndarray,
+        resume: Checkpoint | None,
+        again: bool,
+    ) -> None:
+        """Start a life of a replica; one that is new on this node goes on counting where ``control`` says. resume,
+        again: see ``local.child.Job``."""
         key = role, index
         with self._lock:
             if key not in self._replicas:
@@ -120,7 +130,7 @@ class Agent:
                 self._control.take(control, [key])
                 self._replicas[key] = Replica(spec, index, self._launch, self._events)
             replica = self._replicas[key]
-            replica.generation, self._lives[key] = generation, life
+            replica.generation, self._lives[key] = generation, (life, resume, again)
             self._arena.words[self._control.status(key)] = 0
             replica.start()
         os.write(self._wake_write, b"!")
@@ -200,17 +210,19 @@ class Agent:
         environ = dict(os.environ)
         if not environ.get("CUDA_VISIBLE_DEVICES", "all"):  # Ray hides the GPUs of whoever asks for none, as this does
             del environ["CUDA_VISIBLE_DEVICES"]
+        life, resume, again = self._lives[name, replica.index]
         job = child.Job(
             replica.index,
             replica.generation,
             orders.seed,
-            self._lives[name, replica.index],
+            life,
             orders.limits,
             orders.run_dir,
             environ,
             orders.spans,
             orders.saving if name in orders.savers else None,
-            orders.resume,
+            resume,
+            again,
         )
         args = (self._arena, orders.blobs[name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")

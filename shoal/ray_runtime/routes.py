@@ -16,7 +16,8 @@ Where = Mapping[tuple[str, int], str]  # (role, index) -> the node that it runs 
 class Route:
     """One channel from one node to another.
 
-    end: queue and replay: the reader there, as the channel numbers it; params: the first reader there; else 0.
+    channel: of one that is divided, the part: its ring or store.
+    end: queue and replay: the reader there, as the ring numbers it; params: the first reader there; else 0.
     """
 
     kind: Literal["queue", "params", "board", "reduce"]
@@ -31,16 +32,20 @@ def routes(program: Program, plan: Plan, where: Where) -> list[Route]:
     found: dict[Route, None] = {}
     for channel in program.channels.values():
         writers, readers = _ends(program, plan, channel.name, where)
-        if channel.kind in ("queue", "replay"):
+        if channel.divided:
+            for number, part in enumerate(plan.divided[channel.name][1]):
+                if channel.kind == "queue":
+                    found |= {Route("queue", part, source, readers[number]): None for source in writers.values()}
+                else:
+                    found |= dict.fromkeys(_params(part, writers[number], readers))
+        elif channel.kind in ("queue", "replay"):
             count = plan.rings[channel.name].readers
             for writer, source in writers.items():
                 reader = writer % count
                 found[Route("queue", channel.name, source, readers[reader], reader)] = None
         elif channel.kind == "params":
             ((_, source),) = writers.items()
-            for target in dict.fromkeys(readers.values()):
-                first = min(number for number, node in readers.items() if node == target)
-                found[Route("params", channel.name, source, target, first)] = None
+            found |= dict.fromkeys(_params(channel.name, source, readers))
         elif channel.kind in ("board", "reduce"):
             for source in dict.fromkeys(writers.values()):
                 for target in dict.fromkeys([*writers.values(), *readers.values()]):
@@ -48,9 +53,29 @@ def routes(program: Program, plan: Plan, where: Where) -> list[Route]:
     return [route for route in found if route.source != route.target]
 
 
+def _params(name: str, source: str, readers: Mapping[int, str]) -> list[Route]:
+    """From the writer of parameters, or of a part of them, to each node that reads them."""
+    first: dict[str, int] = {}
+    for number, node in sorted(readers.items()):
+        first.setdefault(node, number)
+    return [Route("params", name, source, node, number) for node, number in first.items()]
+
+
 def members(program: Program, plan: Plan, channel: str, where: Where) -> dict[int, str]:
-    """Number of each writing end of a channel -> its node."""
-    return _ends(program, plan, channel, where)[0]
+    """Number of each writing end of a channel, or of the channel of which this is a part -> its node."""
+    return _ends(program, plan, whole(plan, channel), where)[0]
+
+
+def written(program: Program, plan: Plan, store: str, where: Where) -> str:
+    """The node of whoever writes the parameters of a store."""
+    writers = members(program, plan, store, where)
+    _, parts = plan.divided.get(whole(plan, store), (None, [store]))
+    return writers[parts.index(store)]
+
+
+def whole(plan: Plan, part: str) -> str:
+    """The channel of which a ring or a store is a part; itself where it is a whole one."""
+    return next((name for name, (_, parts) in plan.divided.items() if part in parts), part)
 
 
 def apart(program: Program, where: Where) -> set[str]:

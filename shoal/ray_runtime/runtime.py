@@ -34,10 +34,6 @@ class RayRuntime:
                 raise UsageError(
                     f"channel '{channel.name}' has a lag of {channel.lag}, which only the serial runtime keeps"
                 )
-            if channel.divided:
-                raise UsageError(
-                    f"channel '{channel.name}' is divided among replicas, which only 'local' and 'serial' can do"
-                )
         program.validate()
         plan = layout.plan(program)
         if self._starts_its_own():

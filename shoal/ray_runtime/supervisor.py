@@ -23,7 +23,7 @@ from shoal.local import checkpoint_commit as checkpointer
 from shoal.local.failures import Failures
 from shoal.local.replica import Replica
 from shoal.local.supervisor import Supervisor
-from shoal.program import Program, RoleSpec
+from shoal.program import Port, Program, RoleSpec
 from shoal.ray_runtime import routes
 from shoal.ray_runtime.agent import Agent, News, Orders
 from shoal.ray_runtime.control import Control
@@ -32,6 +32,7 @@ from shoal.ray_runtime.places import Places
 from shoal.ray_runtime.station import RemoteProcess, RemoteReplica, Station
 from shoal.ray_runtime.versions import compare
 from shoal.runtime.launch import Launch
+from shoal.shm import divided
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import STOP, Plan
 
@@ -211,14 +212,18 @@ class RaySupervisor(Supervisor):
                 return time.monotonic() + replica.RETRY
             station = found
         process = RemoteProcess(station, *key)
-        call = station.agent.start.remote(*key, replica.generation, next(self._lives), self._control.copy())
+        again = replica.role.on_failure == "restore" and bool(replica.failures)
+        found_at = self._newest(replica) if again else self._launch.resume
+        call = station.agent.start.remote(
+            *key, replica.generation, next(self._lives), self._control.copy(), found_at, again
+        )
         del call  # what becomes of it is heard of with the news
         return process
 
     def _moved(self, replica: RemoteReplica, station: Station) -> Station | None:
         """Where a replica goes on whose node is gone; None: nowhere yet."""
         key = replica.role.name, replica.index
-        if any(port.lockstep or port.channel.kind == "shared" for port in replica.role.ports.values()):
+        if any(map(_is_known_here_alone, replica.role.ports.values())):
             raise api.RoleFailed(
                 *key, replica.generation, None,
                 f"its node was lost ({station.name}), with what it alone knew of: it cannot go on elsewhere",
@@ -270,17 +275,17 @@ class RaySupervisor(Supervisor):
         return out
 
     def _params(self) -> dict[str, api.Tensors]:
-        out: dict[str, api.Tensors] = {}
+        out: dict[str, api.Tensors | None] = {}
         written: dict[str, list[str]] = {}
         for name in [*self._plan.stores, *(n for n, g in self._plan.groups.items() if isinstance(g, SharedLayout))]:
-            node = routes.members(self._program, self._plan, name, self._where)[0]
+            node = routes.written(self._program, self._plan, name, self._where)
             written.setdefault(node, []).append(name)
         for station in self._alive():
             if names := written.get(station.node):
                 found = self._ask(station, ASKED, partial(_ask_params, names))
                 for name, arrays in found.items():
                     out[name] = {key: torch.from_numpy(np.array(a)) for key, a in arrays.items()}
-        return out
+        return divided.join(self._plan, out)
 
     def _alive(self) -> list[Station]:
         return [station for station in self._stations.values() if not station.gone]
@@ -290,6 +295,7 @@ class RaySupervisor(Supervisor):
         out: dict[str, tuple[int, int]] = {}
         for station in self._stations.values():
             for name, (messages, nbytes) in (station.latest.traffic if station.latest is not None else {}).items():
+                name = routes.whole(self._plan, name)
                 before = out.get(name, (0, 0))
                 out[name] = before[0] + messages, before[1] + nbytes
         return out
@@ -299,6 +305,13 @@ class RaySupervisor(Supervisor):
         for name, (messages, nbytes) in self.traffic().items():
             log.info("between nodes: channel '%s', %d messages, %d bytes, %.1f bytes per step",
                      name, messages, nbytes, nbytes / steps)  # fmt: skip
+
+
+def _is_known_here_alone(port: Port) -> bool:
+    """Whether what a replica has done with a port is lost with its node: which version it has read, the parameters
+    that it changes, the number of the version that it published last."""
+    kind = port.channel.kind
+    return bool(port.lockstep) or kind == "shared" or (kind == "params" and port.direction == "write")
 
 
 def _tell_routes(found: list[routes.Route], peers: dict[str, Any], where: dict[str, Any], station: Station) -> Any:

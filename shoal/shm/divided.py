@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -70,10 +70,15 @@ class PartsConsumer:
 
 def read(arena: Arena, plan: Plan) -> dict[str, api.Tensors]:
     """Private copies of the parameters last published in every params channel that has some."""
-    found = {name: store.read(arena, layout) for name, layout in plan.stores.items()}
+    return join(plan, {name: store.read(arena, layout) for name, layout in plan.stores.items()})
+
+
+def join(plan: Plan, read: Mapping[str, api.Tensors | None]) -> dict[str, api.Tensors]:
+    """The parameters of whole channels, given those of each store; without those of which some are missing."""
+    found = dict(read)
     for name, (channel, parts) in plan.divided.items():
         if channel.kind == "params":
-            tensors = [found.pop(part) for part in parts]
+            tensors = [found.pop(part, None) for part in parts]
             whole = [part[api.PART] for part in tensors if part is not None]
             found[name] = api.views(torch.cat(whole), channel.spec) if len(whole) == len(parts) else None
     return {name: tensors for name, tensors in found.items() if tensors is not None}

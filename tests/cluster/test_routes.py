@@ -1,0 +1,80 @@
+"""What crosses between nodes when the replicas of each system are dealt out to three of them; nothing is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.api import spec_nbytes
+from shoal.program import Channel, Program
+from shoal.ray_runtime import routes
+from shoal.ray_runtime.placement import units
+from shoal.shm import layout
+from shoal.systems import SYSTEMS, load
+
+sys.path.append(str(Path(__file__).parents[1] / "systems"))
+
+from helpers import config
+
+NODES = "abc"
+
+
+def dealt(program: Program) -> dict[tuple[str, int], str]:
+    """A place for each replica: the units of the program in turn, to one node after the other."""
+    return {key: NODES[i % len(NODES)] for i, unit in enumerate(units(program)) for key in unit.replicas}
+
+
+def ends(program: Program, channel: Channel, directions: str, where: dict[tuple[str, int], str]) -> list[str]:
+    """The node of each end, in the order in which a channel numbers them."""
+    return [
+        where[role.name, i]
+        for role in program.roles
+        for port in role.ports.values()
+        if port.channel.name == channel.name and port.direction in directions.split()
+        for i in range(1 if port.first else role.replicas)
+    ]
+
+
+def needed(program: Program, channel: Channel, where: dict[tuple[str, int], str]) -> set[tuple[str, str, str]]:
+    """(ring or store, from, to) of every pair of ends that something must pass between."""
+    writers, readers = ends(program, channel, "write both", where), ends(program, channel, "read both", where)
+    found, name = set(), channel.name
+    for w, source in enumerate(writers):
+        for r, target in enumerate(readers if channel.kind in ("queue", "replay", "params") else writers + readers):
+            if channel.divided:
+                found.add((f"{name}/{r if channel.kind == 'queue' else w}", source, target))
+            elif channel.kind not in ("queue", "replay") or w % len(readers) == r:
+                found.add((name, source, target))
+    return {(part, source, target) for part, source, target in found if source != target}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_all_that_must_cross_has_a_route_and_nothing_else(system: str) -> None:
+    fields: dict[str, Any] = {"actors": 2 if system == "es" else 4}
+    if system in ("gorila", "downpour"):
+        fields |= {"learners": 2, "shards": 3}
+    if system == "r2d2":
+        fields["replay_shards"] = 3
+    program = load(system).program(config(system, **fields))
+    where = dealt(program)
+    plan = layout.plan(program, apart=routes.apart(program, where))
+    found = routes.routes(program, plan, where)
+    assert len(set(found)) == len(found)
+    wanted = set()
+    for channel in program.channels.values():
+        if channel.kind not in ("shared", "constant"):
+            wanted |= needed(program, channel, where)
+    assert {(r.channel, r.source, r.target) for r in found} == wanted
+    assert bool(wanted) == (len(set(where.values())) > 1)
+    for route in found:
+        assert route.channel in (
+            plan.rings if route.kind == "queue" else plan.stores if route.kind == "params" else plan.groups
+        )
+        assert routes.whole(plan, route.channel) in program.channels
+    for store in plan.stores:
+        assert routes.written(program, plan, store, where) in NODES
+    divided = [c for c in program.channels.values() if c.divided]
+    assert all(spec_nbytes(c.spec) for c in divided) and bool(divided) == (system in ("gorila", "downpour"))
