@@ -116,8 +116,7 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 
 class Episode(NamedTuple):
-    """A finished episode of the true game: raw (unclipped) return, length in agent steps, and the numbers that the
-    environment gave in its last ``info``."""
+    """A finished episode of the true game: raw (unclipped) return, length in agent steps, last ``info``'s numbers."""
 
     ret: float
     length: int
@@ -291,6 +290,7 @@ class Replay(Protocol):
     sampled: int  # items drawn, ever
     size: int  # items sampleable now
 
+    def mass(self) -> float: ...  # sum of the weights in proportion to which items are drawn
     def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int: ...
     def sample(self, n: int) -> Batch: ...
     def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None: ...

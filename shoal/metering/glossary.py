@@ -63,7 +63,9 @@ LEARNING = (
     Entry("replay_size", "items", "learner (with a replay)", "that can be sampled: transitions; of r2d2 "
           "sequences"),
     Entry("samples_per_insert", "samples", "replay", "drawn per item inserted beyond the first "
-          "`min_replay`, since the start"),
+          "`min_replay`, since the start; of a replay in shards, candidates: `replay_shards` times as many"),
+    Entry("replay_share", "share", "replay (with `replay_shards`)", "of a batch's items, those that a shard "
+          "is to send: its part of the sum of all weights"),
     Entry("policy_loss", "", "learner (impala, PPO, a3c, unreal)", "the policy's part; its size says little, as "
           "advantages change"),
     Entry("value_loss", "return²", "learner (impala, PPO, a3c, unreal)", "half the squared error of the values"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shoal.api import GROUPS, WiringError, spec_nbytes, spec_size
+from shoal.api import GROUPS, Field, WiringError, spec_nbytes, spec_size
 from shoal.program import divided, groups
 from shoal.program.wiring import Channel, OnFailure, Port, RoleSpec
 
@@ -122,6 +122,8 @@ class Program:
         groups.check(self, channel)
         if channel.kind == "replay":
             self._validate_replay(channel, reading)
+        if channel.used and (channel.kind != "queue" or channel.spec.get(channel.used) != Field((1,), "int64", 0)):
+            raise WiringError(f"{where} has no field '{channel.used}' of shape [1] and int64, to say what is used")
         if channel.kind == "queue":
             if reading > self.writers(channel) and not channel.divided:
                 raise WiringError(f"{where} has {reading} readers but only {self.writers(channel)} writers")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from shoal import api
@@ -9,25 +11,38 @@ from shoal.shm.fields import ALIGN, FieldLayout, up
 from shoal.shm.layout import RingLayout
 from shoal.shm.ring import Consumer, Producer
 
-HEADER = 3  # int64 in front of the fields: version, generation, sequence
+HEADER = 3  # int64 in front of the fields: version, generation, sequence; then how many entries are used, or -1
 
 
 class Parcels:
-    """Packs and unpacks the items of one ring layout: a line of numbers, then the fields, as they lie in a slot."""
+    """Packs and unpacks the items of one ring layout: a line of numbers, then the fields, as they lie in a slot. Of
+    items that are not all used (``Channel.used``), what is."""
 
     def __init__(self, layout: RingLayout) -> None:
-        self._fields = layout.fields
-        last = layout.fields[-1] if layout.fields else None
-        self.nbytes = ALIGN if last is None else last.offset + up(_nbytes(last))
+        self._all, self._used = layout.fields, layout.channel.used
+        self._whole, self.nbytes = self._fields(-1)  # of an item that is all used
 
     def pack(self, consumer: Consumer, ring: int) -> np.ndarray:
         """A copy of the oldest item of a ring, as bytes."""
-        flat = np.empty(self.nbytes, np.uint8)
-        flat[: HEADER * 8].view(np.int64)[:] = consumer.header(ring)
         arrays = consumer.arrays(ring)
-        for f in self._fields:
-            _field(flat, f)[...] = arrays[f.name]
+        used = int(arrays[self._used][0]) if self._used else -1
+        packed, nbytes = self._fields(used) if self._used else (self._whole, self.nbytes)
+        flat = np.empty(nbytes, np.uint8)
+        flat[: (HEADER + 1) * 8].view(np.int64)[:] = *consumer.header(ring), used
+        for f in packed:
+            _field(flat, f)[...] = _part(arrays[f.name], f)
         return flat
+
+    def _fields(self, used: int) -> tuple[list[FieldLayout], int]:
+        """Where each field lies in a parcel, of whose entries along its axis so many are used; and the size."""
+        out, offset = [], ALIGN
+        for f in self._all:
+            if used >= 0 and f.name != self._used:
+                axis = f.axis % len(f.shape)
+                f = replace(f, shape=(*f.shape[:axis], used, *f.shape[axis + 1 :]))
+            out.append(replace(f, offset=offset))
+            offset += up(_nbytes(f))
+        return out, offset
 
     @staticmethod
     def header(flat: np.ndarray) -> tuple[int, int]:
@@ -38,9 +53,15 @@ class Parcels:
     def unpack(self, flat: np.ndarray, producer: Producer) -> None:
         """Write a packed item into the next slot of a ring; blocks while that is full."""
         arrays: api.Arrays = producer.reserve()
-        for f in self._fields:
-            arrays[f.name][...] = _field(flat, f)
+        used = int(flat[: (HEADER + 1) * 8].view(np.int64)[HEADER])
+        for f in self._fields(used)[0] if self._used else self._whole:
+            _part(arrays[f.name], f)[...] = _field(flat, f)
         producer.commit(self.header(flat)[0])
+
+
+def _part(array: np.ndarray, f: FieldLayout) -> np.ndarray:
+    """As much of the array of a slot as a parcel has."""
+    return array[tuple(map(slice, f.shape)) or ...]  # also of an array without axes
 
 
 def _nbytes(f: FieldLayout) -> int:

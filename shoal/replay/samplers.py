@@ -48,6 +48,9 @@ class Uniform:
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
         sampling_kernels.uniform_draw(self.order, self.counters, self.rng, rows, probs)
 
+    def mass(self) -> float:
+        return float(self.counters[1])
+
     def check_valid(self) -> tuple[bool, str]:
         rows = live_rows(self.order, self.counters)
         return (True, "") if len(np.unique(rows)) == len(rows) else (False, "uniform: an item is listed twice")
@@ -91,6 +94,9 @@ class Proportional(_Tree):
 
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
         sampling_kernels.tree_draw(self.tree, self.offsets, self.rng, rows, probs)
+
+    def mass(self) -> float:
+        return float(self.tree[self.offsets[-2] : self.offsets[-1]].sum())
 
     def take(self, rows: np.ndarray) -> None:
         """Draw without replacement, and forget what was drawn (for eviction)."""

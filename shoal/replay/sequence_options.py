@@ -14,6 +14,7 @@ from shoal.api import Field, Spec, WiringError
 from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays
 
 STATE = "state/"
+PROBES = ("probe/first/", "probe/last/")
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,20 @@ class SequenceOptions:
         out["scratch/window"] = ((self.steps,), "int32")
         for name, array in sampler_arrays(self.sampler, slots).items():
             out[f"sampler/{name}"] = array
+        return out
+
+    def batch(self, unroll: Spec, count: int) -> Spec:
+        """The fields of a batch of ``count`` sequences: [L, B, ...], and the recurrent states [B, ...]."""
+        layout, out = self.layout(unroll), {}
+        for column in layout.obs + layout.rest:
+            stacked = self.stack > 1 and column in layout.obs and len(column.shape) == 3 and column.shape[0] == 1
+            shape = (self.stack, *column.shape[1:]) if stacked else column.shape
+            out[column.name] = Field((self.steps, count, *shape), column.dtype)
+        out |= {name: Field((self.steps, count), "bool") for name in ("valid", "first", "terminated")}
+        out["reward"] = Field((self.steps, count))
+        for part in ("", *(PROBES if self.probes else ())):
+            for name, f in self.states(unroll).items():
+                out[part + name.removeprefix(STATE) if part else name] = Field((count, *f.shape[2:]), f.dtype, 0)
         return out
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:

@@ -11,10 +11,8 @@ from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors
 from shoal.replay import copies, rows as _steps, sequence_arrays as _arrays, sequence_rows as _rows
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_arrays import FREE, SAMPLED, SIZE, SLOT_HEAD, SLOTS, STARTS
-from shoal.replay.sequence_options import STATE, SequenceOptions
+from shoal.replay.sequence_options import PROBES, STATE, SequenceOptions
 from shoal.replay.store import Store, as_bytes
-
-PROBES = ("probe/first/", "probe/last/")
 
 
 class _Buffers:

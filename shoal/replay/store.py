@@ -67,6 +67,13 @@ class Store:
         self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
         self.inserted = self.sampled = self.size = 0
 
+    def mass(self) -> float:
+        """Sum of the weights in proportion to which items are drawn: so many of a table's items are drawn where several
+        tables are drawn from as if they were one. ShoalError for a sampler that has no such weights."""
+        if isinstance(self.sampler, (Uniform, Proportional)):
+            return self.sampler.mass()
+        raise ShoalError(f"The {type(self.sampler).__name__.lower()} sampler does not draw in proportion to weights.")
+
     def arrays(self) -> list[np.ndarray]:
         """All memory that grows with the capacity."""
         return list(self._arrays.values())

@@ -164,6 +164,10 @@ class ReplayReader:
             self.metrics.record("samples_per_insert", ratio)
         return batch
 
+    def mass(self) -> float:
+        """See ``api.Replay``."""
+        return self.table.mass()
+
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self.table.reprioritise(keys.numpy(), priorities.float().cpu().numpy())
 

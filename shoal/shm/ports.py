@@ -194,6 +194,10 @@ class ReplayReader:
             self.metrics.record("samples_per_insert", ratio)
         return batch
 
+    def mass(self) -> float:
+        """See ``api.Replay``."""
+        return self._table.mass()
+
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self._table.reprioritise(keys.detach().cpu().numpy(), priorities.detach().cpu().numpy())
 

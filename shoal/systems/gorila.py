@@ -77,6 +77,10 @@ def program(cfg: Config) -> Program:
 def check(cfg: Config) -> None:
     """UsageError for settings that clash."""
     actors = cfg.num_actors()
+    if cfg.replay_shards > 1:
+        raise UsageError(
+            f"replay_shards must be 1, found {cfg.replay_shards}: a replay of all learners has replay_servers"
+        )
     for tables, whose in (
         (cfg.replay_servers, "replay server"),
         (0 if cfg.replay_servers else cfg.learners, "learner"),

@@ -43,6 +43,9 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
     """Capacity of the replay (transitions)."""
     min_replay: Count = 1_000
     """Transitions in the replay before the first update."""
+    replay_shards: Count = 1
+    """Processes that each hold an equal part of the replay, sampled in proportion to their priorities; 1: the learner
+    holds all of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

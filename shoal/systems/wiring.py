@@ -29,6 +29,7 @@ from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
 from shoal.systems.config import SystemConfig
+from shoal.systems.sharded import add_shards, part_of
 
 Network = Callable[..., Any]  # (cfg, device) -> module
 Nets = TypeVar("Nets", bound=nn.Module)
@@ -138,7 +139,10 @@ def actors_and_learner(
     """
     if learners > cfg.num_actors():
         raise UsageError(f"learners ({learners}) must be no more than actors ({cfg.num_actors()})")
-    p = Program(name)
+    shards: int = getattr(cfg, "replay_shards", 1)
+    if shards > cfg.num_actors():
+        raise UsageError(f"replay_shards ({shards}) must be no more than actors ({cfg.num_actors()})")
+    p, sent = Program(name), part_of(sent, shards) if shards > 1 else sent
     p.channel(sent)
     params = p.channel(parameters("params", lambda: network(cfg), lag))
     out: dict[str, Any] = {sent.name: sent.writer()}
@@ -148,6 +152,8 @@ def actors_and_learner(
         params=params.reader(lockstep=lockstep), **out,
     )  # fmt: skip
     made: Callable[..., Role] = learner(cfg, network, learn)
+    if shards > 1:
+        made, into = add_shards(p, sent, shards, count, made)
     if learners > 1:
         with torch.device("meta"):
             spec = gradient_spec(network(cfg))

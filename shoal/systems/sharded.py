@@ -1,0 +1,55 @@
+"""A replay whose parts are in processes of their own, wired between the actors and the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from shoal.api import Board, Context, ParamsWriter, Reader, Reducer, Role, UsageError, Writer
+from shoal.program import Channel, Port, Program
+from shoal.roles.replay_shard import USED, Gathered, ShardRole, Table, learned_spec, masses_spec, part_spec
+
+
+def part_of(replay: Channel, shards: int) -> Channel:
+    """The channel of a replay that so many readers share: each has its part of the capacity, and of what must be there
+    before the first batch. For each batch each draws as many candidates as a batch has items, so its ratio of samples
+    to inserts is so many times that of the whole."""
+    table: Any = replay.table
+    if table.sampler not in ("uniform", "proportional"):
+        raise UsageError(
+            f"a replay in {shards} shards is sampled uniformly or in proportion to priorities, found '{table.sampler}'"
+        )
+    ratio, each = replay.ratio, replay.ratio.samples_per_insert
+    ratio = replace(
+        ratio, min_size=-(-ratio.min_size // shards), slack=ratio.slack * shards,
+        samples_per_insert=None if each is None else each * shards,
+    )  # fmt: skip
+    return replace(replay, table=replace(table, capacity=-(-table.capacity // shards)), ratio=ratio)
+
+
+def add_shards(
+    p: Program, replay: Channel, shards: int, batch: int, learner: Callable[..., Role]
+) -> tuple[Callable[..., Role], dict[str, Port]]:
+    """Add the role ``replay`` to a program: so many readers of ``replay`` (see ``part_of``). Returns what makes the
+    learner, which was to read it, and the ports that this one has in its place.
+
+    Actors -> replay in shards -> samples -> learner; what it has learned of them goes back by a board.
+    """
+    table: Any = replay.table
+    items = table.batch(replay.spec, batch)
+    samples = p.channel(Channel("samples", "queue", part_spec(items, batch), used=USED))
+    masses = p.channel(Channel("masses", "reduce", masses_spec(shards)))
+    learned = p.channel(Channel("learned", "board", learned_spec(batch)))
+
+    def make_shard(ctx: Context, table: Table, masses: Reducer, learned: Board, samples: Writer) -> ShardRole:
+        return ShardRole(ctx, table, masses, learned, samples, items, batch)
+
+    def make_learner(ctx: Context, params: ParamsWriter, samples: Reader, learned: Board) -> Role:
+        return learner(ctx, params=params, batches=Gathered(samples, learned, items, batch))
+
+    p.role(
+        "replay", make_shard, replicas=shards, table=replay.reader(batch), masses=masses.member(),
+        learned=learned.reader(), samples=samples.writer(),
+    )  # fmt: skip
+    return make_learner, {"samples": samples.reader(each=True), "learned": learned.member()}
