@@ -12,7 +12,7 @@ import pytest
 import torch
 from arenas import Arenas
 
-from shoal.api import Field
+from shoal.api import PART, Field, bounds, views
 from shoal.program import Channel, Program
 from shoal.ray_runtime.routes import Route, apart
 from shoal.replay import Ratio, TableSpec
@@ -109,6 +109,29 @@ def test_what_is_under_way_is_bounded(arenas: Any) -> None:
     assert messages <= put and nbytes == put * (64 + 64 + 64), "a header, and each field, in whole lines"
 
 
+def test_only_what_is_used_of_an_item_crosses(arenas: Any) -> None:
+    """Along each field's own axis."""
+    spec = {"wide": Field((2, 40, 3)), "long": Field((40,), "int64", 0), "n": Field((1,), "int64", 0)}
+    made = arenas(wired(Channel("c", "queue", spec, 2, used="n"), 2, each=True), FAR)
+    rng = np.random.default_rng(0)
+    given = [{name: rng.integers(1, 99, f.shape).astype(f.dtype) for name, f in spec.items()} for _ in range(2)]
+    for i, used in enumerate((7, 0)):
+        given[i]["n"][:] = used
+        made.ends[f"writer/{i}/out"].put(given[i])
+    found = made.ends["reader/0/inp"].get().items
+    assert found["n"].tolist() == [7, 0]
+    assert np.array_equal(found["wide"][:, :7].numpy(), given[0]["wide"][:, :7]) and not found["wide"][:, 7:40].any()
+    assert found["long"][:7].tolist() == given[0]["long"][:7].tolist()
+    lines = [2 * 7 * 3 * 4, 7 * 8, 8]
+    assert made.outgoing["a"].traffic["c"] == (1, 64 + sum(-(-nbytes // 64) * 64 for nbytes in lines))
+
+
+def test_an_item_may_have_fields_without_axes(arenas: Any) -> None:
+    ends = arenas(wired(Channel("c", "queue", {"n": Field((), "int64")}, 2), 2), FAR).ends
+    ends["writer/0/out"].put({"n": np.array(7)})
+    assert ends["reader/0/inp"].get().items["n"].tolist() == 7
+
+
 def test_an_old_life_is_not_heard_once_there_is_a_new_one(arenas: Any) -> None:
     """A node that was given up and comes back must not go on counting."""
     from shoal.ray_runtime.parcels import Parcels
@@ -149,6 +172,64 @@ def test_parameters_cross_under_their_numbers_and_the_latest_wins(arenas: Any) -
         version, params = reader.latest()
         assert (version, params["w"].tolist(), int(params["n"])) == (40, [40.0] * 3, 40)
     assert ends["step/0/inp"].latest()[0] == 40 and not ends["step/0/inp"].ready()
+
+
+SERVED: Where = {**{("worker", i): "ab"[i] for i in (0, 1)}, **{("server", i): "abc"[i] for i in range(3)}}
+
+
+def served() -> Program:
+    """Workers send gradients to a server in three parts, which publishes parameters in three parts."""
+    p = Program("test")
+    gradients = p.channel(Channel("g", "queue", {"g": Field((7,), axis=0)}, 2, divided=1))
+    params = p.channel(Channel("p", "params", {"w": Field((2, 2), axis=0), "b": Field((3,), axis=0)}, divided=1))
+    p.role("worker", None, replicas=2, g=gradients.writer(), p=params.reader())
+    p.role("server", None, replicas=3, g=gradients.reader(), p=params.writer())
+    return p
+
+
+def test_each_part_of_every_item_arrives_at_its_reader(arenas: Any) -> None:
+    made = arenas(served(), SERVED)
+    ends = made.ends
+
+    def work(w: int) -> None:
+        for n in range(40):
+            ends[f"worker/{w}/g"].put({"g": 1000.0 * w + 10 * n + np.arange(7, dtype=np.float32)}, [n, n + 1, n + 2])
+
+    threads = [threading.Thread(target=work, args=(w,)) for w in (0, 1)]
+    for thread in threads:
+        thread.start()
+    places = np.array_split(np.arange(7, dtype=np.float32), 3)
+    seen: list[list[int]] = [[], [], []]
+    for _ in range(80):
+        for k in range(3):
+            batch = ends[f"server/{k}/g"].get()
+            first = float(batch.items["g"][0] - places[k][0])
+            assert (batch.items["g"].numpy() - first == places[k]).all()
+            assert batch.versions == (first % 1000 // 10 + k,)
+            seen[k].append(int(first))
+    for found in seen:
+        for w in (0, 1):
+            assert [n for n in found if n // 1000 == w] == [1000 * w + 10 * n for n in range(40)]
+    for thread in threads:
+        thread.join()
+    assert {r.channel for r in made.routes if r.kind == "queue"} == {"g/0", "g/1", "g/2"}
+
+
+def test_parameters_in_parts_come_together_on_every_node(arenas: Any) -> None:
+    ends = arenas(served(), SERVED).ends
+    flat = torch.zeros(32)  # each array begins at a multiple of 16 elements
+    whole = views(flat, {"w": Field((2, 2), axis=0), "b": Field((3,), axis=0)})
+    readers = [ends[f"worker/{w}/p"] for w in (0, 1)]
+    assert not any(reader.ready() for reader in readers)
+    for version in range(1, 6):
+        whole["w"][:], whole["b"][:] = version * torch.arange(4.0).view(2, 2), version * torch.arange(4.0, 7.0)
+        for k, cut in enumerate(bounds(32, 3)):
+            assert ends[f"server/{k}/p"].publish({PART: flat[slice(*cut)]}) == version
+    assert ends["server/2/p"].publish({PART: flat[slice(*bounds(32, 3)[2])]}) == 6
+    for reader in readers:
+        soon(lambda reader=reader: reader.newest() == 5 and (reader.latest() or True) and reader.versions == (5, 5, 6))
+        version, params = reader.latest()
+        assert version == 5 and params["w"].tolist() == [[0, 5], [10, 15]] and params["b"].tolist() == [20, 25, 30]
 
 
 @pytest.mark.parametrize("per_insert", [0.5, 3.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from shoal.api import Field, UsageError
@@ -9,6 +11,7 @@ from shoal.ops import SharedRMSProp
 from shoal.program import Channel, Program
 from shoal.ray_runtime import placement
 from shoal.ray_runtime.placement import Node, check, draw, fit, units
+from shoal.ray_runtime.versions import compare, versions
 from shoal.replay import TableSpec
 
 STREAM = {"reward": Field((4, 2)), "action": Field((4, 2), "int64"), "obs": Field((4, 2, 3))} | {
@@ -85,3 +88,13 @@ def test_a_cluster_with_room_is_fine_and_drawn() -> None:
         "  1 x actor",
         "  1 x evaluator",
     ]
+
+
+def test_a_node_with_another_version_is_named() -> None:
+    here = versions()
+    compare("node a", here)
+    for package in here:
+        with pytest.raises(
+            UsageError, match=f"^node b has {package} 0.1, but the driver has {re.escape(here[package])}:"
+        ):
+            compare("node b", {**here, package: "0.1"})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,10 +27,14 @@ from shoal.ray_runtime import placement
 from shoal.ray_runtime.instance import check_installed
 from shoal.records import checkpoint
 from shoal.runtime.launch import Launch, Stop
+from shoal.systems import SYSTEMS as EVERY_SYSTEM, load
 
 ray = pytest.importorskip("ray")
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 
+sys.path.append(str(Path(__file__).parents[1] / "systems"))
+
+from helpers import config  # noqa: E402
 from test_conformance import logged  # noqa: E402
 from test_conformance_groups import ROW, Poster, ranks  # noqa: E402
 
@@ -41,10 +46,14 @@ several_nodes = pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reaso
 
 
 # ------------------------------------------------------------------------------- an instance of its own
-def test_a_run_begins_on_a_ray_of_its_own_and_goes_on_in_local_processes(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_goes_from_local_processes_to_a_ray_of_its_own_and_back(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # nobody has named it to this run
-    run = shoal.train("impala", **SMALL, batch=2, steps=1000, runtime="ray", run_dir=tmp_path / "run")
-    assert run.report is not None and run.report.reason == "steps" and 1000 <= run.report.steps < 10_000
+    begun = shoal.train("impala", **SMALL, batch=2, steps=1000, runtime="local", run_dir=tmp_path / "run")
+    assert begun.report is not None
+    run = shoal.resume(tmp_path / "run", steps=2 * begun.report.steps, runtime="ray")
+    assert run.report is not None and run.report.reason == "steps"
+    assert 2 * begun.report.steps <= run.report.steps < 2 * begun.report.steps + 10_000
+    assert run.report.updates > begun.report.updates
     assert not ray.is_initialized() and "RAY_AUTH_TOKEN" not in os.environ
     assert os.environ["RAY_ADDRESS"] == "192.0.2.1:6379"
     left = [p for p in psutil.Process().children(recursive=True) if "ray" in " ".join(_command(p))]
@@ -111,14 +120,16 @@ STORE = 80 << 20  # bytes of a node's object store
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A cluster whose head has six processors; nodes may be added."""
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster whose head has six processors, or as many as a test says; nodes may be added."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_enable_worker_prestart", "0")
     monkeypatch.setenv("RAY_health_check_period_ms", "500")
-    nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=6, object_store_memory=STORE))
+    nodes = Cluster(
+        initialize_head=True, head_node_args=dict(num_cpus=getattr(request, "param", 6), object_store_memory=STORE)
+    )
     yield nodes
     nodes.shutdown()
 
@@ -149,6 +160,7 @@ def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "impala": {"batch": 2},
+    "dd-ppo": {"minibatches": 2, "epochs": 2, "min-fraction": 1.0},
     "apex-dqn": {"batch": 16, "min-replay": 200, "replay": 5_000, "samples-per-insert": 2.0, "sampler": "rank"},
 }
 
@@ -193,8 +205,42 @@ def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any)
     assert each == [w * 10**6 + n for n in range(30) for w in range(2)]
 
 
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[str]:
+    """The address of a cluster of two nodes, between which replicas are dealt out in turn."""
+    from ray.cluster_utils import Cluster
+
+    def alternating(wanted: Any, nodes: Any) -> Any:
+        return {node.id: list(wanted[i :: len(nodes)]) for i, node in enumerate(nodes)}, []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_enable_worker_prestart", "0")
+        patch.setattr(placement, "fit", alternating)
+        nodes = Cluster(initialize_head=True, head_node_args=dict(num_cpus=8, object_store_memory=STORE))
+        nodes.add_node(num_cpus=8, object_store_memory=STORE)
+        yield nodes.address
+        nodes.shutdown()
+
+
+SHARDED: dict[str, Any] = {"actors": 2, "replay_shards": 2}
+
+
 @several_nodes
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system, fields", [("apex-dqn", SHARDED), *((name, {}) for name in EVERY_SYSTEM)])
+def test_every_system_learns_on_two_nodes(two_nodes: str, system: str, fields: dict[str, Any]) -> None:
+    program = load(system).program(config(system, **fields))
+    runtime = RayRuntime(two_nodes)
+    report = runtime.launch(program, Launch(seed=3, stop=Stop(updates=5, seconds=120)))
+    assert report.reason == "updates" and report.updates >= 5 and report.steps > 0
+    assert report.params.keys() == {c.name for c in program.channels.values() if c.kind in ("params", "shared")}
+    together = any(c.kind == "shared" for c in program.channels.values())
+    assert bool(runtime.traffic) != together, "what changes the same parameters in place stays on one node"
+    assert runtime.traffic.keys() <= program.channels.keys()
+
+
+@several_nodes
+@pytest.mark.parametrize("system", ["impala", "apex-dqn"])
 def test_a_run_goes_on_when_a_node_of_actors_is_lost(cluster: Any, start: Any, tmp_path: Path, system: str) -> None:
     """Its actors wait until another node has room for them; nothing is counted twice."""
     far, run = cluster.add_node(num_cpus=2, object_store_memory=STORE), tmp_path / "run"
@@ -221,6 +267,25 @@ def test_the_node_of_the_learner_is_lost_and_the_run_is_resumed(cluster: Any, st
     _, told = process.communicate()
     assert process.returncode == 1
     assert "learner[0]" in told and "its node was lost" in told and "shoal resume" in told
+    steps = checkpoint.newest(run / "checkpoints").steps
+    more = start("resume", str(run), "--steps", str(steps + 2000))
+    assert more.wait() == 0, more.communicate()
+    assert checkpoint.newest(run / "checkpoints").steps >= steps + 2000
+
+
+@several_nodes
+@pytest.mark.parametrize("cluster", [2], indirect=True)
+def test_the_node_of_a_rank_is_lost_and_the_run_is_resumed(cluster: Any, start: Any, tmp_path: Path) -> None:
+    """In the middle of DD-PPO: rank and host are named, and the run goes on from its checkpoint on what is left."""
+    far, run = cluster.add_node(num_cpus=1, object_store_memory=STORE), tmp_path / "run"
+    process = start(*train(3, run, "dd-ppo"))
+    until(lambda: bool(checkpoint.completed(run / "checkpoints")), process)
+    assert (run / "logs/rank-2.log").exists()
+    cluster.remove_node(far, allow_graceful=False)
+    _, told = process.communicate()
+    assert process.returncode == 1 and "its node was lost (node " in told and "shoal resume" in told
+    assert re.search(r"rank\[[0-2]\]", told)
+    cluster.add_node(num_cpus=1, object_store_memory=STORE)
     steps = checkpoint.newest(run / "checkpoints").steps
     more = start("resume", str(run), "--steps", str(steps + 2000))
     assert more.wait() == 0, more.communicate()

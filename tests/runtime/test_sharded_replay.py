@@ -182,7 +182,7 @@ def test_a_serial_run_is_resumed_bit_for_bit(tmp_path: Path, system: str) -> Non
     whole = shoal.train(system, **settings, steps=500, run_dir=tmp_path / "whole")
     shoal.train(system, **settings, steps=300, run_dir=tmp_path / "parts")
     again = shoal.resume(tmp_path / "parts", steps=500)
-    assert whole.report is not None and again.report is not None and again.report.updates == whole.report.updates > 10
+    assert whole.report is not None and again.report is not None and again.report.updates == whole.report.updates > 5
     for name, tensor in whole.report.params["params"].items():
         assert torch.equal(tensor, again.report.params["params"][name]), name
 
@@ -190,7 +190,7 @@ def test_a_serial_run_is_resumed_bit_for_bit(tmp_path: Path, system: str) -> Non
 def test_a_run_in_processes_goes_on(tmp_path: Path) -> None:
     settings = {**SMALL, **SYSTEMS["apex-dqn"], "runtime": "local"}
     run = shoal.train("apex-dqn", **settings, steps=700, run_dir=tmp_path / "run")
-    assert run.report is not None and run.report.updates > 10
+    assert run.report is not None and run.report.updates > 5
     more = shoal.resume(tmp_path / "run", steps=1_200)
     assert more.report is not None and more.report.updates > run.report.updates
 
