@@ -56,6 +56,5 @@ class RoleFailed(ShoalError):
     def __init__(self, role: str, index: int, generation: int, exitcode: int | None, cause: str):
         self.role, self.index, self.generation = role, index, generation
         self.exitcode, self.cause = exitcode, cause
-        super().__init__(
-            f"{role}[{index}] (generation {generation}) failed with exit code {exitcode}:\n{cause.rstrip()}"
-        )
+        code = "" if exitcode is None else f" with exit code {exitcode}"
+        super().__init__(f"{role}[{index}] (generation {generation}) failed{code}:\n{cause.rstrip()}")

@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records"},
+    "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
     "policy": {"systems", "envs", "roles", "algos", "settings"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems"},

@@ -26,6 +26,8 @@ OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "
 
 def profile(name: str, system: Any, resolved: Resolved, how: RunOptions) -> tuple[Run, Trace]:
     """Run a resolved configuration, and write ``trace.json`` into its directory."""
+    if how.runtime == "torchrun":
+        raise UsageError("shoal profile watches processes that it has started itself: start it without torchrun")
     from shoal.run import start
 
     trace = Trace()

@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.torchrun.place import place, wait_for_the_first
+
 if TYPE_CHECKING:
     from shoal.program import Program
     from shoal.settings.flags import Groups
@@ -22,7 +24,8 @@ shoal: distributed deep reinforcement learning in PyTorch
       --preset P                auto (default: by the kind of environment), none, or one of the system's
       --config FILE             values from a TOML or YAML file; flags win over it
       --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
-                                a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own)
+                                a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own);
+                                `torchrun --nproc-per-node N -m shoal train dd-ppo ...`: each process is a rank
       --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
       --seconds S               stop after S seconds
       --until-return R          stop when the mean return of 100 episodes reaches R
@@ -96,19 +99,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"; did you mean '{near[0]}'?" if near else ""
         return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)
     if (
-        args[0] == "train" and not wants_help and not {"serial", "ray"} & {*args}
+        args[0] == "train" and not wants_help and not {"serial", "ray"} & {*args} and place() is None
     ):  # not for resume: what it needs is in the run's directory
         from shoal.local import processes
 
         processes.prepare()  # imports torch in the background while this process imports it too
-    from shoal.api import ShoalError, UsageError, WiringError
+    from shoal.api import ShoalError, Stopped, UsageError, WiringError
 
     try:
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
         return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
+        wait_for_the_first()
         return _fail(str(error), 2)
+    except Stopped:
+        return 1  # another rank says why
     except ShoalError as error:
         return _fail(str(error), 1)
     except OSError as error:

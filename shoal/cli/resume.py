@@ -56,10 +56,12 @@ def parse_settings(path: Path, groups: Groups, trust: bool) -> dict[str, Any]:
 
 def report(run: Run, quiet: bool) -> int:
     """Print how a run ended; returns the exit code."""
+    from shoal.run.ranks import follows
+
     report = run.report
     assert report is not None, "the run has ended"
     code = EXIT_CODES.get(report.reason, 0)
-    if not quiet:
+    if not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ""
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
         path = shlex.quote(str(run.path))

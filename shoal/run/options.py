@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from shoal.api import UsageError
 from shoal.run.evaluation import Evaluation
-from shoal.run.runtimes import check_runtime
+from shoal.run.runtimes import again, check_runtime, meant
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive
@@ -21,7 +21,8 @@ class RunOptions:
     """What a run is told beside its system's configuration. UsageError for a value that is not in its range."""
 
     runtime: str = "local"
-    """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster."""
+    """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster;
+    `torchrun`, which is meant by itself where torchrun has started the process: each of its processes is a rank."""
     address: str | None = None
     """Of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: str | Path | None = None
@@ -50,6 +51,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         for name, hint in TYPES.items():
             object.__setattr__(self, name, expect(hint, getattr(self, name), f"'{name}'"))
+        object.__setattr__(self, "runtime", meant(self.runtime))
         check_runtime(self.runtime, self.address)
 
     def stop(self, steps: int) -> Stop:
@@ -76,7 +78,7 @@ class RunOptions:
         """Those of an earlier run by its config.json (``JSON_KEYS`` at least), but for those given ``anew``."""
         kept = {
             "seed": facts["seed"],
-            "runtime": facts["runtime"],
+            "runtime": again(facts["runtime"]),
             "address": facts.get("address"),
             "seconds": facts["stop"]["seconds"],
             "until_return": facts["stop"]["episode_return"],

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from shoal.api import UsageError
 from shoal.runtime.launch import Runtime
 from shoal.settings.flags import unknown
+from shoal.torchrun.place import place
 
 
 def _local(hang_timeout: float, address: str | None) -> Runtime:
@@ -31,7 +32,26 @@ def _ray(hang_timeout: float, address: str | None) -> Runtime:
     return RayRuntime(address, hang_timeout=hang_timeout)
 
 
-RUNTIMES: dict[str, Callable[[float, str | None], Runtime]] = {"local": _local, "serial": _serial, "ray": _ray}
+def _torchrun(hang_timeout: float, address: str | None) -> Runtime:
+    from shoal.torchrun.runtime import TorchrunRuntime
+
+    return TorchrunRuntime(hang_timeout=hang_timeout)
+
+
+RUNTIMES: dict[str, Callable[[float, str | None], Runtime]] = {
+    "local": _local, "serial": _serial, "ray": _ray, "torchrun": _torchrun,
+}  # fmt: skip
+HERE = ("serial", "torchrun")  # those in which environments are stepped in the process that was started
+
+
+def meant(name: str) -> str:
+    """The runtime that ``name`` means in this process: a process of torchrun's is one rank of several, and never starts
+    the whole run by itself. UsageError for one that would."""
+    if place() is None:
+        return name
+    if name in RUNTIMES and name not in ("local", "torchrun"):
+        raise UsageError(f"torchrun starts every rank itself: --runtime {name} expects to be started without it")
+    return "torchrun" if name in RUNTIMES else name
 
 
 def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> Runtime:
@@ -39,6 +59,11 @@ def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> 
     valid name."""
     check_runtime(name, address)
     return RUNTIMES[name](hang_timeout, address)
+
+
+def again(name: str) -> str:
+    """The runtime with which a run of that one goes on by itself: ranks need no torchrun."""
+    return "local" if name == "torchrun" else name
 
 
 def check_runtime(name: str, address: str | None = None) -> None:

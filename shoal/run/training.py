@@ -15,16 +15,16 @@ from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
-from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed, newest
+from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
 from shoal.records.damage import reading
-from shoal.records.run_dir import RunDirectory, new_directory, read_json
-from shoal.run import changes
+from shoal.records.run_dir import RunDirectory, read_json
+from shoal.run import changes, ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import JSON_KEYS, RunOptions, check_limits
 from shoal.run.run import Run, again, check_config
-from shoal.run.runtimes import check_runtime, make_runtime
+from shoal.run.runtimes import HERE, again as again_with, check_runtime, make_runtime
 from shoal.run.trust import check as check_trust, note
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import Interrupts
@@ -32,6 +32,7 @@ from shoal.runtime.launch import Launch, Report, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
 from shoal.settings.schedule import plain
 
+Directory = RunDirectory | ranks.Elsewhere
 SPANS = 100_000  # of each replica in a profile
 
 
@@ -62,8 +63,8 @@ def train(
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
     config: a TOML or YAML file of fields; ``overrides`` win over it.
-    runtime: ``local`` (processes that share memory), ``serial`` (one process, deterministic) or ``ray`` (processes on
-        the nodes of a cluster, see docs/cluster.md).
+    runtime: ``local`` (processes that share memory), ``serial`` (one process, deterministic), ``ray`` (processes on
+        the nodes of a cluster, see docs/cluster.md) or, in processes that torchrun has started, ``torchrun``.
     address: of the Ray cluster, as ``ray.init`` takes it; None: an instance of its own on this machine.
     run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
     seed: of networks, environments and samplers.
@@ -102,9 +103,10 @@ def start(
 ) -> Run:  # fmt: skip
     """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
     spans, which are recorded for it."""
+    resolved = ranks.as_many(resolved)
     cfg = resolved.cfg
     if options.run_dir is None:
-        with new_directory(name, cfg.env, options.seed) as path:
+        with ranks.new_directory(name, cfg.env, options.seed) as path:
             return start(name, system, resolved, replace(options, run_dir=path), trace, observers)
     path = Path(options.run_dir)
     facts = {
@@ -117,7 +119,7 @@ def start(
     training = _Training(path, system, resolved, options, facts, trace, observers)
     if options.init_from is not None:
         begin_with(training.program, read_initial(options.init_from), options.init_from)
-    return training.go(RunDirectory(path))
+    return training.go(ranks.directory(path))
 
 
 def as_json(resolved: Resolved) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def go_on(
     if limits["steps"] is not None:
         settings = {**settings, "steps": limits["steps"]}
     path = Path(path)
-    directory = RunDirectory.reopen(path)
+    directory = ranks.reopened(path)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
         check_config(path / "config.json", facts)
@@ -175,10 +177,10 @@ def go_on(
         facts["config"] = again(path, facts["config"], env)
         system, values = _again(path, facts)
         changed = changes.wanted(system, facts["system"], values, settings, flags)
-        checkpoint = newest(path / FOLDER)
+        checkpoint = ranks.newest(path / FOLDER)
         _check_unfinished(path, checkpoint, options.stop(changed.get("steps", values["steps"])))
         if changed.keys() - {"steps"}:
-            with looking(call_here if options.runtime == "serial" else apart):
+            with looking(call_here if options.runtime in HERE else apart):
                 changes.check(system, values, changed, options.runtime, path, flags)
         changes.note(facts, values, changed, checkpoint.steps)
         cfg = build(system.Config, {**values, **changed})
@@ -202,7 +204,7 @@ def _where(facts: dict[str, Any], runtime: str | None, address: str | None) -> d
             )
     if runtime is None and address is None:
         return {}
-    return {"runtime": runtime or facts["runtime"], "address": address}
+    return {"runtime": runtime or again_with(facts["runtime"]), "address": address}
 
 
 def _again(path: Path, facts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -245,11 +247,12 @@ class _Training:
         trace: Trace | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.path, self.system, self.resolved, self.options, self.trace = path, system, resolved, options, trace
+        self.path, self.system, self.resolved, self.trace = path, system, resolved, trace
+        self.options = ranks.quietly(options)
         self.observers = Observers(observers)
         self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
         loggers.check(options.log)
-        self.apart: Call = call_here if options.runtime == "serial" else apart  # environments are stepped elsewhere
+        self.apart: Call = call_here if options.runtime in HERE else apart  # environments are stepped elsewhere
         with looking(self.apart):
             self.program = system.program(resolved.cfg)
             self.spec = resolved.cfg.env_spec()
@@ -263,7 +266,7 @@ class _Training:
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
-    def go(self, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Run:
+    def go(self, directory: Directory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
         with Interrupts() as interrupts:
             report = self._go(directory, checkpoint)
@@ -276,7 +279,7 @@ class _Training:
             self.path, facts["system"], facts["config"], report, self.policy, facts.get("changes", []), trusted=True
         )
 
-    def _go(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> Report:
+    def _go(self, directory: Directory, checkpoint: Checkpoint | None) -> Report:
         backs: list[loggers.Logger] = []
         progress = None
         try:
@@ -316,13 +319,14 @@ class _Training:
             if progress is not None:
                 progress.close()
 
-    def _describe(self, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
+    def _describe(self, directory: Directory, checkpoint: Checkpoint | None) -> None:
         """Write what is run, behind what the checkpoint has kept."""
         from shoal.program import draw
 
         if checkpoint is not None:
             directory.go_on(checkpoint)
-            evaluation_files.forget_after(self.path, checkpoint.steps)
+            if not ranks.follows():
+                evaluation_files.forget_after(self.path, checkpoint.steps)
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
 

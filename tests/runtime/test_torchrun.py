@@ -1,0 +1,222 @@
+"""The torchrun runtime: ranks as processes of their own, joined by torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).parents[1] / "systems"))
+from helpers import config, run, spy
+
+from shoal.api import RoleFailed, Stopped, UsageError
+from shoal.local import processes
+from shoal.local.runtime import LocalRuntime
+from shoal.records import checkpoint
+from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.run import RunOptions
+from shoal.runtime.launch import Launch, Stop
+from shoal.systems import dd_ppo, load
+from shoal.torchrun.place import place
+from shoal.torchrun.runtime import TorchrunRuntime
+
+ROOT = Path(__file__).parents[2]
+SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", sync_frac=2.0, check_every=1)
+
+
+def environ(rank: int, world: int, port: int) -> dict[str, str]:
+    """What torchrun sets for one of its processes, whose store it holds."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    own = {"TORCHELASTIC_RUN_ID": "t", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1"}
+    return {**own, **{k: str(v) for k, v in numbers.items()}}
+
+
+def enter(blob: bytes, settings: dict[str, str], pipe: Any) -> None:
+    os.environ.update(settings)
+    try:
+        result = cloudpickle.loads(blob)()
+    except Exception as error:  # noqa: BLE001 - told to the test
+        result = type(error), str(error)
+    pipe.send_bytes(cloudpickle.dumps(result))
+    os._exit(0)
+
+
+def ranks(world: int, call: Callable[[], Any]) -> list[Any]:
+    """What ``call`` returns or raises in each of so many ranks; None: the process died."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes.prepare()
+    pipes, started = [], []
+    for rank in range(world):
+        ours, theirs = Pipe(duplex=False)
+        settings = {**os.environ, **environ(rank, world, store.port)}
+        started.append(processes.start(enter, (cloudpickle.dumps(call), settings, theirs), f"rank-{rank}"))
+        theirs.close()
+        pipes.append(ours)
+    out: list[Any] = []
+    for pipe in pipes:
+        assert pipe.poll(60), "a rank hangs"
+        try:
+            out.append(cloudpickle.loads(pipe.recv_bytes()))
+        except EOFError:
+            out.append(None)
+    for process in started:
+        process.join()
+    return out
+
+
+def launch(updates: int, folder: Path | None = None, number: int = 0, resume: Checkpoint | None = None) -> Launch:
+    saving = Saving(folder, launch=number) if folder is not None else None
+    return Launch(seed=0, stop=Stop(updates=updates), saving=saving, resume=resume)
+
+
+def test_two_processes_are_two_ranks_bit_for_bit() -> None:
+    """The same program with the same seeds, in one process and in two."""
+    cfg = config("dd-ppo", **SMALL, core="lstm", core_size=8)
+    here = run(dd_ppo.program(cfg), 4)
+    first, second = ranks(2, lambda: TorchrunRuntime().launch(dd_ppo.program(cfg), launch(4)))
+    assert first.reason == second.reason == "updates" and first.updates == second.updates == 4
+    assert first.steps == second.steps >= here.steps, "it may have begun the next rollout"
+    for name, value in here.params["params"].items():
+        assert torch.equal(first.params["params"][name], value), name
+    assert not second.params, "the first rank has them"
+
+
+def test_runs_go_on_on_the_other_runtime_and_back(tmp_path: Path) -> None:
+    """``check_every`` raises if the states that the ranks go on from do not belong together."""
+    folder = tmp_path / "checkpoints"
+    program = dd_ppo.program(config("dd-ppo", **SMALL, normalise_obs=True))
+    first, _ = ranks(2, lambda: TorchrunRuntime().launch(program, launch(3, folder)))
+    saved = checkpoint.newest(folder)
+    assert first.reason == "updates" and (saved.manifest["updates"], saved.steps) == (3, first.steps)
+    second = LocalRuntime().launch(program, launch(6, folder, 1, saved))
+    between = checkpoint.newest(folder)
+    assert second.updates == 6 and between.manifest["updates"] == 6
+    third, _ = ranks(2, lambda: TorchrunRuntime().launch(program, launch(9, folder, 2, between)))
+    assert third.updates == 9 and third.steps > between.steps > saved.steps
+    assert checkpoint.newest(folder).manifest["launch"] == 2
+    board = checkpoint.newest(folder).read("channel-progress")
+    assert (np.asarray(board["rows"]["rollouts"]) >= 9).all()
+
+
+def ending(how: Callable[[], None], hang_timeout: float) -> list[Any]:
+    """What becomes of three ranks of which the second ends in its fifth step."""
+    cfg = config("dd-ppo", **SMALL, actors=3)
+
+    def mortal(role: Any) -> None:
+        step, steps = role.step, iter(range(1_000_000))
+
+        def stepped() -> None:
+            step()
+            if role.ctx.index == 1 and next(steps) == 4:
+                how()
+
+        role.step = stepped
+
+    def call() -> Any:
+        return TorchrunRuntime(hang_timeout=hang_timeout).launch(
+            spy(dd_ppo.program(cfg), "rank", mortal), launch(10_000)
+        )
+
+    return ranks(3, call)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raising() -> None:
+    raise ValueError("the simulator is gone")
+
+
+def hanging() -> None:
+    time.sleep(6)
+
+
+@pytest.mark.parametrize(
+    "how, cause", [(killed, "ended without a word"), (raising, "simulator is gone"), (hanging, "no sign of life")]
+)
+def test_a_rank_that_is_lost_is_named_with_its_host(how: Callable[[], None], cause: str) -> None:
+    began = time.monotonic()
+    first, second, third = ending(how, hang_timeout=2.0 if how is hanging else 60.0)
+    assert first[0] is RoleFailed and first[1].startswith("rank[1] "), first
+    assert cause in first[1] and f"on the host {socket.gethostname()}" in first[1]
+    assert third[0] in (Stopped, RoleFailed) and "rank[1]" in third[1], "the others end too"
+    assert time.monotonic() - began < 30
+    if how is raising:
+        assert second[0] is RoleFailed and "ValueError" in second[1], "and says so itself"
+
+
+# --------------------------------------------------------------------------------------- refusals
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, as if torchrun had started it with another."""
+    for name, value in environ(0, 2, 1).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    "system, fields, expected",
+    [
+        ("dqn", {}, "it without torchrun (dd-ppo is a system of ranks)"),
+        ("impala", dict(actors=2), "impala has channels of the kind queue"),
+        ("a3c", dict(actors=2), "a3c has channels of the kind shared"),
+        ("dd-ppo", dict(actors=3), "has started 2 processes, each of which is a rank, but dd-ppo has 3 ranks"),
+    ],
+)
+def test_what_is_not_made_of_as_many_ranks_is_refused(
+    system: str, fields: dict[str, Any], expected: str, started: None
+) -> None:
+    program = load(system).program(config(system, env="CartPole-v1", device="cpu", **fields))
+    with pytest.raises(UsageError) as error:
+        TorchrunRuntime().check(program)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_runtime_that_is_meant(started: None) -> None:
+    assert RunOptions().runtime == "torchrun"
+    with pytest.raises(UsageError, match="--runtime serial expects to be started without it"):
+        RunOptions(runtime="serial")
+
+
+def test_without_torchrun_there_are_no_ranks() -> None:
+    assert place({}) is None and RunOptions().runtime == "local"
+    with pytest.raises(UsageError, match="torchrun --nproc-per-node N"):
+        TorchrunRuntime()
+
+
+# ------------------------------------------------------------------------------------ the command
+def test_the_command(tmp_path: Path) -> None:
+    """One run directory, one report, whoever started how many; and it goes on without torchrun."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "shoal"),
+        *("train", "dd-ppo", "--env", "toy:bandit-identity", "--preset", "none", "--envs", "4", "--unroll", "8"),
+        *("--minibatches", "1", "--steps", "400", "--device", "cpu", "--run-dir", "run"),
+    ]
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("saved in run") == 1 and "steps: 4" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    found = RunOptions.from_json({**_facts(tmp_path / "run")})
+    assert found.runtime == "local" and checkpoint.newest(tmp_path / "run" / "checkpoints").steps >= 400
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    from shoal.records.run_dir import read_json
+
+    facts = read_json(path / "config.json", "run")
+    assert facts["runtime"] == "torchrun" and facts["actors"] == 2
+    return facts
