@@ -33,7 +33,7 @@ class Channel:
     mean: bool = False  # reduce: everyone gets the mean instead of the sum
     rule: Rule | None = None  # shared: how a gradient moves the parameters
     divided: int = 0  # queue or params: cut into parts; 0: not
-    used: str = ""  # queue: the int64 field of shape [1] that says how much of the others is, along the axis of each
+    used: str = ""  # queue: the int64 field of shape [1] that says how many entries of the others are, along their axis
 
     def writer(self, first: bool = False) -> Port:
         """A write end; ``first``: of replica 0 only."""

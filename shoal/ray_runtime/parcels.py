@@ -34,11 +34,12 @@ class Parcels:
         return flat
 
     def _fields(self, used: int) -> tuple[list[FieldLayout], int]:
-        """Where each field lies in a parcel, of whose entries along its axis so many are used; and the size."""
+        """Where each field lies in a parcel, of whose entries along its axis, if it has several, so many are used; and
+        the size."""
         out, offset = [], ALIGN
         for f in self._all:
-            if used >= 0 and f.name != self._used:
-                axis = f.axis % len(f.shape)
+            axis = f.axis % max(1, len(f.shape))
+            if used >= 0 and f.shape and f.shape[axis] > 1:
                 f = replace(f, shape=(*f.shape[:axis], used, *f.shape[axis + 1 :]))
             out.append(replace(f, offset=offset))
             offset += up(_nbytes(f))

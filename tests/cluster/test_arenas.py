@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +13,15 @@ import pytest
 import torch
 from arenas import Arenas
 
-from shoal.api import PART, Field, bounds, views
+from shoal.api import PART, Context, Field, Stopped, bounds, views
+from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program
+from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route, apart
 from shoal.replay import Ratio, TableSpec
+from shoal.roles.replay_shard import Gathered, ShardRole
 from shoal.shm.group_layout import ALONE
+from shoal.systems.sharded import add_shards, part_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,6 +33,16 @@ STREAM = {
     "reward": Field((STEPS, ENVS)),
     **{name: Field((STEPS, ENVS), "bool") for name in ("first", "terminated", "truncated", "valid")},
 }
+
+
+def unroll(number: int) -> dict[str, np.ndarray]:
+    """Part ``number`` of an episode without an end; each observation tells its step and environment."""
+    out = {name: np.zeros(f.shape, f.dtype) for name, f in STREAM.items()}
+    out["obs"][..., 0] = number * STEPS + np.arange(STEPS)[:, None] + 1000 * np.arange(ENVS)
+    out["valid"][:], out["first"][0] = True, True
+    return out
+
+
 Where = Mapping[tuple[str, int], str]
 
 
@@ -134,8 +149,6 @@ def test_an_item_may_have_fields_without_axes(arenas: Any) -> None:
 
 def test_an_old_life_is_not_heard_once_there_is_a_new_one(arenas: Any) -> None:
     """A node that was given up and comes back must not go on counting."""
-    from shoal.ray_runtime.parcels import Parcels
-
     made = arenas(wired(Channel("c", "queue", ITEM, 8), 2), FAR)
     parcels = Parcels(made.plan.rings["c"])
 
@@ -257,6 +270,42 @@ def test_a_replay_keeps_its_ratio_end_to_end(arenas: Any, per_insert: float) -> 
             assert (batch.items["next/obs"] - batch.items["obs"] == 1).all(), "streams stay whole"
             assert abs(per_insert * (size - 10) - sampled) <= 24.0 + 1e-6
     assert held_back > 0
+
+
+def test_a_replay_in_shards_on_two_nodes_is_one(arenas: Any) -> None:
+    """Each batch has all its items, of which only those of the other node cross; priorities find their shard."""
+    batch, p = 64, Program("test")
+    table = TableSpec(100, 1, 1.0, sampler="proportional")
+    replay = p.channel(part_of(Channel("c", "replay", STREAM, 2, Ratio(), table), 2))
+    p.role("writer", None, replicas=2, out=replay.writer())
+    _, learner = add_shards(p, replay, 2, batch, lambda: None)
+    p.role("learner", None, **learner)
+    made = arenas(p, {(role.name, i): "ab"[i] for role in p.roles for i in range(role.replicas)})
+    ends, items = made.ends, table.batch(STREAM, batch)
+
+    def work(i: int) -> None:
+        mine = [ends[f"replay/{i}/{name}"] for name in ("table", "masses", "learned", "samples")]
+        shard = ShardRole(Context("replay", i, 2, 0, i, Recorder()), *mine, items, batch)
+        with contextlib.suppress(Stopped):
+            while True:
+                shard.step()
+
+    for i in range(2):
+        ends[f"writer/{i}/out"].put(unroll(10 * i))
+        threading.Thread(target=work, args=(i,), daemon=True).start()
+    reader, seen = Gathered(ends["learner/0/samples"], ends["learner/0/learned"], items, batch), set()
+    for _ in range(30):
+        found = reader.get()
+        assert len(found.keys) == batch and found.size == 2 * (STEPS - 1) * ENVS
+        assert (found.items["obs"].flatten() % 1000 // 40 == found.keys % 2).all(), "the key names its shard"
+        np.testing.assert_allclose(found.probs, 1 / found.size, rtol=1e-5)
+        seen |= set(found.keys.tolist())
+    assert len(seen) == found.size
+    messages, nbytes = made.outgoing["b"].traffic["samples"]
+    assert nbytes < 0.8 * messages * Parcels(made.plan.rings["samples"]).nbytes
+    last = max(seen)
+    reader.reprioritise(torch.tensor(sorted(seen)), torch.tensor([1e6 * (key == last) for key in sorted(seen)]))
+    soon(lambda: (reader.get().keys == last).float().mean() > 0.9)
 
 
 @pytest.mark.parametrize("size", [3, ALONE // 4 + 7], ids=["small", "large"])

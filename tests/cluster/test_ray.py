@@ -231,7 +231,7 @@ SHARDED: dict[str, Any] = {"actors": 2, "replay_shards": 2}
 def test_every_system_learns_on_two_nodes(two_nodes: str, system: str, fields: dict[str, Any]) -> None:
     program = load(system).program(config(system, **fields))
     runtime = RayRuntime(two_nodes)
-    report = runtime.launch(program, Launch(seed=3, stop=Stop(updates=5, seconds=120)))
+    report = runtime.launch(program, Launch(seed=3, stop=Stop(updates=5, seconds=240)))
     assert report.reason == "updates" and report.updates >= 5 and report.steps > 0
     assert report.params.keys() == {c.name for c in program.channels.values() if c.kind in ("params", "shared")}
     together = any(c.kind == "shared" for c in program.channels.values())
