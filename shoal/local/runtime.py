@@ -11,6 +11,8 @@ from shoal.runtime import memory
 from shoal.runtime.launch import Launch, Report
 from shoal.shm import layout
 
+PROCESS = 8_000_000  # bytes of a replica's process that no other shares, before its role makes anything: 9 to 11 MB
+
 
 class LocalRuntime:
     """Runs a program on this machine.
@@ -43,8 +45,10 @@ class LocalRuntime:
                     f"channel '{channel.name}' has a lag of {channel.lag}, which only the serial runtime keeps"
                 )
         program.validate()
-        memory.check_fits(layout.needed(layout.plan(program)))
-        descriptors.make_room(sum(role.replicas for role in program.roles))
+        replicas = sum(role.replicas for role in program.roles)
+        descriptors.make_room(replicas)
+        needed = layout.needed(layout.plan(program))
+        memory.check_fits({**needed, "processes": needed.get("processes", 0) + replicas * PROCESS})
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.

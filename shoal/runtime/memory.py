@@ -115,7 +115,7 @@ def check_fits(sizes: Mapping[str, int], free: int | None = None) -> None:
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
         parts = ", ".join(f"{name} {_size(n)}" for name, n in largest)
         raise UsageError(
-            f"This program needs {_size(total)} of memory for its channels and replays ({parts}), "
+            f"This program needs {_size(total)} of memory for its channels, replays and processes ({parts}), "
             f"but {_size(free)} is available: lower the replay size, the capacity of the largest channel, "
             f"or the number of actors."
         )

@@ -72,7 +72,7 @@ def test_what_does_not_fit_into_memory_leaves_no_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shoal.runtime.memory.available", lambda: 1 << 20)
     run_dir = tmp_path / "r" if given else None
-    with pytest.raises(shoal.UsageError, match="of memory for its channels and replays"):
+    with pytest.raises(shoal.UsageError, match="of memory for its channels, replays and processes"):
         shoal.train("dqn", env="CartPole-v1", preset="none", run_dir=run_dir, device="cpu")
     assert list(tmp_path.iterdir()) == []
 

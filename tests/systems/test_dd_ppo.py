@@ -312,6 +312,13 @@ def test_what_cannot_be_is_refused() -> None:
             dd_ppo.program(config("dd-ppo", **{**SMALL, "min_fraction": 0.25, **fields}))
 
 
+def test_more_ranks_than_the_machine_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.runtime.memory.available", lambda: 8 << 30)
+    LocalRuntime().check(dd_ppo.program(config("dd-ppo", **SMALL, actors=16)))
+    with pytest.raises(UsageError, match=r"of memory .* \(processes [\d.]+ GiB, .*but 8.00 GiB is available: .*actors"):
+        LocalRuntime().check(dd_ppo.program(config("dd-ppo", **SMALL, actors=1500)))
+
+
 def test_the_papers_frames() -> None:
     """ddppo.md 4.8: 64 ranks of 4 environments and 128 steps: 32,768 a update, 76,294 updates."""
     cfg = dd_ppo.Config(**{**dd_ppo.PAPER, "actors": 64, "env": "CartPole-v1"})
