@@ -64,7 +64,7 @@ RECIPES = {
     "cartpole-rainbow": Recipe("rainbow", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-impala": Recipe("impala", "CartPole-v1", 1_500_000, 475, stop=490),
     "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 300_000, 475, stop=490),
-    "cartpole-a3c": Recipe("a3c", "CartPole-v1", 500_000, 475, stop=490),
+    "cartpole-a3c": Recipe("a3c", "CartPole-v1", 500_000, 475),
     "cartpole-async-q": Recipe("async-q", "CartPole-v1", 400_000, 475, greedy=True),
     "cartpole-async-sarsa": Recipe("async-sarsa", "CartPole-v1", 400_000, 475, greedy=True),
     "cartpole-async-nstep-q": Recipe("async-nstep-q", "CartPole-v1", 400_000, 475, greedy=True),
