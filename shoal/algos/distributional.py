@@ -27,7 +27,7 @@ from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import forbid
 from shoal.ops.value import categorical_cross_entropy, categorical_kl, categorical_projection, huber, quantile_huber
-from shoal.settings.ranges import Count, NonNegative
+from shoal.settings.ranges import Count, Finite, NonNegative
 
 NOISE = "noise/"  # of a batch's items: one vector of standard normals for all rows
 
@@ -41,9 +41,9 @@ class ReturnsConfig(QLearningConfig):
     (QR-DQN)."""
     atoms: Count = 51
     """Values (categorical) or quantiles that describe a distribution."""
-    v_min: float = -10.0
+    v_min: Finite = -10.0
     """Lowest value of a categorical distribution (discounted return, of processed rewards)."""
-    v_max: float = 10.0
+    v_max: Finite = 10.0
     """Highest value of a categorical distribution (discounted return, of processed rewards)."""
     kappa: NonNegative = 1.0
     """Threshold of the quantile Huber loss; 0: the plain quantile loss."""

@@ -14,6 +14,7 @@ from shoal.algos.returns import Returns
 from shoal.api import EnvSpec, Tensors
 from shoal.fast.perceptron import Backward, Perceptron
 from shoal.nets import MLP, Encoder, autocast
+from shoal.nets.encoder import resolve_torso
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, full, resolve
 from shoal.nets.torsos import ACTIVATIONS, Activation
@@ -165,6 +166,7 @@ class Critic(nn.Module):
 
 def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
     images = any(o.kind == "image" for o in env.observations.values())
+    resolve_torso(torso)
     plain = torso in ("mlp", "none") or (not images and ":" not in torso)
     return Encoder(env.observations, "none" if plain else torso, hidden[:1], activation)
 

@@ -3,15 +3,17 @@ one."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.api import UsageError
+from shoal.api import ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
@@ -44,7 +46,7 @@ def command(args: list[str]) -> int:
         for name in names if other != kind else ():
             if name in opts:
                 raise UsageError(f"--{name} is not for recording {source}")
-    if "out" not in opts:
+    if not opts.get("out"):
         raise UsageError("shoal record needs to know where to: --out NAMESPACE/NAME-v0, or a directory")
     record = {"run": _trained, "function": _scripted, KEYBOARD: _by_hand}[kind]
     env, how, found = record(source, opts, rest)
@@ -78,12 +80,34 @@ def _scripted(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
     env, how = _environment(source, opts, rest)
     try:
         function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"the policy '{source}' cannot be imported: {error}") from error
-    sees_env = len(inspect.signature(function).parameters) > 1
-    return env, how, play(
-        env, how, lambda obs, reward, inside: function(obs, inside) if sees_env else function(obs), *_amount(opts)
-    )  # fmt: skip
+    sees_env = _sees_env(source, function)
+
+    def choose(obs: Any, reward: float, inside: Any) -> Any:
+        try:
+            return function(obs, inside) if sees_env else function(obs)
+        except Exception as error:  # whatever a user's function raises
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
+            raise ShoalError(f"the policy '{source}' failed: {told}") from error
+
+    return env, how, play(env, how, choose, *_amount(opts))
+
+
+def _sees_env(source: str, function: Any) -> bool:
+    """Whether a policy takes the environment too; UsageError if it takes neither an observation alone nor both."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a class in C, or not to be called at all
+        signature = inspect.Signature()
+    for count in (2, 1):
+        with contextlib.suppress(TypeError):
+            signature.bind(*range(count))
+            return count == 2
+    raise UsageError(
+        f"'{source}' should take an observation, or an observation and the environment: it takes {signature}"
+    )
 
 
 def _by_hand(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:

@@ -71,8 +71,14 @@ def read(source: str) -> Demonstrations:
 def _called(source: str) -> Demonstrations:
     module, _, function = source.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"the demonstrations '{source}' cannot be imported: {error}") from error
-    episodes = [Episode(*episode) for episode in found]
+    try:
+        episodes = [Episode(*episode) for episode in found()]
+    except TypeError as error:
+        raise UsageError(
+            f"'{source}' should take no arguments and return a list of (observations, actions, rewards, terminated, "
+            f"truncated): {error}"
+        ) from error
     return Demonstrations(source, [len(e.rewards) for e in episodes], lambda: iter(episodes))

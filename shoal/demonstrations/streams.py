@@ -43,6 +43,30 @@ def check(demonstrations: Demonstrations, codec: Codec, env: EnvSpec) -> None:
     ):
         if found is not None and not alike(found, expected):
             raise UsageError(f"{where} have the {what} {found}, but those of {env.id} are {expected}")
+    if demonstrations.observation_space is None:
+        for number, episode in enumerate(demonstrations.episodes()):
+            _check_episode(f"{where}, episode {number}", episode, codec, env)
+
+
+def _check_episode(where: str, episode: Episode, codec: Codec, env: EnvSpec) -> None:
+    """Raise UsageError unless an episode that says nothing of its spaces is of such an environment."""
+    steps, sizes = len(episode.rewards), env.action.sizes
+    try:
+        leaves = codec.encode_steps(episode.observations)
+        actions = codec.encode_actions(episode.actions)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: its observations or actions are not those of {env.id}: {error}") from error
+    for name, leaf in leaves.items():
+        if len(leaf) != steps + 1:
+            raise UsageError(f"{where}: an episode of {steps} steps needs {steps + 1} observations, found {len(leaf)}")
+        if leaf.shape[1:] != (expected := env.observations[name].shape):
+            raise UsageError(f"{where} has '{name}' of shape {leaf.shape[1:]}, but that of {env.id} is {expected}")
+        if not np.isfinite(leaf).all():
+            raise UsageError(f"{where} has observations that are not finite")
+    if actions.shape != (steps,) or ((actions < 0) | (actions >= sizes[0])).any():
+        raise UsageError(f"{where} has actions that {env.id} does not take: its actions are {codec.action_space}")
+    if not np.isfinite(np.asarray(episode.rewards, np.float64)).all():
+        raise UsageError(f"{where} has rewards that are not finite")
 
 
 def alike(a: gs.Space[Any], b: gs.Space[Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shoal.api import Replay, Spec
 from shoal.replay.options import TableOptions
 from shoal.replay.sequence_options import SequenceOptions
@@ -16,6 +18,12 @@ class TableSpec(TableOptions):
 
         return Table(self, unroll, writers, seed)
 
+    def rehearse(self, unroll: Spec) -> None:
+        """Compile (or load) whatever such a table will call, so that no step waits for the compiler."""
+        from shoal.replay.table import Table
+
+        Table(replace(self, capacity=1, evict_every=0), unroll, 1, 0).rehearse()
+
 
 class SequenceSpec(SequenceOptions):
     """See ``SequenceOptions``."""
@@ -25,3 +33,9 @@ class SequenceSpec(SequenceOptions):
         from shoal.replay.sequence_table import SequenceTable
 
         return SequenceTable(self, unroll, writers, seed)
+
+    def rehearse(self, unroll: Spec) -> None:
+        """As ``TableSpec.rehearse``."""
+        from shoal.replay.sequence_table import SequenceTable
+
+        SequenceTable(replace(self, capacity=1), unroll, 1, 0).rehearse()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.api import Arrays, ShoalError, Spec, WiringError
+from shoal.api import Arrays, Batch, ShoalError, Spec, WiringError
 from shoal.replay import rows as _rows
 from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName
 from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
@@ -165,6 +165,29 @@ class Store:
                 self.sampler.update(out[:count], values[:count])
                 if self._evictor is not None:
                     self._evictor.update(out[:count], values[:count])
+
+    def rehearse(self) -> None:
+        """Call every kernel once, with a stream of zeros. For a table that nobody uses: those of the same kind then
+        find their kernels compiled."""
+        unroll = {name: np.zeros(f.shape, f.dtype) for name, f in self.fields.items()}
+        unroll["valid"][:], unroll["truncated"][-1] = True, True
+        for generation in (0, 1):
+            self.add(unroll, 0, generation)
+            batch = self.sample(1)
+        assert batch.keys is not None
+        self.reprioritise(batch.keys.numpy(), np.ones(1, np.float32))
+        self._remove(1)
+        if isinstance(self.sampler, Rank):
+            self.sampler.sort()
+
+    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
+        raise NotImplementedError
+
+    def sample(self, n: int) -> Batch:
+        raise NotImplementedError
+
+    def _remove(self, count: int) -> None:
+        raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
         """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)

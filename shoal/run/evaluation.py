@@ -17,13 +17,20 @@ from shoal.records.report import Report
 from shoal.roles.evaluator import Returns, evaluation_seed, make_evaluator
 
 
+class _Default(int):
+    """A number that can be told from the same number when somebody gives it."""
+
+
+EPISODES = _Default(10)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How a run evaluates itself. every: environment steps between two evaluations; 0: never; episodes: in each;
     sampled: draw actions from the policy instead of taking the best."""
 
     every: int = 0
-    episodes: int = 10
+    episodes: int = EPISODES
     sampled: bool = False
 
     def __post_init__(self) -> None:
@@ -31,7 +38,7 @@ class Evaluation:
             raise UsageError(f"evaluation every {self.every} steps: expected a number above 0, or 0 for none")
         if self.episodes < 1:
             raise UsageError(f"evaluation with {self.episodes} episodes: expected at least 1")
-        if not self.every and (self.episodes, self.sampled) != (Evaluation.episodes, Evaluation.sampled):
+        if not self.every and (self.episodes is not EPISODES or self.sampled):
             raise UsageError(
                 f"Evaluation(episodes={self.episodes}, sampled={self.sampled}) expects every=N beside it: without, "
                 "nothing is evaluated"

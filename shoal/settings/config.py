@@ -178,7 +178,8 @@ def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str)
         return "none", f"{name} has no preset for {env}"
     if preset == "none" or preset in presets:
         return preset, "asked for"
-    raise unknown("preset", preset, [*presets, "auto", "none"], name)
+    names = [*presets, "auto", "none"]
+    raise UsageError(f"{unknown('preset', preset, names, name)} (there are {', '.join(names)})")
 
 
 def _subject(field: str, origin: str) -> str:

@@ -286,6 +286,8 @@ def _end(session: Session, plan: Plan, port: Port, number: int, generation: int,
     from shoal.replay.limiter import RateLimiter
 
     name = table_name(channel.name, number)
+    if (rehearse := getattr(channel.table, "rehearse", None)) is not None:
+        rehearse(channel.spec)
     table = channel.table.build(channel.spec, len(consumer.writers), table_seed(seed, name, generation))
     limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
     return ReplayReader(consumer, table, limiter, port.count, session.metrics)

@@ -18,7 +18,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Natural, NonNegative
+from shoal.settings.ranges import Count, Finite, Natural, NonNegative
 from shoal.systems.config import cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import stream
@@ -49,7 +49,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     prioritised: bool = True
     evict: Literal["proportional", "fifo"] = "proportional"
     """Which transitions leave a full replay that is prioritised: drawn by priority, or the oldest."""
-    evict_exponent: float = -0.4
+    evict_exponent: Finite = -0.4
     """Power of the priority in proportion to which surplus transitions are drawn to leave."""
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
@@ -98,7 +98,7 @@ def require_box(system: str, cfg: Config) -> None:
     if not np.isfinite([*env.action.low, *env.action.high]).all():
         raise UsageError(
             f"{system} scales its actions into a bounded box; {env.id} has the bounds {list(env.action.low)} and "
-            f"{list(env.action.high)}: wrap it in gymnasium.wrappers.ClipAction or RescaleAction"
+            f"{list(env.action.high)}: give it a finite box, by gymnasium.wrappers.TransformAction for example"
         )
 
 

@@ -13,10 +13,10 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.returns import Categorical, Expected, Mixture, Returns
 from shoal.api import Context, UsageError
 from shoal.program import Program
-from shoal.settings.ranges import Count
+from shoal.settings.ranges import Count, Finite
 from shoal.systems import apex_dpg
 from shoal.systems.replayed import descent
-from shoal.systems.return_range import return_range
+from shoal.systems.return_range import require_order, return_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Config(apex_dpg.Config):
 
     critic: Literal["categorical", "mixture", "mean"] = "categorical"
     """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""
-    v_min: float | None = None
+    v_min: Finite | None = None
     """Smallest discounted return of the distribution; none: from the rewards of random play."""
-    v_max: float | None = None
+    v_max: Finite | None = None
     """Largest discounted return of the distribution; none: from the rewards of random play."""
     atoms: Count = 51
     """Returns of the categorical distribution, evenly spaced."""
@@ -65,6 +65,7 @@ def program(cfg: Config) -> Program:
     apex_dpg.require_box("d4pg", cfg)
     if cfg.critic == "categorical" and cfg.atoms < 2:
         raise UsageError(f"--atoms expects at least 2 returns, found {cfg.atoms}")
+    require_order(cfg.v_min, cfg.v_max)
     message = ""
     if cfg.critic != "mean":
         low, high, message = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max)

@@ -13,6 +13,12 @@ STEPS, ENVS = 1_000, 4  # of random play, and how many environments share them
 MARGIN = 0.1  # of the range, on either side: a return at its end is not yet beyond it
 
 
+def require_order(low: float | None, high: float | None) -> None:
+    """UsageError for a range that is upside down."""
+    if low is not None and high is not None and low >= high:
+        raise UsageError(f"v_min must be below v_max; found {low:g} and {high:g}")
+
+
 def return_range(
     env: str, options: EnvOptions, gamma: float, low: float | None, high: float | None
 ) -> tuple[float, float, str]:
@@ -23,8 +29,7 @@ def return_range(
     rewards are 0, rewards from 0 to 1 are assumed. Raises UsageError for a range that is upside down, that holds no
     return of random play (from which learning starts), or that cannot be derived because gamma is 1.
     """
-    if low is not None and high is not None and low >= high:
-        raise UsageError(f"v_min must be below v_max; found {low:g} and {high:g}")
+    require_order(low, high)
     if gamma == 1.0:
         if low is None or high is None:
             raise UsageError(

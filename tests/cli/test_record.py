@@ -39,6 +39,14 @@ def wild(obs: np.ndarray) -> int:
     return 7
 
 
+def crowded(obs: np.ndarray, env: Any, more: Any) -> int:
+    return 0
+
+
+def lost(obs: np.ndarray) -> int:
+    raise KeyError("the way")
+
+
 class Asked(gym.Env[Any, Any]):
     """Wants its hidden answer; draws itself, and presses the key `d` itself after its third step."""
 
@@ -125,6 +133,8 @@ def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(
         (["record", source, *env], "needs to know where to"),
         (["record", f"{__name__}:nobody", *env, *to], "cannot be imported"),
         (["record", f"{__name__}:wild", *env, *to], "chose array(7)"),
+        (["record", f"{__name__}:crowded", *env, *to], "should take an observation, or an observation and the environ"),
+        (["record", source, *env, "--out", ""], "needs to know where to"),
         (["record", str(tmp_path / "run"), *env, *to], "--env is not for recording a run"),
         (["record", source, *env, *to, "--best"], "--best is not for recording"),
         (["record", "--show", "shoal/lean-v0", "--episode", "4"], "--episode expects a number below 4, found 4"),
@@ -136,6 +146,8 @@ def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(
     ):
         code, _, err = shoal(*words)
         assert code == 2 and sentence in err, (words, err)
+    code, _, err = shoal("record", f"{__name__}:lost", *env, *to)
+    assert code == 1 and err.count("\n") == 1 and "failed: KeyError: 'the way' (" in err
     assert not (tmp_path / "sets" / "x" / "y-v0").exists() and not list((tmp_path / "sets" / "x").iterdir())
 
 

@@ -335,6 +335,7 @@ def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, float]) -> N
 @pytest.mark.parametrize("fields, reward, sentence", [
     (dict(v_min=3.0, v_max=3.0), 1.0, "v_min must be below v_max; found 3 and 3"),
     (dict(v_min=5.0, v_max=-5.0), 1.0, "v_min must be below v_max; found 5 and -5"),
+    (dict(v_min=5.0, v_max=-5.0, critic="mean"), 1.0, "v_min must be below v_max; found 5 and -5"),
     (dict(v_min=-50.0, v_max=-10.0), 1.0, r"no return of .* under random play lies from -50 to -10 .*from 0 to 100"),
     (dict(v_min=10.0, v_max=50.0), -1.0, r"from 10 to 50 .*rewards from -1 to -1 .* returns from -100 to 0"),
     (dict(v_min=300.0), 1.0, "no return of"),

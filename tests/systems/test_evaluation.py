@@ -87,6 +87,7 @@ def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
     [
         (dict(every=-1), "every -1 steps"),
         (dict(every=5, episodes=0), "0 episodes"),
+        (dict(episodes=10), r"Evaluation\(episodes=10, sampled=False\) expects every=N beside it"),
         (dict(episodes=5), r"Evaluation\(episodes=5, sampled=False\) expects every=N beside it"),
         (dict(sampled=True), "nothing is evaluated"),
     ],

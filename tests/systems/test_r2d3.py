@@ -13,6 +13,7 @@ from scipy import stats
 
 from shoal.algos.demonstrated import Demonstrated, mix
 from shoal.api import Batch, ShoalError, UsageError
+from shoal.demonstrations.episodes import Episode
 from shoal.ops import importance_weights
 from shoal.replay.sequence_table import SequenceTable
 from shoal.systems import r2d2, r2d3
@@ -177,12 +178,46 @@ def nothing() -> list[Any]:
     return []
 
 
+def no_list() -> Any:
+    return 5
+
+
+def no_episodes() -> Any:
+    return [(1, 2)]
+
+
+def like(episode: Any, **changes: Any) -> list[Any]:
+    return [Episode(*episode)._replace(**changes)]
+
+
+def other_observations() -> list[Any]:
+    return like(demonstrations()[0], observations=np.zeros((31, 5), np.float32))
+
+
+def other_actions() -> list[Any]:
+    return like(demonstrations()[0], actions=np.full(30, 2))
+
+
+def no_numbers() -> list[Any]:
+    return like(demonstrations()[0], observations=np.full((31, 4), np.nan, np.float32))
+
+
 @pytest.mark.parametrize(
     "fields,sentence",
     [
         (dict(start_state="stored"), "needs start_state zero and no staleness"),
         (dict(demonstrations="helpers:nobody"), "'helpers:nobody' cannot be imported"),
+        (dict(demonstrations=":"), "cannot be imported"),
         (dict(demonstrations=f"{__name__}:nothing"), "hold no episode"),
+        (dict(demonstrations=f"{__name__}:no_list"), "should take no arguments and return a list of"),
+        (dict(demonstrations=f"{__name__}:no_episodes"), "should take no arguments and return a list of"),
+        (dict(demonstrations=f"{__name__}:like"), "should take no arguments and return a list of"),
+        (
+            dict(demonstrations=f"{__name__}:other_observations"),
+            r"'obs' of shape \(5,\), but that of CartPole-v1 is \(4,\)",
+        ),
+        (dict(demonstrations=f"{__name__}:other_actions"), r"actions that CartPole-v1 does not take: .* Discrete\(2\)"),
+        (dict(demonstrations=f"{__name__}:no_numbers"), "observations that are not finite"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(fields: dict[str, Any], sentence: str) -> None:
