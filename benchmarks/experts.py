@@ -1,7 +1,8 @@
 """A scripted expert of MiniGrid's KeyCorridor (fetch the key, open the locked door, pick up the ball), and its episodes
 as demonstrations.
 
-    shoal record experts:key_corridor --env MiniGrid-KeyCorridorS3R2-v0 --out mine/corridor-v0     (in benchmarks/)
+    cd benchmarks
+    shoal record experts:key_corridor --env MiniGrid-KeyCorridorS3R2-v0 --backend gymnasium --out mine/corridor-v0
     shoal train r2d3 --env MiniGrid-KeyCorridorS3R2-v0 --demonstrations experts:s3r2
 
 It looks behind the scenes: it knows the whole grid, of which an agent sees 7 x 7 cells.
@@ -100,7 +101,8 @@ def _first(env: Any, here: State, ends: Callable[[State], bool], action: int) ->
 
 def demonstrations(env: str) -> list[Episode]:
     """``EPISODES`` episodes of the expert, always the same."""
-    return list(play(env, EnvOptions(), lambda obs, reward, inside: key_corridor(obs, inside), EPISODES, SEED))
+    options = EnvOptions(backend="gymnasium")  # another's environment cannot be looked into
+    return list(play(env, options, lambda obs, reward, inside: key_corridor(obs, inside), EPISODES, SEED))
 
 
 def s3r1() -> list[Episode]:

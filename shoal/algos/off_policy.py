@@ -47,8 +47,6 @@ class OffPolicy(Algorithm):
         self.target_period, self.beta, self.reduction = target_period, beta, reduction
         self.target: Any = inferring(copy.deepcopy(nets))
         self.frozen = (self.target,)
-        if beta is not None:  # compiled before the first step
-            importance_weights(torch.ones(1), 1, 1.0)
         self.updates = 0
         self._copies = -1  # periods that had passed when ``follow`` last copied
 

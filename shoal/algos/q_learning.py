@@ -108,8 +108,6 @@ class QLearning(OffPolicy):
     def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: float | None = None) -> None:
         super().__init__(nets, cfg.target_period, beta, cfg.reduction)
         self.cfg = cfg
-        one, values = torch.zeros(1), torch.zeros(1, 1)
-        td_loss(values, one.long(), one, one, values, values, one, clip=1.0)  # compiled before the first step
 
     def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
         """The squared or Huber loss of the TD errors; outputs: the values [B, A]."""

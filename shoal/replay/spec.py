@@ -22,7 +22,7 @@ class TableSpec(TableOptions):
         """Compile (or load) whatever such a table will call, so that no step waits for the compiler."""
         from shoal.replay.table import Table
 
-        Table(replace(self, capacity=1, evict_every=0), unroll, 1, 0).rehearse()
+        Table(replace(self, capacity=8, evict_every=0), unroll, 1, 0).rehearse()
 
 
 class SequenceSpec(SequenceOptions):
@@ -38,4 +38,4 @@ class SequenceSpec(SequenceOptions):
         """As ``TableSpec.rehearse``."""
         from shoal.replay.sequence_table import SequenceTable
 
-        SequenceTable(replace(self, capacity=1), unroll, 1, 0).rehearse()
+        SequenceTable(replace(self, capacity=8), unroll, 1, 0).rehearse()

@@ -167,13 +167,17 @@ class Store:
                     self._evictor.update(out[:count], values[:count])
 
     def rehearse(self) -> None:
-        """Call every kernel once, with a stream of zeros. For a table that nobody uses: those of the same kind then
-        find their kernels compiled."""
+        """Call every kernel once, with a stream of zeros. For a small table that nobody uses: those of the same kind
+        then find their kernels compiled."""
         unroll = {name: np.zeros(f.shape, f.dtype) for name, f in self.fields.items()}
-        unroll["valid"][:], unroll["truncated"][-1] = True, True
+        unroll["valid"][:] = True
         for generation in (0, 1):
-            self.add(unroll, 0, generation)
-            batch = self.sample(1)
+            for ends in (True, False):  # an episode, and the row of its last observation
+                unroll["truncated"][-1], unroll["valid"][0] = ends, ends or self.layout.same_step
+                self.add(unroll, 0, generation)
+        if not self.size:
+            return
+        batch = self.sample(1)
         assert batch.keys is not None
         self.reprioritise(batch.keys.numpy(), np.ones(1, np.float32))
         self._remove(1)
