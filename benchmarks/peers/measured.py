@@ -50,11 +50,12 @@ class Window:
         self.first = self.first or now
         if self.since is None:
             if now - self.first >= self.warmup:
-                self.since = now, counts
+                self.since = now, time.process_time(), counts
         elif now - self.since[0] >= self.seconds:
             span = now - self.since[0]
-            self.rates = {f"{name}_per_s": (counts[name] - n) / span for name, n in self.since[1].items()}
-            self.rates |= {"window_s": span, "first_update_s": self.first - BEGIN}
+            self.rates = {f"{name}_per_s": (counts[name] - n) / span for name, n in self.since[2].items()}
+            cores = (time.process_time() - self.since[1]) / span  # of this process: less than 1 where it had to wait
+            self.rates |= {"window_s": span, "first_update_s": self.first - BEGIN, "cores": cores}
             return True
         return False
 
