@@ -49,7 +49,6 @@ class Group:
         hosts = self.exchange((place.host, os.getpid()))
         self.hosts: list[str] = [host for host, _ in hosts]
         self._pids: list[int] = [pid for _, pid in hosts]
-        self.hang_timeout = self.share(hang_timeout)
 
     def join(self, device: torch.device) -> None:
         """Ready to reduce: by Gloo or, where the ranks' ``device`` is a GPU, by NCCL."""

@@ -95,7 +95,7 @@ class TorchrunRuntime:
         hangs; or Stopped, where a rank before this one says so."""
         self.check(program)
         joined = group(self.hang_timeout)
-        joined.role = program.roles[0].name
+        joined.role, joined.hang_timeout = program.roles[0].name, self.hang_timeout  # it may have been made before
         with Interrupts() as interrupts, _settings(program.roles[0]) as device:
             joined.join(device)
             with joined.breaking():
