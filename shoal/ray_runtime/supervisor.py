@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -139,7 +139,19 @@ class RaySupervisor(Supervisor):
         for node, station in alive.items():
             mine = [r for r in found if r.source == node and r.target in alive]
             if mine:
-                self._ask(station, ASKED, partial(_tell_routes, mine, peers, where))
+                with self._unless_lost():
+                    self._ask(station, ASKED, partial(_tell_routes, mine, peers, where))
+
+    @contextlib.contextmanager
+    def _unless_lost(self) -> Iterator[None]:
+        """Once the run has begun, a node that does not answer does not end it: it hears what was asked later, or its
+        station soon finds that it is lost."""
+        try:
+            yield
+        except api.ShoalError as error:
+            if self._head is None:
+                raise
+            log.warning("%s", error)
 
     def _ask(self, station: Station, seconds: float, call: Callable[[Station], Any]) -> Any:
         """The answer of an agent. ShoalError that names the node if there is none."""
@@ -269,9 +281,12 @@ class RaySupervisor(Supervisor):
 
     def _groups(self) -> api.State:
         out: api.State = {}
-        for station in self._alive():
-            for part, state in self._ask(station, ASKED, lambda s: s.agent.groups.remote()).items():
-                out[part] = _newer(out[part], state) if part in out and "rows" in state else state
+        groups = self._plan.groups.values()
+        alone = any(isinstance(group, SharedLayout) for group in groups)  # known to one node; rows are known to all
+        for station in self._alive() if groups else ():
+            with contextlib.nullcontext() if alone else self._unless_lost():
+                for part, state in self._ask(station, ASKED, lambda s: s.agent.groups.remote()).items():
+                    out[part] = _newer(out[part], state) if part in out and "rows" in state else state
         return out
 
     def _params(self) -> dict[str, api.Tensors]:
