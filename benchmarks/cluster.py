@@ -4,8 +4,8 @@
 
 ``ray`` is an instance of its own on this machine. ``nodes`` is a cluster of as many nodes of one processor as there are
 replicas, so that every item and every version crosses (raylets on this machine: it counts bytes, and says nothing of a
-network); ``items`` are the bytes of a queue's or replay's item, per step, which must cross. (This file cannot be called
-ray.py: it would be what ``import ray`` finds.)
+network); ``must`` are the bytes of the items themselves and of each version that was sent, without headers and padding.
+(This file cannot be called ray.py: it would be what ``import ray`` finds.)
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from common import Figures, Side, alternate, middle, parser, publish, ratio, tab
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
     "apex-dqn-cartpole": ("apex-dqn", "CartPole-v1", {"samples_per_insert": 0.0}),
+    "apex-dqn-shards": ("apex-dqn", "CartPole-v1", {"samples_per_insert": 1.0, "replay_shards": 2}),
+    "gorila-cartpole": ("gorila", "CartPole-v1", {"samples_per_insert": 1.0}),
     "impala-pong": ("impala", "ALE/Pong-v5", {"batch": 32, "replay": 0, "torso": "nature"}),
     "apex-dqn-pong": ("apex-dqn", "ALE/Pong-v5", {"samples_per_insert": 0.0, "replay": 50_000, "torso": "nature"}),
 }
@@ -60,11 +62,8 @@ def main() -> None:
 def describe(figures: list[Figures]) -> str:
     """What crossed in the middle round, and what had to."""
     one = figures[len(figures) // 2]
-    items = one.get("items", {})
-    parts = [
-        f"{name} {nbytes:,.1f}" + (f" (items {items[name]:,.1f})" if name in items else "")
-        for name, nbytes in one.get("between", {}).items()
-    ]
+    must = one.get("must", {})
+    parts = [f"{name} {nbytes:,.1f} (must: {must[name]:,.1f})" for name, nbytes in one.get("between", {}).items()]
     return ", ".join(parts) or "-"
 
 

@@ -109,7 +109,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     out: dict[str, Any] = {
         "peer": "shoal", "system": args.system, "env": args.env, "fields": args.fields,
         "precision": module.network(cfg).precision, "first_update_s": watch.first(2), "pss_mb": round(watch.pss_mb),
-        "return": report.episode_return, "restarts": report.restarts, **between(program, cfg, launcher, report.steps),
+        "return": report.episode_return, "restarts": report.restarts, **between(program, cfg, launcher, report),
     }  # fmt: skip
     if solving:
         wall = watch.seen[-1][0] - (watch.first(1) or 0.0)
@@ -160,17 +160,36 @@ def runtime(name: str, program: Any) -> Iterator[Any]:
         cluster.shutdown()
 
 
-def between(program: Any, cfg: Any, launcher: Any, steps: int) -> dict[str, Any]:
-    """Bytes per environment step that crossed between nodes, by channel, and those that a queue's or replay's items
-    have."""
-    from shoal.api import spec_nbytes
-
-    crossed = getattr(launcher, "traffic", {})
+def between(program: Any, cfg: Any, launcher: Any, report: Any) -> dict[str, Any]:
+    """Bytes per environment step that crossed between nodes, by channel, and those that its spec says must, where all
+    replicas are on nodes of their own."""
+    crossed, steps = getattr(launcher, "traffic", {}), report.steps
     if not crossed or not steps:
         return {}
     found = {name: nbytes / steps for name, (_, nbytes) in crossed.items()}
-    items = [c for c in program.channels.values() if c.kind in ("queue", "replay") and c.name in found]
-    return {"between": found, "items": {c.name: spec_nbytes(c.spec) / (cfg.envs * cfg.unroll) for c in items}}
+    must = {
+        name: required(program, program.channels[name], cfg, messages, report) / steps
+        for name, (messages, _) in crossed.items()
+    }
+    return {"between": found, "must": must}
+
+
+def required(program: Any, channel: Any, cfg: Any, messages: int, report: Any) -> float:
+    """Bytes of a channel's items without headers and padding: of every step, where it carries steps; of one batch for
+    each update, where its writers send the parts of batches; else of each message: a version, a row, a rank's item, or
+    a part of an item of a divided channel."""
+    from shoal.api import spec_nbytes, spec_size
+    from shoal.program import divided
+
+    item = float(spec_nbytes(channel.spec))
+    if channel.used:
+        return item * report.updates
+    if channel.kind in ("queue", "replay") and "reward" in channel.spec:
+        return item * report.steps / (cfg.envs * cfg.unroll)
+    if channel.divided:
+        whole = 4.0 * spec_size(channel.spec) if channel.kind == "params" else item
+        return whole * messages / divided.owners(program, channel)
+    return item * messages
 
 
 def rate(counts: list[tuple[float, int]]) -> float:
