@@ -49,6 +49,36 @@ def test_smoke(script, row, skipped, tmp_path):
 
 
 @pytest.mark.timeout(300)
+def test_an_ablation_runs_for_a_moment(tmp_path):
+    out = run("ablation.py", "r2d2", "--smoke", tmp_path=tmp_path)
+    assert re.search(r"\| stored-burn-in \| [\d.]+ \([\d.]+ to [\d.]+\) \| [\d.]+ \[", out), out
+
+
+def test_every_run_of_an_ablation_has_settings_that_are_taken(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from ablation import ABLATIONS
+
+    from shoal import systems
+    from shoal.settings.config import resolve
+
+    for one in ABLATIONS.values():
+        for task, variant, _ in one.runs((), one.seeds):
+            settings = dict(one.settings(task, variant), steps=one.steps)
+            preset = settings.pop("preset")
+            resolve(systems.load(one.system), preset, None, settings)
+        assert len({str(one.settings(t, v)) for t, v, _ in one.runs((), (0,))}) == len(one.runs((), (0,)))
+
+
+def test_normalised_scores_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from ablation import normalised
+
+    found = normalised({"a": [5.0, 7.0], "b": [2.0, 2.0]}, random=1.0)
+    assert found["a"].tolist() == [0.8, 1.2] and found["b"].tolist() == [0.2, 0.2]
+    assert normalised({"a": [1.0]}, random=1.0) == {}
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reason="SHOAL_TEST_CLUSTER=1 asks for it")
 def test_smoke_of_the_cluster(tmp_path):
     pytest.importorskip("ray")
