@@ -115,10 +115,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         wall = watch.seen[-1][0] - (watch.first(1) or 0.0)
         solved = report.reason == "episode_return"
         return {**out, "solved": solved, "wall_s": wall, "total_s": watch.seen[-1][0], "env_steps": report.steps}
-    if len(watch.updates) < 2 or len(watch.steps) < 2:
+    if len(watch.updates) < 2:
         return {**out, "error": f"fewer than two updates were seen in {report.seconds:.0f} s"}
+    steps = {"env_steps_per_s": rate(watch.steps)} if len(watch.steps) > 1 else {}  # a replay may need few
     return {
-        **out, "env_steps_per_s": rate(watch.steps), "updates_per_s": rate(watch.updates),
+        **out, **steps, "updates_per_s": rate(watch.updates),
         "window_s": watch.updates[-1][0] - watch.updates[0][0], "shares": watch.shares(),
     }  # fmt: skip
 

@@ -46,8 +46,9 @@ def objective(args: argparse.Namespace) -> dict[str, Any]:
         )  # fmt: skip
         return time.perf_counter() - begin, len(found.lineage)
 
-    few = 2  # what starting takes is in both, and cancels out
+    few = 2  # what starting workers takes is in both, and cancels out
     more = max(2, round(args.seconds * WORKERS / (args.work * args.population)))
+    search(few)  # the first one of a process also loads what workers start from
     (short, _), (long, copies) = search(few), search(few + more)
     turns = more * args.population
     return {"overhead_ms": 1e3 * (WORKERS * (long - short) / turns - work), "perturbations": copies, "turns": turns}
