@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -46,8 +46,13 @@ class SystemConfig(EnvOptions):
     """Torch threads of the learner; 0: one."""
     learner_processes: Natural = 0
     """Processes that share each gradient; 0: one per core where batches are large enough."""
+    shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
 
     def __post_init__(self) -> None:
+        if self.learner_processes > 1 and not self.shares_gradient:
+            raise UsageError(
+                f"learner_processes ({self.learner_processes}) must be 0 or 1: this system shares no gradient"
+            )
         if not self.total_envs:
             return
         actors = self.num_actors()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.q_learning import QLearning, QNetwork
@@ -27,6 +27,7 @@ class Config(dqn.Config, ServerConfig):
     """Gorila. Each learner has a replay of its own (``replay`` transitions), which its own actors fill. Periods are in
     updates of the server."""
 
+    shares_gradient: ClassVar[bool] = False
     actors: Replicas = 2
     """Actor processes; actor i fills the replay of learner i modulo the learners, or of server i modulo those."""
     replay_servers: Natural = 0

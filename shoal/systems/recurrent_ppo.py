@@ -6,7 +6,7 @@ Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.algos.ppo import PPOConfig, PPOLearner
@@ -22,6 +22,7 @@ from shoal.systems.wiring import actors_and_learner, parameters, queue, trajecto
 class Config(SystemConfig, PPOConfig):
     """Recurrent PPO. One update learns from ``actors`` x ``envs`` trajectories of ``unroll`` steps."""
 
+    shares_gradient: ClassVar[bool] = True
     envs: Count = 8
     unroll: Count = 128
 

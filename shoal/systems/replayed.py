@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import make_optimiser
@@ -27,6 +27,7 @@ RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 class TransitionConfig(SystemConfig, OffPolicyConfig):
     """A replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
 
+    shares_gradient: ClassVar[bool] = True
     n_step: Count = 3
     """Steps of reward before the bootstrap (agent steps)."""
     sampler: Literal["proportional", "rank", "greedy"] = "proportional"

@@ -47,6 +47,8 @@ WRONG = [  # arguments, what the sentence says
     ("train recurrent-ppo --core lstm --minibatches 5", "minibatches (5) must divide the trajectories of a batch"),
     ("train dqn --device gpu", "--device expects auto, cpu, cuda or cuda:N, found 'gpu'"),
     ("train dqn --device cuda:99", "role 'learner' expects the device cuda:99, but PyTorch"),
+    ("train impala --learner-processes 2", "learner_processes (2) must be 0 or 1"),
+    ("train gorila --learner-processes 2", "learner_processes (2) must be 0 or 1"),
     ("train dqn --learner-processes 2 --device cuda", "learner_processes (2) share a gradient on the CPU only"),
     ("train recurrent-ppo --config range.yaml", "'gamma' (file range.yaml) expects a number from 0 to 1, found 2"),
     ("train FAKE --seed -1", "--seed expects an integer of at least 0, found -1"),

@@ -82,7 +82,7 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
     own: dict[str, dict[str, Any]] = {
         "dqn": dict(replay, prioritised=True),
         "apex-dqn": replay,
-        "rainbow": dict(replay, streams=8),
+        "rainbow": dict(replay, streams=8, replay_shards=2, actors=2),
         "r2d2": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
         "r2d3": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
         "apex-dpg": replay,
