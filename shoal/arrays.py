@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
+from shoal.types import State as State
+
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
-State = dict[str, Any]  # what ``Stateful`` says of a state
 UNIT = 16  # elements of float32 in a cache line
 PART = "part"  # the field of a writer's part of divided parameters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from shoal.types import Values
 
 __all__ = [
     "Deadlock",
@@ -44,9 +44,9 @@ class Diverged(ShoalError):
     """The loss or its gradient was not finite in many updates in a row. The runtime saves ``tensors`` (batch and
     parameters: name -> tensor) and ``facts`` for whoever looks for the cause."""
 
-    def __init__(self, text: str, facts: dict[str, Any] | None = None):
-        self.facts: dict[str, Any] = facts or {}
-        self.tensors: dict[str, Any] = {}
+    def __init__(self, text: str, facts: Values | None = None):
+        self.facts: Values = facts or {}
+        self.tensors: Values = {}
         super().__init__(text)
 
 

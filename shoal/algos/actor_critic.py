@@ -33,6 +33,7 @@ from shoal.nets.torsos import Activation
 from shoal.ops import forbid
 from shoal.settings.ranges import Count, Fraction, NonNegative
 from shoal.settings.schedule import Scheduled, linear
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +204,10 @@ class ActorCriticAgent:
             extras["log_prob"] = dist.log_prob(policy, action).numpy()
         return Act(action.numpy(), state, extras)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"nets": self.nets.state_dict(), "rng": self.rng.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
         self.rng.set_state(state["rng"])
 

@@ -8,7 +8,7 @@ its metrics (means) for each minibatch. Every rank makes the same number of mini
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from shoal.algos.sgd import to_device
 from shoal.algos.synchronised import views, write_gradient
 from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors, Update
 from shoal.nets import RunningNorm
+from shoal.types import State
 
 KL = METRICS.index("kl")
 
@@ -161,10 +162,10 @@ class RankLearner(PPOLearner):
         return Update({**out, **self._scheduled})
 
     # ---------------------------------------------------------------------------------------- states
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {**super().state_dict(), "pass": dict(vars(self._pass)), "fraction": self.algorithm.fraction}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._pass = _Pass(**state["pass"])
         self._pass.sums = self._pass.sums.clone()

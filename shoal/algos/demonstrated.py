@@ -6,13 +6,13 @@ Paine et al. 2019, "Making Efficient Use of Demonstrations to Solve Hard Explora
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.api import Batch, Learner, Replay, ShoalError, Tensors, Update
+from shoal.types import State
 
 
 class Demonstrated:
@@ -49,7 +49,7 @@ class Demonstrated:
     def params(self) -> Tensors:
         return self.learner.params()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Priorities and generators; the demonstrations themselves are read again, and known by a hash."""
         state = self.table.state()
         del state["rows/data"]
@@ -58,7 +58,7 @@ class Demonstrated:
             "sha256": self._hash(),
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if self._hash() != state["sha256"]:
             raise ShoalError("the demonstrations are not those that the checkpoint was made with")
         self.learner.load_state_dict(state["learner"])

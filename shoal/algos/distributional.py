@@ -7,7 +7,7 @@ Bellemare et al. 2017 (C51), Dabney et al. 2018 (QR-DQN), Fortunato et al. 2018 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from shoal.nets.precision import Precision, resolve
 from shoal.ops import forbid
 from shoal.ops.value import categorical_cross_entropy, categorical_kl, categorical_projection, huber, quantile_huber
 from shoal.settings.ranges import Count, Finite, NonNegative
+from shoal.types import State
 
 NOISE = "noise/"  # of a batch's items: one vector of standard normals for all rows
 
@@ -232,10 +233,10 @@ class DistributionalQLearning(QLearning):
                 metrics["clipped_mass"] = terms.clipped.sum() * share
         return terms.loss.dot(items["weight"]), Update(metrics, terms.priority if self.cfg.prioritised else None)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {**super().state_dict(), "rng": self.rng.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.rng.bit_generator.state = state["rng"]
 

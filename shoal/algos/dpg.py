@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from shoal.fast.rounded import inferring
 from shoal.ops import dpg_loss
 from shoal.settings.ranges import Fraction, NonNegative, Positive
 from shoal.settings.schedule import Scheduled
+from shoal.types import State
 
 EDGES = 0.05  # probability on the outermost atoms from which a user is told
 SETTLED = 1_000  # updates before that: a new critic's distribution is as wide as its range
@@ -95,10 +95,10 @@ class DPG(OffPolicy):
             return everything
         return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {**super().state_dict(), "rng": self.rng.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.rng.set_state(state["rng"])
 
@@ -131,10 +131,10 @@ class RangeLearner(SGDLearner):
                 "beyond them cannot be told apart; set --v-min lower or --v-max higher", 100 * self.edges, low, high,
             )  # fmt: skip
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {**super().state_dict(), "edges": self.edges, "warned": self.warned}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.edges, self.warned = state["edges"], state["warned"]
 
@@ -171,9 +171,9 @@ class DPGAgent:
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
         return Act(action.numpy(), state, extras)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
         self.rng.bit_generator.state = state["rng"]

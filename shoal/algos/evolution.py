@@ -6,7 +6,7 @@ Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinfor
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
 from shoal.settings.schedule import Scheduled, at
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +114,12 @@ class EvolutionLearner:
     def params(self) -> Tensors:
         return self._published
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         adam = None if self.adam is None else self.adam.state_dict()
         return {"nets": self.policy.state_dict(), "task": self.task, "velocity": self.velocity, "adam": adam,
                 "step": self.step, "env_steps": self.env_steps}  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.policy.load_state_dict(state["nets"])
         self.velocity.copy_(state["velocity"])
         for name, tensor in self.task.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shoal.algos.segments import interrupted
 from shoal.api import Spec, Tensors
+from shoal.types import State
 
 FRAMES = 3  # that the next reward is predicted from
 _NOT_KEPT = "state/"
@@ -98,10 +99,10 @@ class FrameReplay:
         """Where the steps lie that are so many after the oldest."""
         return torch.from_numpy((ages + self.next - self.size) % self.capacity)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"rows": self.rows, "size": self.size, "next": self.next, "random": self.random.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.rows, self.size, self.next = dict(state["rows"]), state["size"], state["next"]
         self.random.bit_generator.state = state["random"]
 

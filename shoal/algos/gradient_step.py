@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from shoal.api import Batch, Diverged, Update
 from shoal.ops import AdaGrad, Adam, RMSProp
 from shoal.settings.ranges import Fraction, NonNegative, Positive
 from shoal.settings.schedule import Linear, Scheduled, at
+from shoal.types import State
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 
@@ -134,7 +135,7 @@ def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
         torch._foreach_mul_(grads, 1.0 / divisor)
 
 
-def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
     """Take the averages of a saved optimiser, but not its settings: those are the configuration's."""
     own = [{k: v for k, v in group.items() if k != "params"} for group in optimiser.param_groups]
     optimiser.load_state_dict(state)

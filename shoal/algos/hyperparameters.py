@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shoal.api import UsageError
+from shoal.types import Values
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
 RESAMPLE = 0.25  # share of changes that are fresh draws, where a search resamples
@@ -75,7 +76,7 @@ class Choice:
 Space: TypeAlias = Mapping[str, Interval | Choice]
 
 
-def draw(space: Space, generator: np.random.Generator) -> dict[str, Any]:
+def draw(space: Space, generator: np.random.Generator) -> Values:
     """A value of the prior for each hyperparameter."""
     return {name: one.draw(generator) for name, one in space.items()}
 
@@ -87,7 +88,7 @@ def perturb(
     factors: Sequence[float] = FACTORS,
     probability: float = 1.0,
     resample: float = 0.0,
-) -> dict[str, Any]:
+) -> Values:
     """Each hyperparameter, with ``probability``, changed: drawn afresh with probability ``resample``, else multiplied
     by one of ``factors``. Values that are not in the space stay.
 

@@ -16,6 +16,7 @@ from shoal.fast.rounded import inferring
 from shoal.ops import importance_weights
 from shoal.settings.ranges import Count, Fraction
 from shoal.settings.schedule import at
+from shoal.types import State
 
 METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
 
@@ -82,9 +83,9 @@ class OffPolicy(Algorithm):
             self._copies = periods
             self.target.load_state_dict(self.nets.state_dict())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"target": self.target.state_dict(), "updates": self.updates, "copies": self._copies}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.target.load_state_dict(state["target"])
         self.updates, self._copies = state["updates"], state.get("copies", -1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.algos.hyperparameters import FACTORS, Space, draw, perturb
 from shoal.api import UsageError
+from shoal.types import State, Values
 
 Exploit = Literal["truncation", "tournament", "ttest"]
 Explore = Literal["perturb", "resample"]
@@ -61,7 +62,7 @@ class Member:
     """
 
     index: int
-    values: dict[str, Any]
+    values: Values
     step: int = 0
     turn: int = 0
     score: float | None = None
@@ -80,8 +81,8 @@ class Copy:
     parent_step: int
     score: float | None
     parent_score: float | None
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: Values
+    after: Values
 
 
 class Population:
@@ -146,9 +147,9 @@ class Population:
         """The member with the highest newest score; before the first, member 0."""
         return max(self.members, key=_score)
 
-    def schedule(self, index: int) -> list[tuple[int, dict[str, Any]]]:
+    def schedule(self, index: int) -> list[tuple[int, Values]]:
         """The hyperparameters that made a member what it is: (from this step on, values), back through its parents."""
-        out: list[tuple[int, dict[str, Any]]] = []
+        out: list[tuple[int, Values]] = []
         values, end, current = self.members[index].values, len(self.lineage), index
         while True:
             found = next((i for i in reversed(range(end)) if self.lineage[i].child == current), None)
@@ -159,7 +160,7 @@ class Population:
             current, end = copy.parent, found
             values = self._values_of(current, end)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "members": [asdict(m) for m in self.members],
             "lineage": [asdict(c) for c in self.lineage],
@@ -171,7 +172,7 @@ class Population:
         self.lineage = [Copy(**c) for c in state["lineage"]]
         self.generator.bit_generator.state = state["generator"]
 
-    def _values_of(self, index: int, end: int) -> dict[str, Any]:
+    def _values_of(self, index: int, end: int) -> Values:
         """What a member's hyperparameters were before entry ``end`` of the lineage."""
         later = next((c for c in self.lineage[end:] if c.child == index), None)
         return self.members[index].values if later is None else later.before

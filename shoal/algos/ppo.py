@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +31,7 @@ from shoal.api import Batch, Tensors, Update
 from shoal.ops import discrete_ppo_loss, gae, ppo_loss
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive
 from shoal.settings.schedule import Scheduled, linear
+from shoal.types import State, Values
 
 LEAST_CLIP = 1e-3  # a clip that has fallen to 0 would learn nothing
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
@@ -73,7 +73,7 @@ class PPO(Algorithm):
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items = self.cfg, batch.items
         old = [items[k].flatten() for k in ("log_prob", "value", "normalised_advantage", "target", "weight")]
-        rule: dict[str, Any] = dict(
+        rule: Values = dict(
             clip=max(cfg.clip, LEAST_CLIP), value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost,
             clip_value=cfg.clip_value,
         )  # fmt: skip
@@ -130,7 +130,7 @@ class PPOLearner:
     def params(self) -> Tensors:
         return self.algorithm.params()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         learned = {"nets": self.nets.state_dict(), "optimiser": self.optimiser.state_dict()}
         if self.workers.team is not None:  # whoever writes this down while training goes on would see it change
             learned = copy.deepcopy(learned)
@@ -143,7 +143,7 @@ class PPOLearner:
             "carried": None if self.nets.rewards is None else self.nets.rewards.carried,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
         load_optimiser(self.optimiser, state["optimiser"])
         self.workers.restart()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from shoal.nets.precision import Precision, resolve
 from shoal.ops import draw_allowed, forbid, select, td_loss
 from shoal.settings.ranges import Fraction, Positive
 from shoal.settings.schedule import Scheduled
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +171,10 @@ class QAgent:
         """The action values [B, A] that it chooses by."""
         return cast(Tensor, self.nets(obs))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state, "steps": self.steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
         self.rng.bit_generator.state = state["rng"]
         self.steps = state["steps"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from shoal.ops import (
 )
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled, at
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +193,10 @@ class RecurrentQLearning(Algorithm):
         if step % self.cfg.target_period == 0:
             self.target.load_state_dict(self.nets.state_dict())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"target": self.target.state_dict(), "updates": self.updates}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.target.load_state_dict(state["target"])
         self.updates = state["updates"]
 
@@ -233,9 +234,9 @@ class RecurrentQAgent:
         extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
         self.rng.bit_generator.state = state["rng"]

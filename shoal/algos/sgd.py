@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from shoal.algos.gradient_step import GradientStep, load_optimiser
 from shoal.algos.trajectories import TrajectoryReplay, split
 from shoal.api import Batch, Stateful, Tensors, Update, UsageError
 from shoal.settings.schedule import schedules
+from shoal.types import State
 
 
 class SGDLearner:
@@ -82,7 +82,7 @@ class SGDLearner:
     def params(self) -> Tensors:
         return self.algorithm.params()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         out = {
             "nets": self.algorithm.nets.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -96,7 +96,7 @@ class SGDLearner:
         # Whoever writes this down would see what the workers go on to change
         return out if self.workers is None else copy.deepcopy(out)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.algorithm.nets.load_state_dict(state["nets"])
         load_optimiser(self.optimiser, state["optimiser"])
         self.step, self.gradient_step.skipped = state["step"], state["skipped"]

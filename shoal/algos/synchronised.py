@@ -14,6 +14,7 @@ from shoal.algos.algorithm import differentiate
 from shoal.algos.sgd import SGDLearner, averaged, to_device
 from shoal.algos.trajectories import split
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
+from shoal.types import State
 
 
 class SynchronisedLearner(SGDLearner):
@@ -62,12 +63,12 @@ class SynchronisedLearner(SGDLearner):
             self._updates[-1] = Update({"loss": loss, "grad_norm": norm, **current, "skipped_updates": 0.0, **own})
         return None if self._parts else averaged(self._updates)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         waiting = [dict(part.items) for part in self._parts]
         metrics = [dict(update.metrics) for update in self._updates]
         return {**super().state_dict(), "parts": waiting, "updates": metrics}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._parts = [to_device(Batch(items), self.device) for items in state["parts"]]
         self._updates = [Update(metrics) for metrics in state["updates"]]

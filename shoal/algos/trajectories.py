@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.api import Batch, Spec, Tensors, UsageError, spec_nbytes
+from shoal.types import State
 
 
 def split(batch: Batch, parts: int) -> list[Batch]:
@@ -59,10 +59,10 @@ class TrajectoryReplay:
         mixed["fresh"] = (torch.arange(len(columns), device=device) < count)[None]
         return batch._replace(items=mixed, versions=())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"kept": self.kept, "size": self.size, "next": self.next, "random": self.random.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+    def load_state_dict(self, state: State, device: torch.device | str = "cpu") -> None:
         """Go on from a state; ``device``: where the batches are."""
         self.kept = {k: v.to(device) for k, v in state["kept"].items()}
         self.size, self.next = state["size"], state["next"]

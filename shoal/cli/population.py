@@ -10,8 +10,9 @@ from shoal.api import UsageError
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, Natural, NonNegative
+from shoal.types import Values
 
-FLAGS: dict[str, Any] = {
+FLAGS: Values = {
     "of": str, "population": Count, "mutate": str, "interval": Count, "exploit": str, "explore": str,
     "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": Natural,
@@ -65,7 +66,7 @@ def train(args: list[str]) -> int:
         return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
 
 
-def space_of(text: str, values: dict[str, Any], system: str, interval: Any) -> dict[str, dict[str, Any]]:
+def space_of(text: str, values: Values, system: str, interval: Any) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
     ``values``."""
     from shoal.settings.flags import unknown
@@ -88,7 +89,7 @@ def space_of(text: str, values: dict[str, Any], system: str, interval: Any) -> d
     return out
 
 
-def resume(path: Path, limits: dict[str, Any], quiet: bool, trust: bool = False) -> int:
+def resume(path: Path, limits: Values, quiet: bool, trust: bool = False) -> int:
     """shoal resume, of a population; of the ``limits``, it has steps only."""
     from shoal.run.population import PopulationRun
 

@@ -19,6 +19,7 @@ from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
 from shoal.settings.flags import Groups, options, parse_flags, split
 from shoal.settings.ranges import Count, Natural
+from shoal.types import Values
 
 KEYBOARD = "keyboard"
 FLAGS: dict[str, object] = {
@@ -59,7 +60,7 @@ def command(args: list[str]) -> int:
 
 
 # --------------------------------------------------------------------------------------- recording
-def _trained(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
+def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
     from shoal.policy.policy import evaluation_options
     from shoal.run import Run
 
@@ -75,7 +76,7 @@ def _trained(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
     return policy.cfg.env, how, play(policy.cfg.env, how, choose, *_amount(opts), policy.reset)
 
 
-def _scripted(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
+def _scripted(source: str, opts: Values, rest: Groups) -> Recorded:
     module, _, name = source.rpartition(":")
     env, how = _environment(source, opts, rest)
     try:
@@ -110,7 +111,7 @@ def _sees_env(source: str, function: Any) -> bool:
     )
 
 
-def _by_hand(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
+def _by_hand(source: str, opts: Values, rest: Groups) -> Recorded:
     from shoal.demonstrations.keyboard import by_hand
 
     env, how = _environment(source, opts, rest)
@@ -123,18 +124,18 @@ def _by_hand(source: str, opts: dict[str, Any], rest: Groups) -> Recorded:
     return env, how, by_hand(env, how, *_amount(opts), keys, opts.get("noop", 0), bool(opts.get("wait")))
 
 
-def _environment(source: str, opts: dict[str, Any], rest: Groups) -> tuple[str, EnvOptions]:
+def _environment(source: str, opts: Values, rest: Groups) -> tuple[str, EnvOptions]:
     if "env" not in opts:
         raise UsageError(f"to record '{source}', name its environment: --env ID")
     return opts["env"], EnvOptions(**parse_flags(EnvOptions, rest, "shoal record"))
 
 
-def _amount(opts: dict[str, Any]) -> tuple[int, int]:
+def _amount(opts: Values) -> tuple[int, int]:
     return opts.get("episodes", 20), opts.get("seed", 0)
 
 
 # ----------------------------------------------------------------------------------------- looking
-def _look(opts: dict[str, Any], rest: Groups) -> int:
+def _look(opts: Values, rest: Groups) -> int:
     if rest or len({"list", "show"} & opts.keys()) != 1 or opts.keys() - {"list", "show", "episode"}:
         raise UsageError(
             "shoal record needs a run directory, MODULE:FUNCTION or keyboard first, and --out; or --list SET, or "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shoal.runtime.interrupts import EXIT_CODES
+from shoal.types import Values
 
 if TYPE_CHECKING:
     from shoal.run import Run
@@ -40,7 +41,7 @@ def command(args: list[str]) -> int:
     return report(go_on(path, wanted, settings, **where, quiet=quiet, trust=trust, flags=True), quiet)
 
 
-def parse_settings(path: Path, groups: Groups, trust: bool) -> dict[str, Any]:
+def parse_settings(path: Path, groups: Groups, trust: bool) -> Values:
     """Fields of the config of the run in ``path``, given as flags."""
     from shoal import systems
     from shoal.records.run_dir import read_json

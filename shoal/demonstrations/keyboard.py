@@ -15,6 +15,7 @@ from shoal.api import UsageError
 from shoal.demonstrations.episodes import Episode
 from shoal.demonstrations.recording import joined
 from shoal.envs import EnvOptions, playable
+from shoal.types import Values
 
 
 def by_hand(
@@ -80,7 +81,7 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
         self._actions: list[Any] = []
         self._rewards: list[float] = []
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Values | None = None) -> Any:
         obs, info = super().reset(seed=self.seed + len(self.episodes), options=options)
         self._seen, self._actions, self._rewards = [_copied(obs)], [], []
         return obs, info

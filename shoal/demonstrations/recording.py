@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from shoal.api import UsageError
 from shoal.demonstrations.episodes import Episode
 from shoal.envs import EnvOptions, one, sub_seeds
+from shoal.types import Values
 
 ID = re.compile(r"(?:[\w-]+/)*[\w-]+-v\d+")
 Choose = Callable[[Any, float, Any], Any]  # (observation, reward of the step before, the environment) -> action
@@ -101,7 +102,7 @@ def write(
     return folder, returns
 
 
-def _final(info: dict[str, Any]) -> Any:
+def _final(info: Values) -> Any:
     """The true last observation of an environment that shows the next episode's first already."""
     last = info["final_obs"]
     return last[0] if isinstance(last, np.ndarray) and last.dtype == object else _first(last)

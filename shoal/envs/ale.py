@@ -9,11 +9,12 @@ Its reward clipping stays off too, so that raw returns are known.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from shoal.api import Arrays, EnvStep, UsageError
+from shoal.types import Values
 
 from .batch import VectorBatch
 from .options import EnvOptions
@@ -51,7 +52,7 @@ def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) 
     frames = options.max_episode_frames
     if options.max_episode_steps is not None:
         frames = options.max_episode_steps * options.frame_skip
-    settings: dict[str, Any] = {
+    settings: Values = {
         "num_threads": 1,
         "max_num_frames_per_episode": frames,
         "repeat_action_probability": options.sticky_actions,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from shoal.settings.ranges import Count, Fraction, Natural
+from shoal.types import Values
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
 RewardClip = Literal["none", "sign", "unit"]
@@ -44,7 +45,7 @@ class EnvOptions(AtariOptions):
 
     backend: Backend = "auto"
     """Implementation that steps the environments; auto: the fastest that serves."""
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    env_kwargs: Values = field(default_factory=dict)
     """Arguments of the environment's constructor."""
     max_episode_steps: Count | None = None
     """Time limit of an episode (agent steps); none: the environment's own."""

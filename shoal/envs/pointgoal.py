@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from shoal.api import UsageError
+from shoal.types import Values
 
 from .pointgoal_camera import Camera, DepthCamera, RgbCamera
 from .pointgoal_geometry import Paths, walk
@@ -171,14 +172,14 @@ class PointGoal(VectorEnv[Any, Any, np.ndarray]):
         self._steps = np.zeros(num_envs, np.int64)
         self._ended = np.zeros(num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Values | None = None) -> tuple[Any, Values]:
         super().reset(seed=seed)
         self._rngs = self.np_random.spawn(self.num_envs)
         self.trips = [self._begin(row) for row in range(self.num_envs)]
         self._ended[:] = False
         return self._observe(), {}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Values]:
         reward = np.zeros(self.num_envs, np.float32)
         again, terminated = self._ended, np.zeros(self.num_envs, np.bool_)
         numbers = np.zeros((3, self.num_envs))
@@ -198,7 +199,7 @@ class PointGoal(VectorEnv[Any, Any, np.ndarray]):
             numbers[:, row] = success, score, trip.distance
         truncated = (self._steps >= self.limit) & ~terminated & ~again
         self._ended = terminated | truncated
-        info: dict[str, Any] = {}
+        info: Values = {}
         if self._ended.any():
             for name, values in zip(("success", "spl", "distance_to_goal"), numbers, strict=True):
                 info |= {name: values, f"_{name}": self._ended.copy()}

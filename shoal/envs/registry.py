@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal.api import UsageError
 from shoal.settings.kinds import is_atari
+from shoal.types import Values
 
 from . import pool, toy, wrappers
 from .given import Given, require_again
@@ -47,7 +48,7 @@ def absolute(env: str) -> str:
     return f"{Path(module).resolve()}:{name}" if colon and (module.endswith(".py") or os.sep in module) else env
 
 
-def held_out(env: str) -> dict[str, Any]:
+def held_out(env: str) -> Values:
     """Arguments of the constructor with which an environment plays what it keeps for evaluations; most keep nothing."""
     return {"split": "validation"} if env in POINTGOAL else {}
 
@@ -71,7 +72,7 @@ class Found:
     single: Callable[[], Env] | None = None
     vector: Callable[[int], Vector] | None = None
     game: str = ""  # Atari: the ROM
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: Values = field(default_factory=dict)
 
 
 def foreign(env: str, options: EnvOptions) -> bool:
@@ -167,7 +168,7 @@ def _has_vector(registered: EnvSpec) -> bool:
 
 
 def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
-    kwargs: dict[str, Any] = dict(options.env_kwargs)
+    kwargs: Values = dict(options.env_kwargs)
     if options.max_episode_steps is not None:
         kwargs["max_episode_steps"] = options.max_episode_steps
     with constructing(env):
@@ -175,7 +176,7 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
 
 
 def _make_one(env: str, options: EnvOptions) -> Env:
-    kwargs: dict[str, Any] = dict(options.env_kwargs)
+    kwargs: Values = dict(options.env_kwargs)
     with constructing(env):
         made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made

@@ -21,6 +21,7 @@ from shoal.shm import board, shared_params
 from shoal.shm.arena import Arena
 from shoal.shm.group_layout import BoardLayout, GroupLayout, SharedLayout
 from shoal.shm.layout import CHECKPOINT, COUNTED, LINE, Plan
+from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
 
@@ -39,7 +40,7 @@ class _Pending:
     fixed: dict[str, list[int]] = field(default_factory=dict)  # replica -> what it had counted
     saved: set[str] = field(default_factory=set)
     files: dict[str, Written] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Values = field(default_factory=dict)
     state: api.State = field(default_factory=dict)
     groups: api.State = field(default_factory=dict)  # part -> state of a channel that belongs to no replica
     error: str = ""
@@ -207,7 +208,7 @@ def groups_state(plan: Plan, arena: Arena) -> api.State:
     return out
 
 
-def _saved(group: GroupLayout, arena: Arena) -> dict[str, Any]:
+def _saved(group: GroupLayout, arena: Arena) -> Values:
     """The part of a channel that outlives its replicas; what is reduced is saved by those who reduce it."""
     if isinstance(group, BoardLayout):
         return {checkpoint.part("channel", group.channel.name): board.state_dict(arena, group)}

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal.api import Role, State, Stateful
 from shoal.local import signals
@@ -21,6 +21,7 @@ from shoal.shm.ports import ReplayReader
 from shoal.shm.reduce import ReduceEnd
 from shoal.shm.session import Session
 from shoal.shm.store import StoreWriter
+from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
 
@@ -49,7 +50,7 @@ class Saver:
         saving: Saving,
         role: Role,
         name: str,
-        ends: dict[str, Any],
+        ends: Values,
         session: Session,
         reporter: Reporter,
         counted: Callable[[], list[int]],
@@ -113,7 +114,7 @@ class Saver:
             os.write(theirs, json.dumps(self._write(number, parts)).encode())
         os._exit(0)
 
-    def _write(self, number: int, parts: dict[str, Packed] | None = None) -> dict[str, Any]:
+    def _write(self, number: int, parts: dict[str, Packed] | None = None) -> Values:
         try:
             files = checkpoint.add(checkpoint.begin(self._saving, number), parts or self._pack())
         except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on
@@ -134,7 +135,7 @@ class Saver:
         self._copy, self._pipe = 0, -1
 
 
-def restore(source: Checkpoint, role: Role, name: str, ends: dict[str, Any], tables: bool = True) -> None:
+def restore(source: Checkpoint, role: Role, name: str, ends: Values, tables: bool = True) -> None:
     """Put a replica, and the parameters and (with ``tables``) the replay tables it holds, where they were saved."""
     state = source.read(name)
     with source.fitting(name):

@@ -18,7 +18,6 @@ from itertools import zip_longest
 from multiprocessing import connection, parent_process
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import cloudpickle
 import torch
@@ -40,6 +39,7 @@ from shoal.shm import ports
 from shoal.shm.arena import Arena
 from shoal.shm.layout import COUNTED, LINE, STOP, Plan
 from shoal.shm.session import Session
+from shoal.types import Values
 
 FLUSH, MANY = 0.5, 32  # seconds between reports of up to so many replicas; more report less often
 _FIRST_FLUSH = 0.02
@@ -241,7 +241,7 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
     context.steps = progress.steps
     jit.on_compile(session.metrics.beat)
     teams = contextlib.ExitStack()
-    ends: dict[str, Any] = {}
+    ends: Values = {}
 
     def forget() -> None:
         for end in ends.values():
@@ -290,7 +290,7 @@ def _saver(
     job: Job,
     spec: RoleSpec,
     role: api.Role,
-    ends: dict[str, Any],
+    ends: Values,
     session: Session,
     reporter: _Reporter,
     counted: Callable[[], list[int]],

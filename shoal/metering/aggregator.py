@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal.metering.recorder import Telemetry
+from shoal.types import State
 
 WINDOW = 100  # episodes in the reported mean return
 QUANTILES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
@@ -174,7 +175,7 @@ class Aggregator:
         self._phases, self._role_seconds, self._spans = {}, {}, {}
         return out
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """What a resumed run continues from, as plain JSON data; the figures since the last snapshot are included."""
         return {
             "counts": dict(self.counts),

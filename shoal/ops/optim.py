@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from shoal import fast
+from shoal.types import State, Values
 
 __all__ = ["AdaGrad", "Adam", "RMSProp"]
 Own = TypeVar("Own", bound="Optimiser")
@@ -105,7 +106,7 @@ class Optimiser(torch.optim.Optimizer):
             self.state[p][name] = number
         return joined
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
         """One step along ``grads / divisor``."""
         raise NotImplementedError
 
@@ -144,7 +145,7 @@ class Adam(Optimiser):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
         self._known: dict[int, _Averages] = {}  # by group: the state, looked up once
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
         known = self._known.get(id(group))
         if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
             taken = self._numbers(params, "step")
@@ -166,7 +167,7 @@ class Adam(Optimiser):
 
     @staticmethod
     def _plain_update(
-        params: list[Tensor], grads: list[Tensor], known: _Averages, group: dict[str, Any], divisor: float
+        params: list[Tensor], grads: list[Tensor], known: _Averages, group: Values, divisor: float
     ) -> None:
         """The same by torch's operations, one parameter after the other."""
         (beta1, beta2), eps = group["betas"], group["eps"]
@@ -192,7 +193,7 @@ class Adam(Optimiser):
     def _slots(self) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
 
-    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy, and of load_state_dict
+    def __setstate__(self, state: State) -> None:  # of a copy, and of load_state_dict
         super().__setstate__(state)
         self._known = {}
 
@@ -212,7 +213,7 @@ class AdaGrad(Optimiser):
             raise ValueError(f"AdaGrad: expected eps > 0, found {eps}")
         super().__init__(params, {"lr": lr, "eps": eps})
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
         if divisor != 1.0:
             torch._foreach_div_(grads, divisor)
         sums = self._slot(params, "sum")
@@ -259,7 +260,7 @@ class RMSProp(Optimiser):
         defaults = {"lr": lr, "decay": decay, "eps": eps, "centred": centred, "momentum": momentum}
         super().__init__(params, defaults)
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], divisor: float = 1.0) -> None:
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
         if any(g.is_sparse for g in grads):
             raise ValueError("RMSProp: expected dense gradients, found a sparse one")
         if divisor != 1.0:

@@ -24,6 +24,7 @@ from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import MASK, Observation, ShoalError, UsageError
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
+from shoal.types import Values
 
 FORMAT = 1
 FILES = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
@@ -31,7 +32,7 @@ EXAMPLES = 64  # rows of example.npz
 TOLERANCE = 1e-5  # of the written model on the examples, absolute, or relative where a value is above 1
 
 
-def export(policy: Policy, to: str, out: Path, about: dict[str, Any] | None = None) -> Path:
+def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> Path:
     """Write ``out`` (a new directory): the model in float32, ``model.json``, which says how to use it, and
     ``example.npz``, inputs with the outputs they must give. ``about``: facts to put into ``model.json``.
 
@@ -53,7 +54,7 @@ def export(policy: Policy, to: str, out: Path, about: dict[str, Any] | None = No
     _check(to, out / FILES[to], module, example, outputs)
     facts = {"format": FORMAT, "file": FILES[to], **(about or {}), **describe(policy, module, example, outputs)}
     (out / "model.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    named: dict[str, Any] = {f"input:{n}": t.numpy() for n, t in zip(module.inputs(), example, strict=True)}
+    named: Values = {f"input:{n}": t.numpy() for n, t in zip(module.inputs(), example, strict=True)}
     named |= {f"output:{n}": t.numpy() for n, t in zip(module.outputs(), outputs, strict=True)}
     np.savez(out / "example.npz", **named)
     return out
@@ -74,14 +75,12 @@ def policy_module(policy: Policy) -> PolicyModule:
     return PolicyModule(nets, list(policy.spec.observations), policy.codec.action_space).eval()
 
 
-def describe(
-    policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], outputs: list[Tensor]
-) -> dict[str, Any]:
+def describe(policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], outputs: list[Tensor]) -> Values:
     """What ``model.json`` says of inputs, outputs, and how they relate to the environment."""
     spaces = dict(_leaf_spaces(policy.codec.observation_space, "obs", []))
     inputs = []
     for name, tensor in zip(module.inputs(), example, strict=True):
-        entry: dict[str, Any] = {"name": name, **_array(tensor)}
+        entry: Values = {"name": name, **_array(tensor)}
         if name in spaces:
             path, space = spaces[name]
             entry |= {"path": path, "space": str(space), "from": _conversion(space, policy.spec.observations[name])}
@@ -110,7 +109,7 @@ _FROM = {
 }
 
 
-def _array(tensor: Tensor) -> dict[str, Any]:
+def _array(tensor: Tensor) -> Values:
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": ["batch", *tensor.shape[1:]]}
 
 

@@ -16,7 +16,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -41,6 +40,7 @@ from shoal.shm import bells, ports, ring, shared_params, store
 from shoal.shm.arena import Arena
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import Plan
+from shoal.types import Values
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
 ALONE = 90.0  # seconds without a word from the driver after which an agent ends its processes and itself
@@ -105,7 +105,7 @@ class Agent:
         processes.prepare()
         threading.Thread(target=self._supervise, name="shoal-agent", daemon=True).start()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Values:
         """What must be the same on every node, and whether this one sees the run's directory."""
         run_dir = self._orders.run_dir
         return {"versions": versions(), "sees": run_dir is None or (run_dir / "logs").is_dir()}

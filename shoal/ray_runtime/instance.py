@@ -14,9 +14,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from shoal.api import UsageError
+from shoal.types import Values
 
 OLDEST = (2, 52)  # older ones run code for whoever reaches their ports (CVE-2025-62593), and know no tokens
 OBJECTS = 200 * 2**20  # bytes of the object store of an own instance, where nothing crosses between nodes
@@ -107,7 +107,7 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
 
         ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
         _read_anew()
-        options: dict[str, Any] = {"num_cpus": max(1, math.ceil(needs.get("CPU", 1.0)))}
+        options: Values = {"num_cpus": max(1, math.ceil(needs.get("CPU", 1.0)))}
         if needs.get("memory"):
             options["_memory"] = needs["memory"] * 1.1 + 2**30
         options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": files.name}
@@ -118,7 +118,7 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
             ray.shutdown()
 
 
-_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+_QUIET: Values = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
 
 def _read_anew() -> None:

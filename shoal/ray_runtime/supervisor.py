@@ -35,6 +35,7 @@ from shoal.runtime.launch import Launch
 from shoal.shm import divided
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import STOP, Plan
+from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
 
@@ -329,7 +330,7 @@ def _is_known_here_alone(port: Port) -> bool:
     return bool(port.lockstep) or kind == "shared" or (kind == "params" and port.direction == "write")
 
 
-def _tell_routes(found: list[routes.Route], peers: dict[str, Any], where: dict[str, Any], station: Station) -> Any:
+def _tell_routes(found: list[routes.Route], peers: Values, where: Values, station: Station) -> Any:
     return station.agent.route.remote(found, peers, where)
 
 

@@ -25,6 +25,7 @@ from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_state import Packed, Written
+from shoal.types import Values
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -60,7 +61,7 @@ class Checkpoint:
     """A complete checkpoint: its folder and manifest."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Values
 
     @property
     def steps(self) -> int:
@@ -96,7 +97,7 @@ class Checkpoint:
             raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {error}") from error
 
 
-def facts(saving: Saving, program: Program, run: Aggregator) -> dict[str, Any]:
+def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
     """What the manifest says beside the files."""
     return {
         "steps": run.steps,
@@ -108,7 +109,7 @@ def facts(saving: Saving, program: Program, run: Aggregator) -> dict[str, Any]:
     }
 
 
-def shape_of(program: Program) -> dict[str, Any]:
+def shape_of(program: Program) -> Values:
     """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items."""
     channels = program.channels.values()
     return {

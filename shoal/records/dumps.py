@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from shoal import api
 from shoal.records.metric_files import finite
+from shoal.types import Values
 
 
 def save(error: BaseException, run_dir: Path | None) -> str:
@@ -22,7 +22,7 @@ def save(error: BaseException, run_dir: Path | None) -> str:
         / "dumps"
         / "{role}-{update}".format(**{"role": "learner", "update": 0, **error.facts}).replace("/", ".")
     )
-    facts: dict[str, Any] = {name: finite(value) for name, value in error.facts.items()}
+    facts: Values = {name: finite(value) for name, value in error.facts.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in error.tensors.items()}

@@ -19,6 +19,7 @@ from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
 from shoal.records.damage import reading
+from shoal.types import Values
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
@@ -51,9 +52,9 @@ class MetricFiles:
             table.close()
 
 
-def training_row(snapshot: Snapshot) -> dict[str, Any]:
+def training_row(snapshot: Snapshot) -> Values:
     """What a function of the training is, as one flat row; what is not known yet is left out."""
-    row: dict[str, Any] = {
+    row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,
         "updates": snapshot.updates,
@@ -66,9 +67,9 @@ def training_row(snapshot: Snapshot) -> dict[str, Any]:
     return row | snapshot.records
 
 
-def performance_row(snapshot: Snapshot) -> dict[str, Any]:
+def performance_row(snapshot: Snapshot) -> Values:
     """What the clock and the machine say, as one flat row."""
-    row: dict[str, Any] = {
+    row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,
         "seconds": round(snapshot.seconds, 3),

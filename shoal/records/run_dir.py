@@ -25,6 +25,7 @@ from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles, finite
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock
+from shoal.types import Values
 
 FORMAT = 1
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
@@ -145,7 +146,7 @@ class RunDirectory:
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written."""
-        facts: dict[str, Any] = {"reason": "failed", "error": f"{error}" or type(error).__name__}
+        facts: Values = {"reason": "failed", "error": f"{error}" or type(error).__name__}
         last = self._last
         facts |= {
             "steps": 0 if last is None else last.steps,
@@ -179,7 +180,7 @@ def save_params(path: Path, report: Report) -> None:
     """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
     from safetensors.torch import save_file
 
-    index: dict[str, Any] = {}
+    index: Values = {}
     for channel, params in report.params.items():
         name = f"params-{channel.replace('/', '.')}.safetensors"
         temporary = path / f".{name}.tmp"
@@ -221,7 +222,7 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
         raise ShoalError(f"'{file}' is no safetensors file, or damaged: {error}") from None
 
 
-def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     """What a file of ``what`` says, under ``keys`` at least."""
     if not path.is_file():
         raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
@@ -247,11 +248,11 @@ def versions() -> dict[str, str]:
     return out
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> Values:
     import psutil
     import torch
 
-    out: dict[str, Any] = {
+    out: Values = {
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

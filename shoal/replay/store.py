@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from shoal.replay import rows as _rows
 from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName
 from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
 from shoal.replay.samplers import Greedy, Proportional, Rank, Sampler, Uniform
+from shoal.types import State, Values
 
 
 class Options(Protocol):
@@ -193,16 +194,16 @@ class Store:
     def _remove(self, count: int) -> None:
         raise NotImplementedError
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)
         and numbers. Rows never used are left out."""
         with self._lock:
             used = min(int(self._counters[ALLOCATED]), len(self._data))
-            out: dict[str, Any] = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
+            out: Values = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
             out["rows/data"] = self._data[:used]
             return out | {"changed": self._changed, "recent": self._recent}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from ``state()``. Raises ShoalError where it is of a table of another size."""
         with self._lock:
             kept = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}

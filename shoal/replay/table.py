@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from shoal.replay.options import TableOptions
 from shoal.replay.rows import FREE, INSERTED, SAMPLED, SIZE
 from shoal.replay.samplers import Proportional, live_rows
 from shoal.replay.store import Store, as_bytes
+from shoal.types import State
 
 
 class _Buffers:
@@ -164,10 +164,10 @@ class Table(Store):
             return Batch(b.tensors, b.key_tensor, b.prob_tensor, self.size)
 
     # --------------------------------------------------------------------------------- state
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {**super().state(), "since_evict": self._since_evict}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         super().restore(state)
         self._since_evict = int(state["since_evict"])
 

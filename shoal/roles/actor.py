@@ -8,12 +8,12 @@ carries only the newest frame of a stack, for replay tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Stateful, Writer
 from shoal.roles.recorded_envs import RecordedEnvs
+from shoal.types import State
 
 
 def unroll_spec(
@@ -95,14 +95,14 @@ class ActorRole:
     def close(self) -> None:
         self.env.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """State of the agent and, where the runtime is exact, of the environments; elsewhere new episodes begin."""
-        out: dict[str, Any] = {"agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else {}}
+        out: State = {"agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else {}}
         if isinstance(self.env, RecordedEnvs):
             out |= {"env": self.env.state_dict(), "version": self.version, "first": self.first, "state": self.state}
         return out
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if isinstance(self.agent, Stateful):
             self.agent.load_state_dict(state["agent"])
         if isinstance(self.env, RecordedEnvs):

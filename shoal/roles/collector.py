@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 
 from shoal.api import Agent, Arrays, Context, EnvBatch, ParamsReader, Spec, Tensors
 from shoal.roles.actor import ActorRole
+from shoal.types import State
 
 
 class OwnParams:
@@ -60,11 +60,11 @@ class Collector(ActorRole):
             out[name] = torch.from_numpy(array if whole else array[: taken + rows[name]])
         return out
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         out = super().state_dict()
         return out | {"unroll": self.unroll, "taken": self.taken} if self.ctx.exact else out
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Where environments begin anew, so does the trajectory."""
         super().load_state_dict(state)
         if self.ctx.exact:

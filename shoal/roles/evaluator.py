@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, Episode, ParamsReader, Stateful, Tensors
+from shoal.types import State, Values
 
 
 class Returns(list[float]):
@@ -125,11 +126,11 @@ class EvaluatorRole:
     def close(self) -> None:
         self.env.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """When the next evaluation is due, and the agent's state; an evaluation in progress starts again."""
         return {"next": self._next, "agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else None}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._next = state["next"]
         if isinstance(self.agent, Stateful):
             self.agent.load_state_dict(state["agent"])
@@ -157,7 +158,7 @@ def make_evaluator(
     make_env: Callable[[int], EnvBatch],
     make_agent: Callable[[int], Agent],
     results: Results,
-    options: dict[str, Any],
+    options: Values,
     ctx: Context,
     params: ParamsReader,
 ) -> EvaluatorRole:

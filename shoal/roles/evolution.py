@@ -4,7 +4,7 @@ the learner waits for all results of its task and sets the next one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from shoal.api import (
     Writer,
 )
 from shoal.ops import draw_allowed
+from shoal.types import State
 
 
 class Population(Protocol):
@@ -106,11 +107,11 @@ class EvolutionWorker:
     def close(self) -> None:
         self.env.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """How far it is in its task."""
         return {"done": self.done, "version": self.version}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.done, self._resumed = state["done"], state["version"]
 
     _resumed = -1
@@ -234,12 +235,12 @@ class EvolutionMaster:
         self.version = self.params.publish(self.learner.params())
         metrics.count("updates")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         received = {str(block): tensors for block, tensors in self.received.items()}
         return {"learner": self.learner.state_dict(), "version": self.version, "received": received,
                 "discarded": self.discarded}  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.learner.load_state_dict(state["learner"])
         self.version, self.discarded = state["version"], state["discarded"]
         self.received = {int(block): tensors for block, tensors in state["received"].items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shoal.api import Batch, Context, Diverged, Learner, ParamsWriter, Reader, Update
+from shoal.types import State
 
 REMEMBERED = 1_024  # versions; an older one counts as if it were the oldest of them
 
@@ -68,10 +67,10 @@ class LearnerRole:
         if len(self._published) > REMEMBERED:
             del self._published[next(iter(self._published))]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"learner": self.learner.state_dict(), "version": self.version, "published": dict(self._published)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.learner.load_state_dict(state["learner"])
         self.version = state["version"]
         self._published = dict(state.get("published", {self.version: self.learner.step}))

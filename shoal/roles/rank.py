@@ -6,7 +6,7 @@ Wijmans et al. 2020 (DD-PPO), section 3: rollouts are synchronous, but a rank th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from shoal.api import (
     Update,
 )
 from shoal.roles.collector import Collector, OwnParams
+from shoal.types import State
 
 LOOKS = 32  # parts of a rollout, between which a rank looks whether the others have finished theirs
 PROGRESS = "rollouts"  # the field of the board: rollouts that a rank has finished
@@ -35,8 +36,8 @@ class SynchronousLearner(Protocol):
     def descend(self, means: Tensors) -> bool: ...
     def report(self) -> Update: ...
     def params(self) -> Tensors: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class RankRole:
@@ -90,7 +91,7 @@ class RankRole:
     def close(self) -> None:
         self.collector.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
@@ -99,7 +100,7 @@ class RankRole:
             "version": self.own.version,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.learner.load_state_dict(state["learner"])
         self.own.version, self.rollouts, self.begun = state["version"], state["rollouts"], state["begun"]
         self.collector.load_state_dict(state["collector"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvStep
+from shoal.types import State
 
 
 class RecordedEnvs:
@@ -36,11 +35,11 @@ class RecordedEnvs:
     def close(self) -> None:
         self.inner.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         actions = np.stack(self._actions) if self._actions else None
         return {"seed": self._seed, "actions": actions, "obs": dict(self.obs)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """EnvironmentFailed if the environments do not arrive where they were."""
         self.reset(state["seed"])
         for action in () if state["actions"] is None else state["actions"]:

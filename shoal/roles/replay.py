@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shoal.api import Arrays, Context, PartsWriter, Reader
+from shoal.types import State
 
 
 class ReplayRole:
@@ -34,8 +33,8 @@ class ReplayRole:
         metrics.count("bytes", sum(array.nbytes for array in self.held.values()))
         self.held = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"held": self.held}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.held = state["held"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from shoal.api import Arrays, Batch, Board, Context, Field, Reader, Reducer, Spec, Tensors, Writer
+from shoal.types import State
 
 USED, KEYS, PROBS, SIZE, ROUND = (f"replay/{name}" for name in ("used", "keys", "probs", "size", "round"))
 _Part = tuple[int, Tensors]  # number of the batch, items
@@ -122,14 +123,14 @@ class ShardRole:
             self.transitions.reprioritise(torch.from_numpy(keys[own] // shards), torch.from_numpy(priorities))
         self.seen = puts
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         drawn = self.drawn
         return {
             "drawn": None if drawn is None else [dict(drawn.items), drawn.keys, drawn.probs, drawn.size],
             "seen": self.seen, "round": self.round, "count": self.count, "shares": self.shares, "size": self.size,
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.drawn = None if state["drawn"] is None else Batch(*state["drawn"])
         self.seen, self.round, self.count = state["seen"], state["round"], state["count"]
         if not self.ctx.exact:  # what the other shards had sent of this batch is lost

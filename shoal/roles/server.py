@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -112,11 +112,11 @@ class ServerRole:
         if self.ctx.index == 0:
             metrics.count("updates")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         pieces = {"sum": self._sum, "count": self._count}
         return {"shard": self.shard.state_dict(), "version": self.params.version, **pieces}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         if not state["version"]:  # saved before it had parameters
             self.start()
             return
@@ -200,13 +200,13 @@ class GradientRole:
             error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
             raise
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "learner": self.learner.state_dict(), "steps": self.steps, "version": self.version,
             "fetched": self.fetched, "made_with": self.made_with, "full": self.full,
         }  # fmt: skip
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.learner.load_state_dict(state["learner"])
         self.steps, self.version = state["steps"], state["version"]
         self.fetched, self.made_with = tuple(state["fetched"]), tuple(state["made_with"])

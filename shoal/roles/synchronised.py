@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from shoal.api import Arrays, Batch, Context, ParamsReader, ParamsWriter, Reader, Reducer, Tensors, Update
 from shoal.roles.learner import LearnerRole
+from shoal.types import State
 
 
 class Synchronised(Protocol):
@@ -19,8 +20,8 @@ class Synchronised(Protocol):
     def gradient(self, out: Arrays) -> None: ...
     def descend(self, means: Tensors) -> Update | None: ...
     def params(self) -> Tensors: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class SynchronisedRole(LearnerRole):
@@ -63,9 +64,9 @@ class SynchronisedRole(LearnerRole):
         with self.gradients.slot() as slot:
             self.learner.gradient(slot)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {**super().state_dict(), "begun": self.begun}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.begun = state["begun"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from shoal.api import Context, Field, ParamsReader, SharedParams, Spec, Stateful, Tensors, Update
 from shoal.roles.collector import Collector, OwnParams
+from shoal.types import State
 
 
 class GradientLearner(Protocol):
@@ -61,11 +62,11 @@ class WorkerRole:
     def close(self) -> None:
         self.collector.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         learner = self.learner.state_dict() if isinstance(self.learner, Stateful) else {}
         return {"collector": self.collector.state_dict(), "version": self.own.version, "learner": learner}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.collector.load_state_dict(state["collector"])
         self.own.version = state["version"]
         if isinstance(self.learner, Stateful):

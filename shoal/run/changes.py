@@ -19,11 +19,12 @@ from shoal.records.checkpoint import differences, shape_of
 from shoal.settings.config import build, default_values
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
+from shoal.types import Values
 
 FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
 
 
-def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str, Any], flags: bool) -> dict[str, Any]:
+def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str, Any], flags: bool) -> Values:
     """The settings ``given`` (as flags, or else as arguments) that differ from ``values``, typed. UsageError for a name
     that there is not, and for a value out of range."""
     hints, known = ranged(system.Config), default_values(system.Config)
@@ -50,7 +51,7 @@ def check(
         if getattr(built, name) != value:
             raise UsageError(f"{_shown(name, flags)} cannot change when a run goes on, it follows from other settings")
 
-    def shapes(names: Sequence[str]) -> dict[str, Any]:
+    def shapes(names: Sequence[str]) -> Values:
         return _shapes(system.program(build(system.Config, {**values, **{name: new[name] for name in names}})))
 
     before, blamed = shapes(()), list(new)
@@ -66,7 +67,7 @@ def check(
     raise UsageError(f"{which} cannot change when a run goes on, it changes what was saved ({found}): {advice}")
 
 
-def note(facts: dict[str, Any], values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
+def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
     """Put ``new`` settings in the place of ``values`` into the ``facts`` of a config.json, and the change, with the
     step at which the run goes on, behind those before. What was noted behind that step counts from there."""
     earlier = [{**change, "steps": min(change["steps"], steps)} for change in facts.get("changes", [])]
@@ -99,7 +100,7 @@ def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
             yield field.name, "the serial runtime plays its environments again, as they were"
 
 
-def _shapes(program: Program) -> dict[str, Any]:
+def _shapes(program: Program) -> Values:
     """What must be the same: ``shape_of``, and what each replay holds."""
     tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
     replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}

@@ -9,7 +9,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from shoal.records.run_dir import RunDirectory
 from shoal.records.run_lock import NAME as LOCK
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
+from shoal.types import Values
 
 WINDOW = 100  # episodes whose mean return is a member's score
 FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl", "episodes.csv")
@@ -33,7 +33,7 @@ class Slice:
 
     path: Path
     system: str
-    values: dict[str, Any]
+    values: Values
     origins: dict[str, str]
     preset: str
     seed: int

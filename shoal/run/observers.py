@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from shoal.api import ShoalError
 from shoal.metering.aggregator import Snapshot
 from shoal.records.metric_files import performance_row, training_row
+from shoal.types import Values
 
-Observer = Callable[[dict[str, Any]], object]
+Observer = Callable[[Values], object]
 
 
 class Observers:

@@ -14,6 +14,7 @@ from shoal.run.runtimes import again, check_runtime, meant
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.types import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class RunOptions:
         return Stop(steps=steps, seconds=self.seconds, episode_return=self.until_return)
 
     # -------------------------------------------------------------------------------- config.json
-    def to_json(self, steps: int) -> dict[str, Any]:
+    def to_json(self, steps: int) -> Values:
         """What config.json says of them, for ``from_json``."""
         return {
             "seed": self.seed,
@@ -111,13 +112,13 @@ def _given(hint: Any) -> Any:
     return rest[0] if type(None) in get_args(hint) and len(rest) == 1 else hint
 
 
-TYPES: dict[str, Any] = ranged(RunOptions)
+TYPES: Values = ranged(RunOptions)
 JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
-FLAGS: dict[str, Any] = {  # flag -> its type for ``settings.flags.options``
+FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
     "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
 }  # fmt: skip
-LIMITS: dict[str, Any] = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
+LIMITS: Values = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
 
 
 def check_limits(**limits: Any) -> None:

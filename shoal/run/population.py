@@ -31,6 +31,7 @@ from shoal.run.trust import check as check_trust, note
 from shoal.runtime.interrupts import Interrupts
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
+from shoal.types import Values
 
 FILE, STATE = "population.json", "state.json"
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
@@ -45,12 +46,12 @@ class Setup:
     differ by; slots: processes, each of which trains one member at a time; evaluate: as of a ``Slice``."""
 
     system: str
-    values: dict[str, Any]
+    values: Values
     origins: dict[str, str]
     preset: str
-    space: dict[str, dict[str, Any]]
+    space: dict[str, Values]
     size: int
-    rules: dict[str, Any]
+    rules: Values
     steps: int
     slots: int
     seed: int
@@ -95,7 +96,7 @@ def best_member(path: Path) -> Path:
     return member_path(path, max(scored, key=lambda m: m[0])[1])
 
 
-def interval_of(name: str, value: Any, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+def interval_of(name: str, value: Any, low: float | None = None, high: float | None = None) -> Values:
     """The interval of a field whose configured value is ``value``: a discount by its distance from 1, all else in its
     logarithm; without ends from a tenth to ten times of it. UsageError for a field that is no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

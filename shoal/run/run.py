@@ -20,6 +20,7 @@ from shoal.run.population import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
+from shoal.types import Values
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Run:
 
     path: Path
     system: str
-    config: dict[str, Any]
+    config: Values
     report: Report | None = None
     channel: str | None = None
-    changes: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[Values] = field(default_factory=list)
     trusted: bool = False
 
     @classmethod
@@ -73,7 +74,7 @@ class Run:
         return Policy(system, cfg, params, version, seed)
 
 
-def check_config(file: Path, facts: dict[str, Any]) -> None:
+def check_config(file: Path, facts: Values) -> None:
     """ShoalError unless the ``facts`` of a config.json have the kinds of values that it is written with."""
     with reading(file):
         for name, kind in (("system", str), ("config", dict), ("origins", dict), ("preset", str), ("actors", int)):
@@ -86,7 +87,7 @@ def check_config(file: Path, facts: dict[str, Any]) -> None:
                 raise TypeError(f"'changes' holds {change!r}")
 
 
-def again(path: Path, config: Mapping[str, Any], env: Any) -> dict[str, Any]:
+def again(path: Path, config: Mapping[str, Any], env: Any) -> Values:
     """The values in ``config``, which was read from ``path``, with the environment that is given again; None: it is
     there. UsageError for one that should be given and is not, or the other way round."""
     was = config.get("env", "")

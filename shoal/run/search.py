@@ -14,8 +14,9 @@ from shoal.algos.hyperparameters import Space
 from shoal.algos.population import Copy, Population, Rules
 from shoal.api import RoleFailed, UsageError
 from shoal.run.slots import Slots
+from shoal.types import Values
 
-Objective = Callable[[Any, dict[str, Any], int], tuple[Any, float]]
+Objective = Callable[[Any, Values, int], tuple[Any, float]]
 TRIES = 3  # failures of a member in a row before the search ends
 
 
@@ -26,10 +27,10 @@ class Found:
 
     score: float
     state: Any
-    values: dict[str, Any]
-    schedule: list[tuple[int, dict[str, Any]]]
+    values: Values
+    schedule: list[tuple[int, Values]]
     lineage: list[Copy]
-    history: list[list[tuple[int, float, dict[str, Any]]]]
+    history: list[list[tuple[int, float, Values]]]
 
 
 def pbt(
@@ -41,7 +42,7 @@ def pbt(
     population: int = 8,
     workers: int = 1,
     seed: int = 0,
-    start: dict[str, Any] | None = None,
+    start: Values | None = None,
     **rules: Any,
 ) -> Found:
     """Train ``population`` members for ``steps`` each, in turns of ``interval`` steps after which bad members copy good
@@ -75,7 +76,7 @@ class _Search:
     def __init__(self, objective: Objective, control: Population, steps: int, interval: int) -> None:
         self.objective, self.control, self.steps, self.interval = objective, control, steps, interval
         self.states = [cloudpickle.dumps(None)] * len(control.members)
-        self.history: list[list[tuple[int, float, dict[str, Any]]]] = [[] for _ in control.members]
+        self.history: list[list[tuple[int, float, Values]]] = [[] for _ in control.members]
         self.failures = [0] * len(control.members)
 
     def alone(self) -> None:
@@ -107,7 +108,7 @@ class _Search:
         waiting = [m for m in self.control.members if m.step < self.steps and m.index not in busy]
         return min(waiting, key=lambda m: m.step).index if waiting else None
 
-    def _task(self, index: int) -> tuple[Objective, bytes, dict[str, Any], int]:
+    def _task(self, index: int) -> tuple[Objective, bytes, Values, int]:
         member = self.control.members[index]
         return self.objective, self.states[index], dict(member.values), min(self.interval, self.steps - member.step)
 
@@ -122,7 +123,7 @@ class _Search:
             self.states[made.child] = self.states[made.parent]
 
 
-def _train(task: tuple[Objective, bytes, dict[str, Any], int]) -> tuple[bytes, float, int]:
+def _train(task: tuple[Objective, bytes, Values, int]) -> tuple[bytes, float, int]:
     objective, state, values, steps = task
     trained, score = objective(cloudpickle.loads(state), copy.deepcopy(values), steps)
     return cloudpickle.dumps(trained), float(score), steps

@@ -31,6 +31,7 @@ from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
 from shoal.settings.schedule import plain
+from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
 SPANS = 100_000  # of each replica in a profile
@@ -122,7 +123,7 @@ def start(
     return training.go(ranks.directory(path))
 
 
-def as_json(resolved: Resolved) -> dict[str, Any]:
+def as_json(resolved: Resolved) -> Values:
     """What config.json says of the configuration."""
     return {**plain(resolved.values()), "env": absolute(resolved.cfg.env)}
 
@@ -162,7 +163,7 @@ def go_on(
 ) -> Run:  # fmt: skip
     """What ``resume`` and ``shoal resume`` share; ``flags``: the settings were given as flags."""
     check_limits(**limits)
-    anew: dict[str, Any] = {name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}
+    anew: Values = {name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}
     if limits["steps"] is not None:
         settings = {**settings, "steps": limits["steps"]}
     path = Path(path)
@@ -178,7 +179,7 @@ def go_on(
         system, values = _again(path, facts)
         changed = changes.wanted(system, facts["system"], values, settings, flags)
         checkpoint = ranks.newest(path / FOLDER)
-        _check_unfinished(path, checkpoint, options.stop(changed.get("steps", values["steps"])))
+        _check_unfinished(path, checkpoint, options.stop((values | changed)["steps"]))
         if changed.keys() - {"steps"}:
             with looking(call_here if options.runtime in HERE else apart):
                 changes.check(system, values, changed, options.runtime, path, flags)
@@ -193,7 +194,7 @@ def go_on(
     return training.go(directory, checkpoint)
 
 
-def _where(facts: dict[str, Any], runtime: str | None, address: str | None) -> dict[str, Any]:
+def _where(facts: Values, runtime: str | None, address: str | None) -> Values:
     """Options of a run that goes on in another place. UsageError where it would not be the same run."""
     if runtime is not None:
         check_runtime(runtime)
@@ -207,7 +208,7 @@ def _where(facts: dict[str, Any], runtime: str | None, address: str | None) -> d
     return {"runtime": runtime or again_with(facts["runtime"]), "address": address}
 
 
-def _again(path: Path, facts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _again(path: Path, facts: Values) -> tuple[Any, Values]:
     """The system of a run that was started before, and every value of its configuration."""
     from shoal import systems
 
@@ -243,7 +244,7 @@ class _Training:
         system: Any,
         resolved: Resolved,
         options: RunOptions,
-        facts: dict[str, Any],
+        facts: Values,
         trace: Trace | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from shoal.api import Arrays, Deadlock, Rows, Spec, Tensors, UsageError
 from shoal.program import Channel
 from shoal.runtime.reduction import combine
 from shoal.serial.channels import check_item
+from shoal.types import State
 
 
 def _empty(spec: Spec) -> Arrays:
@@ -47,11 +47,11 @@ class SerialReduce:
             self.results.popleft()
         return result
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         queues = [list(queue) for queue in self.queues]
         return {"queues": queues, "results": list(self.results), "unread": list(self.unread)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.queues = [deque(items) for items in state["queues"]]
         self.results, self.unread = deque(state["results"]), list(state["unread"])
 
@@ -101,10 +101,10 @@ class SerialBoard:
         self.rows = {name: np.zeros((writers, *f.shape), f.dtype) for name, f in channel.spec.items()}
         self.puts = np.zeros(writers, np.int64)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"rows": self.rows, "puts": self.puts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         for name, rows in self.rows.items():
             rows[...] = state["rows"][name]
         self.puts[:] = state["puts"]
@@ -151,11 +151,11 @@ class SerialShared:
         """A copy of the parameters as they are now."""
         return {name: tensor.clone() for name, tensor in self.params.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         state = {"version": self.version, "tensors": self.params, "statistics": self.statistics}
         return state | {"steps": list(self.steps)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.params = {name: tensor.clone() for name, tensor in state["tensors"].items()}
         self.statistics = {name: tensor.clone() for name, tensor in state["statistics"].items()}
         self.steps = list(state["steps"])

@@ -14,6 +14,7 @@ from shoal.api import UsageError
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind
 from shoal.settings.schedule import Linear, linear
+from shoal.types import Values
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -35,11 +36,11 @@ class Resolved:
     preset: str
     why: str
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """Field name -> value, in declared order."""
         return {f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Values:
         """``values`` without those that are for another kind of environment."""
         only, kind = only_for(type(self.cfg)), env_kind(str(getattr(self.cfg, "env", "")))
         return {name: value for name, value in self.values().items() if only.get(name, kind) == kind}
@@ -92,7 +93,7 @@ def resolve(
     return Resolved(build(Config, values), origins, preset, why)
 
 
-def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[dict[str, Any], Resolved]:
+def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[Values, Resolved]:
     """A command's ``own`` options, and the configuration that its other flags resolve to."""
     own = {**own, "preset": str, "config": str}
     mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
@@ -115,7 +116,7 @@ def build(Config: Any, values: Mapping[str, Any]) -> Any:
         raise UsageError(str(error)) from None
 
 
-def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> Values:
     """Values read from a file, as the types of ``Config``; a name it does not have is an error."""
     hints, fields = ranged(Config), default_values(Config)
     for key, value in _of_today(values, fields).items():
@@ -125,7 +126,7 @@ def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> dict[str, 
     return fields
 
 
-def _of_today(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _of_today(values: Mapping[str, Any], fields: Mapping[str, Any]) -> Values:
     """Settings as a version wrote them that had ``anneal`` and ``anneal_clip`` in place of schedules."""
     out = dict(values)
     if "anneal" not in out or "anneal" in fields:
@@ -138,7 +139,7 @@ def _of_today(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str,
     return out
 
 
-def default_values(Config: Any) -> dict[str, Any]:
+def default_values(Config: Any) -> Values:
     """The dataclass's defaults, by field."""
     out = {}
     for f in dataclasses.fields(Config):
@@ -192,7 +193,7 @@ def _with_place(error: UsageError, origin: str) -> UsageError:
     return UsageError(f"{origin}: {error}") if origin not in ("flag", "argument") else error
 
 
-def read_file(path: str | Path) -> dict[str, Any]:
+def read_file(path: str | Path) -> Values:
     """The keys of a TOML or YAML file."""
     path = Path(path)
     if not path.is_file():

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from shoal.api import UsageError
 from shoal.settings.ranges import Range
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
+from shoal.types import Values
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
@@ -155,7 +156,7 @@ def _number(hint: type, value: Any) -> int | float:
     return int(number)
 
 
-def ranged(Config: Any) -> dict[str, Any]:
+def ranged(Config: Any) -> Values:
     """The type of each field with its range; one declared again with the same type keeps that of the base class."""
     plain = get_type_hints(Config)
     out = dict(plain)
@@ -166,12 +167,12 @@ def ranged(Config: Any) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------- flags
-def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> dict[str, Any]:
+def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> Values:
     """Typed values of command-line flags, given as (flag, its words); ``--env-kwargs.mass 2`` sets one entry
     of a field that holds names with values."""
     hints, ranges = get_type_hints(Config), ranged(Config)
     fields = [f.name for f in dataclasses.fields(Config)]
-    out: dict[str, Any] = {}
+    out: Values = {}
     for flag, words in groups:
         key, _, entry = flag.removeprefix("--").partition(".")
         field = key.replace("-", "_")
@@ -192,7 +193,7 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
     return out
 
 
-def _entries(field: str, entry: str, words: list[str]) -> dict[str, Any]:
+def _entries(field: str, entry: str, words: list[str]) -> Values:
     import yaml
 
     try:
@@ -260,9 +261,9 @@ def split(args: list[str]) -> Groups:
     return groups
 
 
-def options(groups: Groups, own: Mapping[str, Any], command: str) -> dict[str, Any]:
+def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
     """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type, bool for a switch."""
-    out: dict[str, Any] = {}
+    out: Values = {}
     for flag, words in groups:
         key = flag.removeprefix("--").replace("_", "-")
         if key not in own:

@@ -8,6 +8,8 @@ import math
 import re
 from typing import Annotated, Any, TypeVar, cast
 
+from shoal.types import Values
+
 T = TypeVar("T")
 
 
@@ -101,7 +103,7 @@ def moment(cfg: T, values: dict[str, float]) -> T:
     return out
 
 
-def plain(values: dict[str, Any]) -> dict[str, Any]:
+def plain(values: Values) -> Values:
     """Settings as a file holds them: a tuple as a list, a schedule as its text."""
     return {name: cast(Any, _plain(value)) for name, value in values.items()}
 

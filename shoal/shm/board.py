@@ -7,8 +7,6 @@ leaves its latest row whole, and its successor goes on after it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from shoal import api
@@ -18,6 +16,7 @@ from shoal.shm.fields import LINE
 from shoal.shm.group_layout import BoardLayout
 from shoal.shm.ring import coerce
 from shoal.shm.session import Session
+from shoal.types import State
 
 
 class BoardEnd:
@@ -87,12 +86,12 @@ def place(arena: Arena, layout: BoardLayout, writer: int, number: int, row: api.
     words[at] = number
 
 
-def state_dict(arena: Arena, layout: BoardLayout) -> dict[str, Any]:
+def state_dict(arena: Arena, layout: BoardLayout) -> State:
     rows = read(arena, layout)
     return {"rows": rows.values, "puts": rows.puts}
 
 
-def load_state_dict(arena: Arena, layout: BoardLayout, state: dict[str, Any]) -> None:
+def load_state_dict(arena: Arena, layout: BoardLayout, state: State) -> None:
     """Before any writer starts."""
     for writer, drafts in enumerate(_drafts(arena, layout)):
         number, at = int(state["puts"][writer]), layout.lines // 8 + writer * LINE

@@ -23,6 +23,7 @@ from shoal.shm.ring import Consumer, Producer
 from shoal.shm.session import Session
 from shoal.shm.shared_params import SharedEnd, SharedReader
 from shoal.shm.store import StoreReader, StoreWriter
+from shoal.types import State, Values
 
 
 def _no_priorities(channel: str) -> api.UsageError:
@@ -167,10 +168,10 @@ class ReplayReader:
         self.channel, self.writers = consumer.layout.channel, consumer.layout.writers
         self.name = table_name(self.channel.name, consumer.reader)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"table": self._table.state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._table.restore(state["table"])
 
     def forget(self) -> None:
@@ -243,9 +244,9 @@ def fill(arena: Arena, plan: Plan) -> None:
         layout.channel.fill(ConstantReader(arena, layout).arrays)
 
 
-def build(session: Session, plan: Plan, role: RoleSpec, index: int, generation: int, seed: int) -> dict[str, Any]:
+def build(session: Session, plan: Plan, role: RoleSpec, index: int, generation: int, seed: int) -> Values:
     """The ports of one replica, by keyword; ``seed`` is the run's."""
-    out: dict[str, Any] = {}
+    out: Values = {}
     for name, port in role.ports.items():
         number = plan.ends[role.name, name] + index
         out[name] = _end(session, plan, port, number, generation, seed) if index < port.of(role.replicas) else None

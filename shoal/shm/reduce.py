@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from shoal.shm.group_layout import ReduceLayout
 from shoal.shm.layout import CHECKPOINT
 from shoal.shm.ring import coerce
 from shoal.shm.session import Session
+from shoal.types import State
 
 _LOW = 0xFFFFFFFF
 _PUT, _ADDED, _WAITS = 0, 1, 2  # columns of a member's line
@@ -151,13 +151,13 @@ class ReduceEnd:
         futex.fence()
 
     # ------------------------------------------------------------------------------------- states
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """All that this member alone writes, copied: its items of two rounds, and its parts of two results."""
         slots = [{name: a.copy() for name, a in self._slots[r][self._member].items()} for r in range(ROUNDS)]
         parts = [[out.copy() for out, _ in self._parts[r]] if self._layout.shared_out else [] for r in range(ROUNDS)]
         return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": parts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         for r in range(ROUNDS):
             for name, array in self._slots[r][self._member].items():
                 array[...] = state["slots"][r][name]

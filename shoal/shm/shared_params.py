@@ -7,8 +7,6 @@ the steps themselves have lost to each other. A worker killed in the middle of a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -19,6 +17,7 @@ from shoal.shm.fields import LINE, FieldLayout
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.session import Session
 from shoal.shm.store import tensors
+from shoal.types import State
 
 _GIVEN, _WAITED = 0, 1  # words of the control line
 
@@ -128,7 +127,7 @@ def read(arena: Arena, layout: SharedLayout) -> api.Tensors | None:
     return {name: tensor.clone() for name, tensor in _live(arena, layout)[0].items()}
 
 
-def state_dict(arena: Arena, layout: SharedLayout) -> dict[str, Any]:
+def state_dict(arena: Arena, layout: SharedLayout) -> State:
     """Version 0 has no tensors."""
     params, steps = read(arena, layout), [arena.words[layout.lines // 8 + m * LINE] for m in range(layout.members)]
     statistics = {name: tensor.clone() for name, tensor in _live(arena, layout)[1].items()}
@@ -136,7 +135,7 @@ def state_dict(arena: Arena, layout: SharedLayout) -> dict[str, Any]:
     return {"version": version, "tensors": params or {}, "statistics": statistics, "steps": steps}
 
 
-def load_state_dict(arena: Arena, layout: SharedLayout, state: dict[str, Any]) -> None:
+def load_state_dict(arena: Arena, layout: SharedLayout, state: State) -> None:
     """Before any worker starts."""
     if not state["version"]:
         return

@@ -8,7 +8,6 @@ never waits for a reader. A writer killed inside ``publish`` leaves the latest v
 from __future__ import annotations
 
 from operator import is_
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from shoal.shm.arena import Arena
 from shoal.shm.fields import LINE, FieldLayout
 from shoal.shm.layout import StoreLayout
 from shoal.shm.session import Session
+from shoal.types import State
 
 _LOW = 0xFFFFFFFF
 
@@ -94,13 +94,13 @@ class StoreWriter:
                 )
         return [params[name] for name in self._names]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """The latest version, copied: other processes see the buffer itself. Version 0 has no tensors."""
         version = self._words[self._at]
         latest = {name: t.clone() for name, t in self._targets[version % 2].items()} if version else {}
         return {"version": version, "tensors": latest}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Publish what was saved under the number it had or, where later versions have been read already, under the
         next."""
         if state["version"]:

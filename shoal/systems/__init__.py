@@ -14,6 +14,7 @@ from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.settings.flags import nearest
 from shoal.systems.config import SystemConfig
+from shoal.types import Values
 
 SYSTEMS: dict[str, str] = {
     "dqn": "shoal.systems.dqn",
@@ -41,7 +42,7 @@ class System(Protocol):
     """What a system's module offers. ``PRESETS`` maps a preset's name to the fields it sets."""
 
     Config: type[SystemConfig]
-    PRESETS: dict[str, dict[str, Any]]
+    PRESETS: dict[str, Values]
 
     def program(self, cfg: Any) -> Program: ...
     def agent(self, cfg: Any, seed: int = 0) -> Agent: ...

@@ -24,7 +24,7 @@ from shoal.roles.worker import WorkerRole
 from shoal.settings.ranges import Count, Natural, Positive
 from shoal.settings.schedule import linear
 from shoal.systems.asynchronous import shared_parameters
-from shoal.systems.config import SystemConfig
+from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.wiring import begin, trajectories
 
 
@@ -50,16 +50,16 @@ class Config(SystemConfig, ActorCriticConfig):
         return self.steps / (self.envs * self.unroll)
 
 
-PAPER: dict[str, Any] = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
+PAPER: Preset = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
     actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
     rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=1.0, gamma=0.99, reward_clip="unit",
     torso="impala-shallow", activation="relu", precision="fp32",
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     actors=2, envs=4, unroll=16, steps=500_000, learning_rate=linear(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,
     max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
 
 
 class AdvantageActorCritic(Algorithm):

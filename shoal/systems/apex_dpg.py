@@ -19,7 +19,7 @@ from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Finite, Natural, NonNegative
-from shoal.systems.config import cores, require_actions
+from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import stream
 
@@ -62,18 +62,18 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
         return Expected()
 
 
-PAPER: dict[str, Any] = dict(  # section 4.2 and appendix D
+PAPER: Preset = dict(  # section 4.2 and appendix D
     actors=64, envs=1, unroll=50, steps=500_000_000, hidden=(400, 300), policy_hidden=(300, 200), activation="tanh",
     late_action=True, noise=0.3, action_gradient_clip=1.0, n_step=5, learning_rate=1e-4, batch=256,
     samples_per_insert=0.0, replay=1_000_000, min_replay=10_000, target_period=100,
     evict_every=80_000,  # 100 learner updates, at 64 actors' transitions in and 86 updates a second
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
-MUJOCO: dict[str, Any] = dict(steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
-DM_CONTROL: dict[str, Any] = dict(steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000)
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+MUJOCO: Preset = dict(steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
+DM_CONTROL: Preset = dict(steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000)
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
 
 
 def network(cfg: Config, device: str | None = None) -> DPGNetwork:

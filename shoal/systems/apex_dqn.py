@@ -16,7 +16,7 @@ from shoal.ops import epsilon_ladder
 from shoal.program import Program
 from shoal.settings.ranges import Count, Fraction, NonNegative, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import cores, require_actions
+from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.replayed import replay_program
 from shoal.systems.wiring import stream
 
@@ -47,19 +47,19 @@ class Config(dqn.Config):
         return self.actors or self.sharing(max(1, cores() - 1))
 
 
-PAPER: dict[str, Any] = dict(  # sections 3.1 and 4.1, appendix C
+PAPER: Preset = dict(  # sections 3.1 and 4.1, appendix C
     actors=360, envs=1, unroll=50, steps=5_700_000_000, n_step=3, batch=512, learning_rate=6.25e-5,
     optimiser="rmsprop", optimiser_eps=1.5e-7, max_grad_norm=40.0, td_clip=None, target_period=2_500,
     replay=2_000_000, min_replay=50_000, samples_per_insert=0.0, importance_exponent=0.4, reward_clip="unit",
     life_loss=True, torso="nature", precision="fp32",
     evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
-ATARI: dict[str, Any] = {**dqn.ATARI, "actors": 1, "envs": 32}
-CLASSIC: dict[str, Any] = dict(  # streams of 512 units are for images
+ATARI: Preset = {**dqn.ATARI, "actors": 1, "envs": 32}
+CLASSIC: Preset = dict(  # streams of 512 units are for images
     dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
 )  # fmt: skip
-BOX2D: dict[str, Any] = {**dqn.BOX2D, "total_envs": 16, "dueling": False}
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False}
+PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 network = dqn.network
 
 

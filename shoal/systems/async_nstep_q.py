@@ -5,8 +5,6 @@ Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", algori
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from shoal.algos.actor_critic import boundaries
@@ -15,13 +13,14 @@ from shoal.api import Context, Tensors
 from shoal.ops import lambda_returns
 from shoal.program import Program
 from shoal.systems import async_q
+from shoal.systems.config import Presets
 
 
 class Config(async_q.Config):
     """Asynchronous n-step Q-learning. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
 
 
-PRESETS: dict[str, dict[str, Any]] = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
+PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
 
 
 class NStepQ(SegmentQ):

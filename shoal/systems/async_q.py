@@ -27,7 +27,7 @@ from shoal.roles.worker import TargetWorkerRole, target_spec
 from shoal.settings.ranges import Count, Fraction, Natural, Positive
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.asynchronous import shared_parameters
-from shoal.systems.config import SystemConfig, require_actions
+from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
 from shoal.systems.wiring import begin
 
 
@@ -63,17 +63,17 @@ class Config(SystemConfig, OptimiserConfig):
     """Probability of a random action in evaluations that are not greedy."""
 
 
-PAPER: dict[str, Any] = dict(  # section 5.1 and supplementary section 8; frames are agent steps of 4
+PAPER: Preset = dict(  # section 5.1 and supplementary section 8; frames are agent steps of 4
     actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=schedule(7e-4, 0.0), optimiser_eps=0.1,
     rmsprop_decay=0.99, max_grad_norm=40.0, gamma=0.99, target_period=10_000, epsilon_steps=1_000_000,
     epsilon_final=(0.1, 0.01, 0.5), epsilon_odds=(0.4, 0.3, 0.3), reward_clip="unit",
     torso="impala-shallow", precision="fp32",
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     actors=2, envs=8, unroll=8, steps=400_000, learning_rate=schedule(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,
     reward_scale=0.1, target_period=1_000, epsilon_steps=40_000,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
 
 
 class OneStepQ(SegmentQ):

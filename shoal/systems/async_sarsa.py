@@ -17,8 +17,9 @@ from shoal.api import Batch, Context, State, Tensors
 from shoal.ops import n_step_returns, select
 from shoal.program import Program
 from shoal.systems import async_q
+from shoal.systems.config import Presets
 
-PRESETS: dict[str, dict[str, Any]] = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
+PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
 
 
 class Config(async_q.Config):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, known, remember, spec
 from shoal.settings.ranges import Count, Device, Natural, Replicas
+from shoal.types import State, Values
 
+Preset = Values  # fields of a configuration
+Presets = dict[str, Preset]
 FEW = 100  # updates, below which a run hardly learns
 KNOWN = "environment known"  # beside the fields, in a pickle
 
@@ -65,11 +68,11 @@ class SystemConfig(EnvOptions):
             )
         object.__setattr__(self, "envs", self.total_envs // actors)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Values:
         """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces."""
         return {**vars(self), KNOWN: known(self.env)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         remember(state.get(KNOWN, {}))
         vars(self).update({name: value for name, value in state.items() if name != KNOWN})
 

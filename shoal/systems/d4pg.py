@@ -6,7 +6,7 @@ Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradie
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.algos.dpg import DPG, RangeLearner
 from shoal.algos.dpg_network import DPGNetwork
@@ -15,6 +15,7 @@ from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.settings.ranges import Count, Finite
 from shoal.systems import apex_dpg
+from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import descent
 from shoal.systems.return_range import require_order, return_range
 
@@ -48,15 +49,15 @@ class Config(apex_dpg.Config):
         return Mixture(low, high, self.components, self.mixture_samples) if self.critic == "mixture" else Expected()
 
 
-PAPER: dict[str, Any] = dict(  # section 4 and algorithm 1; the range of returns is set for each task
+PAPER: Preset = dict(  # section 4 and algorithm 1; the range of returns is set for each task
     actors=32, envs=1, unroll=50, steps=500_000_000, hidden=(400, 300), policy_hidden=(300, 200), late_action=True,
     noise=0.3, n_step=5, learning_rate=1e-4, batch=256, samples_per_insert=0.0, replay=1_000_000, min_replay=10_000,
     target_period=100, prioritised=True, critic="categorical", atoms=51,
 )  # fmt: skip
-CLASSIC: dict[str, Any] = {**apex_dpg.CLASSIC}
-MUJOCO: dict[str, Any] = {**apex_dpg.MUJOCO, "v_min": -200.0, "v_max": 1_000.0, "atoms": 101}
-DM_CONTROL: dict[str, Any] = {**apex_dpg.DM_CONTROL, "v_min": 0.0, "v_max": 100.0}  # rewards in [0, 1], gamma 0.99
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+CLASSIC: Preset = {**apex_dpg.CLASSIC}
+MUJOCO: Preset = {**apex_dpg.MUJOCO, "v_min": -200.0, "v_max": 1_000.0, "atoms": 101}
+DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "v_min": 0.0, "v_max": 100.0}  # rewards in [0, 1], gamma 0.99
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
 network, agent = apex_dpg.network, apex_dpg.agent
 
 

@@ -19,6 +19,7 @@ from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Fraction, Natural, Positive
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
+from shoal.systems.config import Preset, Presets
 from shoal.systems.recurrent_ppo import agent, network
 from shoal.systems.wiring import begin, parameters, trajectories
 
@@ -38,20 +39,20 @@ class Config(DecentralisedConfig, recurrent_ppo.Config):
     """Share of its rollout that a rank collects in any case."""
 
 
-PAPER: dict[str, Any] = dict(  # appendix, and habitat-baselines' ddppo_pointnav.yaml: without its network
+PAPER: Preset = dict(  # appendix, and habitat-baselines' ddppo_pointnav.yaml: without its network
     envs=4, unroll=128, epochs=2, minibatches=2, clip=0.2, learning_rate=2.5e-4, optimiser_eps=1e-5,
     max_grad_norm=0.2, value_cost=0.5, entropy_cost=0.01, gamma=0.99, gae_lambda=0.95, normalise_advantage=False,
     core="lstm", core_size=512, steps=2_500_000_000, sync_frac=0.6, min_fraction=0.25,
 )  # fmt: skip
-ATARI: dict[str, Any] = dict(
+ATARI: Preset = dict(
     total_envs=16, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     actors=2, envs=16, unroll=32, epochs=3, minibatches=4, steps=300_000,
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC}
+PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC}
 
 
 def program(cfg: Config) -> Program:

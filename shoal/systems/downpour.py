@@ -7,12 +7,13 @@ Dean et al. 2012, "Large Scale Distributed Deep Networks". On supervised data: e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.program import Program
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled
 from shoal.systems import dqn, gorila
+from shoal.systems.config import Preset, Presets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,14 @@ class Config(gorila.Config):
     outliers: NonNegative = 0.0
 
 
-ADAGRAD: dict[str, Any] = dict(learning_rate=0.02, optimiser_eps=1e-8)
-PAPER: dict[str, Any] = {  # section 4.1; the paper has no reinforcement learning: what that needs is DQN's
+ADAGRAD: Preset = dict(learning_rate=0.02, optimiser_eps=1e-8)
+PAPER: Preset = {  # section 4.1; the paper has no reinforcement learning: what that needs is DQN's
     **dqn.PAPER, "actors": 200, "learners": 200, "shards": 31, "n_fetch": 1, "n_push": 1, "optimiser": "adagrad",
     "learning_rate": 0.02, "optimiser_eps": 1e-8,
 }  # fmt: skip
-CLASSIC: dict[str, Any] = dqn.CLASSIC | ADAGRAD
-BOX2D: dict[str, Any] = dqn.BOX2D | ADAGRAD
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D}
+CLASSIC: Preset = dqn.CLASSIC | ADAGRAD
+BOX2D: Preset = dqn.BOX2D | ADAGRAD
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D}
 network, agent = gorila.network, gorila.agent
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.algos.q_learning import QAgent, QLearning, QNetwork
 from shoal.algos.sgd import SGDLearner
@@ -17,7 +16,7 @@ from shoal.ops import linear
 from shoal.program import Program
 from shoal.settings.ranges import Count, Fraction, Natural, Replicas
 from shoal.settings.schedule import linear as schedule
-from shoal.systems.config import require_actions
+from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.replayed import ReplayConfig, descent, replay_program
 from shoal.systems.wiring import stream
 
@@ -44,26 +43,26 @@ class Config(ReplayConfig):
     has its last probability from the beginning."""
 
 
-PAPER: dict[str, Any] = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
+PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
     envs=1, unroll=4, steps=50_000_000, double=False, n_step=1, learning_rate=2.5e-4, optimiser="rmsprop",
     optimiser_eps=0.01, max_grad_norm=None, reduction="sum", batch=32, samples_per_insert=8.0, replay=1_000_000,
     min_replay=50_000, target_period=2_500, epsilon_end=0.1, epsilon_steps=1_000_000, reward_clip="sign",
     life_loss=True, torso="nature", precision="fp32",
 )  # fmt: skip
-ATARI: dict[str, Any] = dict(
+ATARI: Preset = dict(
     envs=16, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=2.5e-4, optimiser_eps=1.5e-4,
     batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=200,
     epsilon_end=0.1,  # the paper's; with 0.01 Pong is learned far more slowly (docs/results.md)
     epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="impala-shallow",
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     steps=150_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
 )  # fmt: skip
-BOX2D: dict[str, Any] = dict(
+BOX2D: Preset = dict(
     steps=500_000, learning_rate=schedule(5e-4, 0.0), batch=128, samples_per_insert=32.0, target_period=250,
     hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
 def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:

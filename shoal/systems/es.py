@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from shoal.envs import make
 from shoal.program import Channel, Program
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
 from shoal.settings.ranges import Count, Natural, Positive
-from shoal.systems.config import SystemConfig, cores
+from shoal.systems.config import Preset, Presets, SystemConfig, cores
 from shoal.systems.wiring import begin, parameters, queue
 
 
@@ -53,21 +52,21 @@ class Config(SystemConfig, EvolutionConfig):
         return self.actors or min(cores(), max(1, self.blocks()))
 
 
-PAPER: dict[str, Any] = dict(  # section 4.1 (MuJoCo: 64-64 tanh) and the authors' configurations/humanoid.json
+PAPER: Preset = dict(  # section 4.1 (MuJoCo: 64-64 tanh) and the authors' configurations/humanoid.json
     pairs=5_000, envs=10, noise_std=0.02, noise_table=250_000_000, learning_rate=0.01, weight_decay=0.005,
     action_noise=0.01, cap=2.0, cap_start=1_000, steps=5_000_000, precision="fp32",
 )  # fmt: skip
-ARS: dict[str, Any] = dict(  # Mania et al. 2018: V2-t, the defaults of the authors' code; V1: normalise_obs=false
+ARS: Preset = dict(  # Mania et al. 2018: V2-t, the defaults of the authors' code; V1: normalise_obs=false
     hidden=(), pairs=8, envs=8, top=4, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
     weight_decay=0.0, steps=1_000_000,
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(pairs=64, envs=32, steps=1_000_000, noise_std=0.1, learning_rate=0.05)
-BOX2D: dict[str, Any] = dict(pairs=64, envs=16, steps=10_000_000, noise_std=0.1, learning_rate=0.03, hidden=(32, 32))
-MUJOCO: dict[str, Any] = dict(  # ARS V2-t, as for HalfCheetah in Mania et al. 2018, table 9
+CLASSIC: Preset = dict(pairs=64, envs=32, steps=1_000_000, noise_std=0.1, learning_rate=0.05)
+BOX2D: Preset = dict(pairs=64, envs=16, steps=10_000_000, noise_std=0.1, learning_rate=0.03, hidden=(32, 32))
+MUJOCO: Preset = dict(  # ARS V2-t, as for HalfCheetah in Mania et al. 2018, table 9
     hidden=(), pairs=32, envs=16, top=4, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
     weight_decay=0.0, steps=20_000_000,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "paper": PAPER, "ars": ARS, "classic": CLASSIC, "box2d": BOX2D, "mujoco": MUJOCO,
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.q_learning import QLearning, QNetwork
@@ -16,7 +16,7 @@ from shoal.program import Channel, Program
 from shoal.roles.replay import ReplayRole
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import require_actions
+from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.replayed import progress
 from shoal.systems.served import ParameterServer, ServerConfig
 from shoal.systems.wiring import actor, replay, stream
@@ -41,13 +41,13 @@ class Config(dqn.Config, ServerConfig):
         return super().progress(update) * self.n_push * self.pieces
 
 
-PAPER: dict[str, Any] = {  # sections 4 and 5; the network and preprocessing are DQN's
+PAPER: Preset = {  # sections 4 and 5; the network and preprocessing are DQN's
     **dqn.PAPER, "actors": 100, "learners": 100, "shards": 31, "optimiser": "adagrad", "target_period": 60_000,
 }  # fmt: skip
-ATARI: dict[str, Any] = dqn.ATARI | {"prioritised": False}
-CLASSIC: dict[str, Any] = dqn.CLASSIC
-BOX2D: dict[str, Any] = dqn.BOX2D
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+ATARI: Preset = dqn.ATARI | {"prioritised": False}
+CLASSIC: Preset = dqn.CLASSIC
+BOX2D: Preset = dqn.BOX2D
+PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 network, agent = dqn.network, dqn.agent
 
 

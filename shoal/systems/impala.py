@@ -6,7 +6,7 @@ Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from shoal.ops import vtrace
 from shoal.program import Program
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Unbounded
 from shoal.settings.schedule import Scheduled, linear
-from shoal.systems.config import SystemConfig, messages_per_batch
+from shoal.systems.config import Preset, Presets, SystemConfig, messages_per_batch
 from shoal.systems.wiring import actors_and_learner, queue, trajectories
 
 
@@ -66,25 +66,25 @@ class Config(SystemConfig, ActorCriticConfig):
         return self.steps / (self.unroll * (self.batch or self.envs) * self.learners)
 
 
-PAPER: dict[str, Any] = dict(  # section 5 and appendix D/G, Atari column
+PAPER: Preset = dict(  # section 5 and appendix D/G, Atari column
     steps=50_000_000, total_envs=64, unroll=20, batch=32, learning_rate=linear(6e-4, 0.0), optimiser="rmsprop",
     optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
-ATARI: dict[str, Any] = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
+ATARI: Preset = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
     steps=5_000_000, total_envs=32, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
     learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow",
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     steps=1_500_000, total_envs=64, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=linear(1e-3, 0.0),
     value_cost=0.25, max_grad_norm=1.0, entropy_cost=0.005,
 )  # fmt: skip
-BOX2D: dict[str, Any] = dict(
+BOX2D: Preset = dict(
     steps=2_000_000, total_envs=64, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
     max_grad_norm=1.0, entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 
 
 class VTrace(Algorithm):

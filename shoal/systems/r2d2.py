@@ -7,7 +7,7 @@ Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforceme
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.algos.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning, RecurrentQNetwork
 from shoal.algos.sgd import SGDLearner
@@ -17,7 +17,7 @@ from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems.apex_dqn import ladder
-from shoal.systems.config import cores, require_actions
+from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.replayed import ReplayConfig, descent
 from shoal.systems.wiring import actors_and_learner, replay, stream
 
@@ -92,17 +92,17 @@ class Config(RecurrentQConfig, ReplayConfig):
         )  # fmt: skip
 
 
-PAPER: dict[str, Any] = dict(  # section 2.3 and table 2; 10 G frames of Atari
+PAPER: Preset = dict(  # section 2.3 and table 2; 10 G frames of Atari
     actors=256, envs=1, unroll=40, steps=2_500_000_000, core_size=512, hidden=(), sequence=80, overlap=40, burn_in=40,
     n_step=5, gamma=0.997, batch=64, learning_rate=1e-4, optimiser_eps=1e-3, max_grad_norm=40.0, target_period=2_500,
     replay=100_000, min_replay=625, samples_per_insert=0.0, torso="nature", precision="fp32",
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     steps=150_000, total_envs=16, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10,
     gamma=0.99, batch=32, samples_per_insert=16.0, replay=10_000, target_period=200,
     learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5, max_grad_norm=10.0,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
 
 
 def network(cfg: Config, device: str = "cpu") -> RecurrentQNetwork:

@@ -6,7 +6,7 @@ Paine et al. 2019, "Making Efficient Use of Demonstrations to Solve Hard Explora
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from shoal.algos.demonstrated import Demonstrated
 from shoal.algos.recurrent_q import RecurrentQNetwork
@@ -18,6 +18,7 @@ from shoal.program import Program
 from shoal.replay import SequenceSpec
 from shoal.settings.ranges import Count, Fraction
 from shoal.systems import r2d2
+from shoal.systems.config import Preset, Presets
 from shoal.systems.wiring import actors_and_learner, replay
 
 
@@ -39,9 +40,9 @@ class Config(r2d2.Config):
     target_period: Count = 400
 
 
-PAPER: dict[str, Any] = {**r2d2.PAPER, "learning_rate": 2e-4, "target_period": 400}  # appendix, table of parameters
-CLASSIC: dict[str, Any] = {**r2d2.CLASSIC, "demo_ratio": 1 / 16}
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "classic": CLASSIC}
+PAPER: Preset = {**r2d2.PAPER, "learning_rate": 2e-4, "target_period": 400}  # appendix, table of parameters
+CLASSIC: Preset = {**r2d2.CLASSIC, "demo_ratio": 1 / 16}
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
 network, agent = r2d2.network, r2d2.agent
 
 

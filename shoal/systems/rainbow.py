@@ -7,7 +7,6 @@ al. 2018; Fortunato et al. 2018.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.algos.distributional import (
     DistributionalQLearning,
@@ -22,9 +21,10 @@ from shoal.api import Context
 from shoal.program import Program
 from shoal.settings.schedule import linear
 from shoal.systems import dqn
-from shoal.systems.config import require_actions
+from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.replayed import descent, replay_program
 from shoal.systems.wiring import stream
+from shoal.types import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,37 +38,37 @@ class Config(dqn.Config, ReturnsConfig):
     loss (quantile)."""
 
 
-OFF: dict[str, Any] = dict(
+OFF: Preset = dict(
     double=False, dueling=False, n_step=1, prioritised=False, returns="mean", noisy=False,
 )  # fmt: skip
-DQN: dict[str, Any] = {**OFF, **dqn.PAPER}
+DQN: Preset = {**OFF, **dqn.PAPER}
 # van Hasselt et al. 2016, appendix, the tuned variant: target network every 30,000 agent steps
-DOUBLE: dict[str, Any] = {**DQN, "double": True, "target_period": 7_500, "epsilon_end": 0.01, "eval_epsilon": 0.001}
-DUELING: dict[str, Any] = {**DOUBLE, "dueling": True, "max_grad_norm": 10.0}  # Wang et al. 2016, section 4.2
-PRIORITISED: dict[str, Any] = dict(  # Schaul et al. 2016, appendix B.2: a quarter of the learning rate
+DOUBLE: Preset = {**DQN, "double": True, "target_period": 7_500, "epsilon_end": 0.01, "eval_epsilon": 0.001}
+DUELING: Preset = {**DOUBLE, "dueling": True, "max_grad_norm": 10.0}  # Wang et al. 2016, section 4.2
+PRIORITISED: Preset = dict(  # Schaul et al. 2016, appendix B.2: a quarter of the learning rate
     DOUBLE, prioritised=True, learning_rate=6.25e-5, optimiser_eps=0.01 / 16, priority_exponent=0.6,
     importance_exponent=linear(0.4, 1.0),
 )  # fmt: skip
-RANK: dict[str, Any] = dict(
+RANK: Preset = dict(
     PRIORITISED, sampler="rank", priority_exponent=0.7, importance_exponent=linear(0.5, 1.0),
 )  # fmt: skip
-NOISY: dict[str, Any] = {**DQN, "noisy": True, "noisy_sigma": 0.5}  # Fortunato et al. 2018, section 3.2
-C51: dict[str, Any] = dict(  # Bellemare et al. 2017, section 5
+NOISY: Preset = {**DQN, "noisy": True, "noisy_sigma": 0.5}  # Fortunato et al. 2018, section 3.2
+C51: Preset = dict(  # Bellemare et al. 2017, section 5
     DQN, returns="categorical", atoms=51, v_min=-10.0, v_max=10.0, optimiser="adam", learning_rate=2.5e-4,
     optimiser_eps=0.01 / 32, reduction="mean", epsilon_end=0.01, eval_epsilon=0.001,
 )  # fmt: skip
-QR_DQN: dict[str, Any] = {  # Dabney et al. 2018, section 5.2: QR-DQN-1
+QR_DQN: Preset = {  # Dabney et al. 2018, section 5.2: QR-DQN-1
     **C51, "returns": "quantile", "atoms": 200, "kappa": 1.0, "learning_rate": 5e-5,
 }  # fmt: skip
-RAINBOW: dict[str, Any] = dict(  # Hessel et al. 2018, table 1; 80,000 and 32,000 frames: 20,000 and 8,000 agent steps
+RAINBOW: Preset = dict(  # Hessel et al. 2018, table 1; 80,000 and 32,000 frames: 20,000 and 8,000 agent steps
     C51, double=True, dueling=True, n_step=3, prioritised=True, noisy=True, noisy_sigma=0.5, learning_rate=6.25e-5,
     optimiser_eps=1.5e-4, max_grad_norm=10.0, priority_exponent=0.5, importance_exponent=linear(0.4, 1.0),
     min_replay=20_000, target_period=2_000,
 )  # fmt: skip
-ATARI: dict[str, Any] = {**dqn.ATARI, "priority_exponent": 0.5}
-CLASSIC: dict[str, Any] = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
-BOX2D: dict[str, Any] = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
-PRESETS: dict[str, dict[str, Any]] = {
+ATARI: Preset = {**dqn.ATARI, "priority_exponent": 0.5}
+CLASSIC: Preset = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
+BOX2D: Preset = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
+PRESETS: Presets = {
     "paper": RAINBOW, "rainbow": RAINBOW, "dqn": DQN, "double": DOUBLE, "dueling": DUELING, "prioritised": PRIORITISED,
     "rank": RANK, "prioritised-dueling": {**PRIORITISED, "dueling": True, "max_grad_norm": 10.0}, "noisy": NOISY,
     "c51": C51, "qr-dqn": QR_DQN, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
@@ -79,7 +79,7 @@ def network(cfg: Config, device: str = "cpu") -> QNetwork:
     """Values of observations [B, A], through distributions of returns if they are learned."""
     env = cfg.env_spec()
     require_actions("rainbow", env, "discrete")
-    nets: dict[str, Any] = dict(
+    nets: Values = dict(
         torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, streams=cfg.streams, precision=cfg.precision,
         device=device,
     )  # fmt: skip

@@ -6,7 +6,7 @@ Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.algos.ppo import PPOConfig, PPOLearner
@@ -14,7 +14,7 @@ from shoal.api import Context, UsageError, spec_nbytes
 from shoal.program import Program
 from shoal.settings.ranges import Count
 from shoal.settings.schedule import linear
-from shoal.systems.config import SystemConfig
+from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.wiring import actors_and_learner, parameters, queue, trajectories
 
 
@@ -30,35 +30,35 @@ class Config(SystemConfig, PPOConfig):
         return self.steps / (self.num_actors() * self.envs * self.unroll)
 
 
-PAPER: dict[str, Any] = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
+PAPER: Preset = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM
     envs=8, unroll=128, actors=1, epochs=3, minibatches=4, steps=10_000_000,
     learning_rate=linear(2.5e-4, 0.0), clip=linear(0.1, 0.0),
     value_cost=2.0,  # c1 = 1 of (V - R)^2 (equation 9); here it is of half of that
     entropy_cost=0.01, reward_clip="sign", life_loss=True,
     torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
 )  # fmt: skip
-ATARI: dict[str, Any] = dict(
+ATARI: Preset = dict(
     total_envs=32, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
-MUJOCO: dict[str, Any] = dict(
+MUJOCO: Preset = dict(
     actors=1, envs=1, unroll=2048, epochs=10, minibatches=32, steps=1_000_000,
     learning_rate=linear(3e-4, 0.0), clip=0.2, separate_critic=True, normalise_obs=True, normalise_reward=True,
 )  # fmt: skip
-CLASSIC: dict[str, Any] = dict(
+CLASSIC: Preset = dict(
     actors=1, envs=32, unroll=32, epochs=3, minibatches=4, steps=300_000,
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
-BOX2D: dict[str, Any] = dict(
+BOX2D: Preset = dict(
     total_envs=32, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0), gamma=0.995,
     gae_lambda=0.97, entropy_cost=0.01, reward_scale=0.05, hidden=(128, 128),
 )  # fmt: skip
-POINTGOAL: dict[str, Any] = dict(
+POINTGOAL: Preset = dict(
     total_envs=32, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
     core="lstm", core_size=128,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "pointgoal": POINTGOAL,
 }  # fmt: skip
 

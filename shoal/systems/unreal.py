@@ -6,7 +6,6 @@ Jaderberg et al. 2017, "Reinforcement Learning with Unsupervised Auxiliary Tasks
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.algos.actor_critic import ActorCriticAgent
 from shoal.algos.auxiliary import AuxiliaryConfig, AuxiliaryLearner, AuxiliaryNetwork, AuxiliaryTasks
@@ -17,6 +16,7 @@ from shoal.program import Program
 from shoal.settings.ranges import Count
 from shoal.settings.schedule import linear
 from shoal.systems import a3c
+from shoal.systems.config import Preset, Presets
 from shoal.systems.wiring import trajectories
 
 
@@ -35,17 +35,17 @@ class Config(a3c.Config, AuxiliaryConfig):
 
 
 # Section 4 and appendix; what the paper draws log-uniformly stands at the geometric mean of its range
-LABYRINTH: dict[str, Any] = dict(
+LABYRINTH: Preset = dict(
     actors=32, envs=1, unroll=20, steps=25_000_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
     rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=2.2e-3, value_cost=1.0, gamma=0.99, core="lstm", core_size=256,
     last_action_reward=True, hidden=(), torso="impala-shallow", activation="relu", precision="fp32",
     replay=2_000, pixel_control_cost=0.03, pixel_control_gamma=0.9, pixel_cell=4, reward_prediction_cost=1.0,
     value_replay_cost=1.0,
 )  # fmt: skip
-PAPER: dict[str, Any] = dict(  # Atari: its weight of pixel control is drawn from 0.0001 to 0.01
+PAPER: Preset = dict(  # Atari: its weight of pixel control is drawn from 0.0001 to 0.01
     LABYRINTH, steps=62_500_000, pixel_control_cost=1e-3, reward_clip="unit", frame_stack=1,
 )  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {"paper": PAPER, "labyrinth": LABYRINTH}
+PRESETS: Presets = {"paper": PAPER, "labyrinth": LABYRINTH}
 
 
 def network(cfg: Config, device: str = "cpu") -> AuxiliaryNetwork:

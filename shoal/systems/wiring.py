@@ -30,6 +30,7 @@ from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
 from shoal.systems.config import SystemConfig
 from shoal.systems.sharded import add_shards, part_of
+from shoal.types import Values
 
 Network = Callable[..., Any]  # (cfg, device) -> module
 Nets = TypeVar("Nets", bound=nn.Module)
@@ -145,8 +146,8 @@ def actors_and_learner(
     p, sent = Program(name), part_of(sent, shards) if shards > 1 else sent
     p.channel(sent)
     params = p.channel(parameters("params", lambda: network(cfg), lag))
-    out: dict[str, Any] = {sent.name: sent.writer()}
-    into: dict[str, Any] = {sent.name: sent.reader(count, each=lockstep)}
+    out: Values = {sent.name: sent.writer()}
+    into: Values = {sent.name: sent.reader(count, each=lockstep)}
     p.role(
         actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",
         params=params.reader(lockstep=lockstep), **out,

@@ -20,6 +20,7 @@ from shoal.serial.channels import SerialParams
 from shoal.shm.layout import COUNTED
 from shoal.torchrun.ends import BoardEnd, ReduceEnd
 from shoal.torchrun.group import Group
+from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
 
@@ -41,7 +42,7 @@ def save(
     costs the checkpoint and a warning, never the run."""
     name = program.roles[0].name
     rows = {channel: end.row for channel, end in ends.boards.items()}
-    answer: dict[str, Any] = {"counted": [counted.get(each, 0) for each in COUNTED], "rows": rows}
+    answer: Values = {"counted": [counted.get(each, 0) for each in COUNTED], "rows": rows}
     try:
         state: State = {"role": role.state_dict()} if isinstance(role, Stateful) else {}
         state["reduce"] = [end.state_dict() for end in ends.reducers.values()]
@@ -58,9 +59,7 @@ def save(
         _commit(saving, number, program, answers, aggregator)
 
 
-def _commit(
-    saving: Saving, number: int, program: Program, answers: Sequence[dict[str, Any]], aggregator: Aggregator
-) -> None:
+def _commit(saving: Saving, number: int, program: Program, answers: Sequence[Values], aggregator: Aggregator) -> None:
     """In the first rank, with what all answered."""
     try:
         if errors := [answer["error"] for answer in answers if "error" in answer]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from shoal.program.groups import ROUNDS
 from shoal.runtime.reduction import combine
 from shoal.serial.channels import check_item
 from shoal.torchrun.group import Group
+from shoal.types import State
 
 REMARKS = ("steps", "updates", "interrupted", "terminated", "ended", "report", "save")
 WISHES = slice(REMARKS.index("report"), None)  # that all have heard when they were said once
@@ -157,12 +157,12 @@ class ReduceEnd:
         sums.send()
 
     # ------------------------------------------------------------------------------------- states
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """As the local runtime's ends have it, which can go on from it."""
         slots = [{name: array.copy() for name, array in slot.items()} for slot in self._slots]
         return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": [[] for _ in range(ROUNDS)]}
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+    def load_state_dict(self, states: list[State]) -> None:
         """Go on where all ranks were, each of which gives its state, in their order. A round that all had put is added
         up here, as some may have got its result before; of any other, what this one had put is put again."""
         mine = states[self._group.place.rank]

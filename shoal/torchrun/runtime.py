@@ -26,6 +26,7 @@ from shoal.torchrun import checkpoint
 from shoal.torchrun.ends import BoardEnd, ReduceEnd, Remarks
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
+from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
 
@@ -148,9 +149,9 @@ class _Rank:
                 getattr(self.role, "close", lambda: None)()
 
     # --------------------------------------------------------------------------------------- pieces
-    def _ports(self, device: torch.device, number: int) -> dict[str, Any]:
+    def _ports(self, device: torch.device, number: int) -> Values:
         """The ends of this rank's channels; ``number`` of the launch."""
-        out: dict[str, Any] = {}
+        out: Values = {}
         for key, port in self.spec.ports.items():
             channel, rank = port.channel, self.group.place.rank
             if rank >= port.of(self.spec.replicas):
