@@ -294,10 +294,6 @@ def test_schedules_end_with_the_run_whatever_makes_an_update() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    from shoal.ray_runtime.runtime import RayRuntime
-
-    with pytest.raises(UsageError, match="'gradients' is divided among replicas"):
-        RayRuntime.check(object.__new__(RayRuntime), gorila.program(config("gorila", **COMMON)))
     with pytest.raises(UsageError, match="at least 3 actors, found 2"):
         gorila.program(config("gorila", **COMMON, actors=2, learners=3))
     with pytest.raises(UsageError, match="each replay server needs an actor: expected at least 3 actors, found 2"):
