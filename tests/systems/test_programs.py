@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal import linear
+from shoal import fast, linear
 from shoal.algos.sgd import SGDLearner
 from shoal.api import GROUPS, Context, Field, WiringError, spec_nbytes
 from shoal.metering.recorder import Recorder
@@ -409,6 +409,7 @@ def test_names_are_used_once() -> None:
         p.role("writer", Count, out=QUEUE.writer())
 
 
+@pytest.mark.skipif(not fast.ENABLED, reason="what torch does, shoal.fast keeps it from doing")
 def test_learners_import_no_machinery_of_compilers() -> None:
     """Which torch does at a call or two that look harmless: 75 MB and a second in each learner, also on images."""
     code = """
