@@ -108,7 +108,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         report = launcher.launch(program, Launch(seed=args.seed, stop=stop, interval=interval, **told))
     out: dict[str, Any] = {
         "peer": "shoal", "system": args.system, "env": args.env, "fields": args.fields,
-        "precision": module.network(cfg).precision, "first_update_s": watch.first(2), "pss_mb": round(watch.pss_mb),
+        "precision": getattr(module.network(cfg), "precision", "fp32"),
+        "first_update_s": watch.first(2), "pss_mb": round(watch.pss_mb),
         "return": report.episode_return, "restarts": report.restarts, **between(program, cfg, launcher, report),
     }  # fmt: skip
     if solving:
