@@ -11,10 +11,9 @@ network); ``must`` are the bytes of the items themselves and of each version tha
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
-from common import Figures, Side, alternate, middle, parser, publish, ratio, table
+from common import Figures, Side, alternate, chosen, middle, parser, publish, ratio, table
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
@@ -31,10 +30,7 @@ def main() -> None:
     options = parser(__doc__, seconds=15)
     options.add_argument("--actors", type=int, default=2)
     args = options.parse_args()
-    wanted = args.only or (["impala-cartpole"] if args.smoke else [""])
-    cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
-    if not cases:
-        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(CASES)}")
+    cases = chosen(CASES, args, ["impala-cartpole"])
     if args.list:
         print("\n".join(f"{name}: {system} on {env}, {fields}" for name, (system, env, fields) in cases.items()))
         return

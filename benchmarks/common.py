@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -28,6 +28,7 @@ SHOAL = "shoal"
 LOAD_AT_START = os.getloadavg()[0]
 
 Figures = dict[str, Any]
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,23 @@ def parser(text: str | None, seconds: float, repeats: int = 3) -> argparse.Argum
     out.add_argument("--repeats", type=int, default=repeats, help="rounds; every side runs once in each")
     out.add_argument("--smoke", action="store_true", help="a few seconds: does it work? writes no results")
     return out
+
+
+def chosen(cases: Mapping[str, Case], args: argparse.Namespace, smoke: Sequence[str]) -> dict[str, Case]:
+    """The cases that ``--only`` names ; without it all, or those called ``smoke``; exits if there is none."""
+    wanted = args.only or (smoke if args.smoke else [""])
+    found = {name: case for name, case in cases.items() if any(word in name for word in wanted)}
+    if not found:
+        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(cases)}")
+    return found
+
+
+def listed(cases: Mapping[str, Sequence[Side]], about: Mapping[str, str] | None = None) -> None:
+    """Print each case, what it is about if that is given, and the commands of its sides."""
+    for name, sides in cases.items():
+        print(f"{name}: {about[name]}" if about else name)
+        for side in sides:
+            print(f"    {side.label}: {side.script} {' '.join(side.args)}")
 
 
 # ------------------------------------------------------------------------------------------------- the sides

@@ -12,10 +12,9 @@ a reduction costs.
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
-from common import Figures, alternate, middle, parser, publish, ratio, table
+from common import Figures, alternate, chosen, listed, middle, parser, publish, ratio, table
 from mark_cases import CASES, Case, Mark
 
 SMOKE = ("server-small",)
@@ -67,15 +66,10 @@ def main() -> None:
         "--warmup", type=float, default=2.0, help="seconds between a side's first update and its window"
     )
     args = options.parse_args()
-    wanted = args.only or (SMOKE if args.smoke else [""])
-    cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
-    if not cases:
-        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(CASES)}")
+    cases = chosen(CASES, args, SMOKE)
     if args.list:
-        for name, case in cases.items():
-            print(f"{name}: {case.what}")
-            for side in case.sides:
-                print(f"    {side.label}: {side.script} {' '.join(side.args)}")
+        sides = {name: case.sides for name, case in cases.items()}
+        listed(sides, {name: case.what for name, case in cases.items()})
         return
     if args.smoke:
         args.seconds, args.repeats = min(args.seconds, 0.5), 1

@@ -11,10 +11,9 @@ system's time to find memory is most of an Atari insert, and differs from machin
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from common import Side, alternate, middle, parser, publish, ratio, table
+from common import Side, alternate, chosen, listed, middle, parser, publish, ratio, table
 
 CAPACITY = {"cartpole": 1_000_000, "atari": 200_000}
 KEYS = ("inserts_per_s", "samples_per_s", "updates_per_s")
@@ -38,18 +37,14 @@ def cases() -> dict[str, list[Side]]:
 
 def main() -> None:
     args = parser(__doc__, seconds=1.5, repeats=1).parse_args()
-    wanted = args.only or (["cartpole"] if args.smoke else [""])
-    chosen = {name: sides for name, sides in cases().items() if any(word in name for word in wanted)}
-    if not chosen:
-        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(cases())}")
+    wanted = chosen(cases(), args, ["cartpole"])
     if args.list:
-        for name, sides in chosen.items():
-            print(name, *(f"    {side.label}: {side.script} {' '.join(side.args)}" for side in sides), sep="\n")
+        listed(wanted)
         return
     extra = ["--seconds", str(0.05 if args.smoke else args.seconds)]
     tables: dict[str, str] = {}
     data: dict[str, Any] = {}
-    for name, sides in chosen.items():
+    for name, sides in wanted.items():
         print(name, flush=True)
         sides = sides[:1] + [side for side in sides if side.peer != "shoal"] if args.smoke else sides
         found = data[name] = alternate(sides, 1 if args.smoke else args.repeats, extra)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import Any
 
-from common import RESULTS, Side, alternate, middle, parser, publish, table
+from common import RESULTS, Side, alternate, chosen, middle, parser, publish, table
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
@@ -31,10 +30,7 @@ def main() -> None:
     options.add_argument("--actors", type=int, nargs="+", default=sorted({1, 2, cores, 2 * cores, 4 * cores}))
     options.add_argument("--device", default="auto", help="of the learner")
     args = options.parse_args()
-    wanted = args.only or (["impala-cartpole"] if args.smoke else [""])
-    cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
-    if not cases:
-        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(CASES)}")
+    cases = chosen(CASES, args, ["impala-cartpole"])
     if args.list:
         print("\n".join(f"{name}: {system} on {env}, {fields}" for name, (system, env, fields) in cases.items()))
         return

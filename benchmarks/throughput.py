@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common import Figures, Side, alternate, middle, parser, publish, ratio, table
+from common import Figures, Side, alternate, chosen, listed, middle, parser, publish, ratio, table
 
 
 @dataclass(frozen=True)
@@ -234,15 +234,10 @@ def main() -> None:
         "--machine", default="", help="keep the results beside those of another machine, under this name"
     )
     args = options.parse_args()
-    wanted = args.only or (SMOKE if args.smoke else [""])
-    cases = {name: case for name, case in CASES.items() if any(word in name for word in wanted)}
-    if not cases:
-        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(CASES)}")
+    cases = chosen(CASES, args, SMOKE)
     if args.list:
-        for name, case in cases.items():
-            print(f"{name}: {case.what}")
-            for side in [*case.ours(), *case.peers]:
-                print(f"    {side.label}: {side.script} {' '.join(side.args)}")
+        sides = {name: [*case.ours(), *case.peers] for name, case in cases.items()}
+        listed(sides, {name: case.what for name, case in cases.items()})
         return
     if args.smoke:
         args.seconds, args.repeats = min(args.seconds, 1.0), 1

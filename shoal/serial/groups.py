@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -56,11 +57,40 @@ class SerialReduce:
         self.results, self.unread = deque(state["results"]), list(state["unread"])
 
 
-class SerialReducer:
+class InTurn(ABC):
+    """The checks of a reduce channel's member: an item has the spec's fields, and puts and gets take turns."""
+
+    channel: Channel
+
+    @property
+    @abstractmethod
+    def pending(self) -> bool:
+        """Whether this member has put what it has not got."""
+
+    @abstractmethod
+    def slot(self) -> AbstractContextManager[Arrays]:
+        """This round's item, to be filled in place."""
+
+    def put(self, items: Arrays) -> None:
+        check_item(self.channel, items)
+        with self.slot() as slot:
+            for name, array in slot.items():
+                array[...] = items[name]
+
+    def check_put(self) -> None:
+        if self.pending:
+            raise UsageError(f"channel '{self.channel.name}': a put must follow the get of the put before")
+
+    def check_get(self) -> None:
+        if not self.pending:
+            raise UsageError(f"channel '{self.channel.name}': a get must follow a put")
+
+
+class SerialReducer(InTurn):
     """A member of a reduce channel (an ``api.Reducer``)."""
 
     def __init__(self, target: SerialReduce, member: int) -> None:
-        self.target, self.member = target, member
+        self.channel, self.target, self.member = target.channel, target, member
 
     @property
     def pending(self) -> bool:
@@ -69,26 +99,19 @@ class SerialReducer:
     def ready(self) -> bool:
         return not self.target.queues[self.member]
 
-    def put(self, items: Arrays) -> None:
-        check_item(self.target.channel, items)
-        with self.slot() as slot:
-            for name, array in slot.items():
-                array[...] = items[name]
-
     @contextmanager
     def slot(self) -> Iterator[Arrays]:
-        if self.pending:
-            raise UsageError(f"channel '{self.target.channel.name}': a put must follow the get of the put before")
-        items = _empty(self.target.channel.spec)
+        self.check_put()
+        items = _empty(self.channel.spec)
         yield items
         self.target.put(self.member, items)
 
     def get(self) -> Tensors:
-        name = self.target.channel.name
-        if not self.pending:
-            raise UsageError(f"channel '{name}': a get must follow a put")
+        self.check_get()
         if not self.ready():
-            raise Deadlock(f"get from the channel '{name}' before all have put: a step may not put and then get")
+            raise Deadlock(
+                f"get from the channel '{self.channel.name}' before all have put: a step may not put and then get"
+            )
         return {key: torch.from_numpy(array) for key, array in self.target.get(self.member).items()}
 
 

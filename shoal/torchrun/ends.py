@@ -14,12 +14,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from shoal.api import Arrays, Rows, Spec, Tensors, UsageError
+from shoal.api import Arrays, Rows, Spec, Tensors
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel
 from shoal.program.groups import ROUNDS
 from shoal.runtime.reduction import combine
 from shoal.serial.channels import check_item
+from shoal.serial.groups import InTurn
 from shoal.torchrun.group import Group
 from shoal.types import State
 
@@ -89,7 +90,7 @@ class _Sums:
                 self.flat[kind].copy_(tensor)
 
 
-class ReduceEnd:
+class ReduceEnd(InTurn):
     """A rank's end of a reduce channel (an ``api.Reducer``). Two ranks add as the other runtimes do, bit for bit; of
     more, the order of adding is that of the library, and the same for all of them."""
 
@@ -110,23 +111,15 @@ class ReduceEnd:
         works = self._sums[self._gets % ROUNDS].works
         return not self.pending or self._known is not None or all(work.is_completed() for work in works)
 
-    def put(self, items: Arrays) -> None:
-        check_item(self.channel, items)
-        with self.slot() as slot:
-            for name, array in slot.items():
-                array[...] = items[name]
-
     @contextmanager
     def slot(self) -> Iterator[Arrays]:
-        if self.pending:
-            raise UsageError(f"channel '{self.channel.name}': a put must follow the get of the put before")
+        self.check_put()
         yield self._slots[self._puts % ROUNDS]
         self._puts += 1
         self._send()
 
     def get(self) -> Tensors:
-        if not self.pending:
-            raise UsageError(f"channel '{self.channel.name}': a get must follow a put")
+        self.check_get()
         sums = self._sums[self._gets % ROUNDS]
         self._gets += 1
         if self._known is not None:
