@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "shm": {"runtime", "program", "replay", "metering"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records"},
+    "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
     "policy": {"systems", "envs", "roles", "algos", "settings"},
     "run": ANYTHING,  # the front door

@@ -8,17 +8,19 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Protocol
 
 from shoal.api import Role, State, Stateful
 from shoal.local import signals
 from shoal.local.telemetry import Outbox
+from shoal.program import RoleSpec
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import Checkpoint, Saving
 from shoal.records.checkpoint_state import Packed
+from shoal.runtime.reduction import Saved, saved_states
 from shoal.shm.layout import CHECKPOINT
 from shoal.shm.ports import ReplayReader
-from shoal.shm.reduce import ReduceEnd
 from shoal.shm.session import Session
 from shoal.shm.store import StoreWriter
 from shoal.types import Values
@@ -57,7 +59,7 @@ class Saver:
     ) -> None:
         self._counted = counted
         self._saving, self._role, self._name, self._ends = saving, role, name, ends
-        self._reducers = [end for end in ends.values() if isinstance(end, ReduceEnd)]
+        self._reducers = [end for end in ends.values() if isinstance(end, Saved)]
         self._session, self._reporter, self._outbox = session, reporter, reporter.outbox
         self._words = session.arena.words
         self._seen = LAST  # number of the checkpoint answered last; one may be asked for before the role is built
@@ -135,8 +137,9 @@ class Saver:
         self._copy, self._pipe = 0, -1
 
 
-def restore(source: Checkpoint, role: Role, name: str, ends: Values, tables: bool = True) -> None:
+def restore(source: Checkpoint, role: Role, spec: RoleSpec, index: int, ends: Values, tables: bool = True) -> None:
     """Put a replica, and the parameters and (with ``tables``) the replay tables it holds, where they were saved."""
+    name = checkpoint.part("role", spec.name, index)
     state = source.read(name)
     with source.fitting(name):
         if "role" in state:
@@ -145,9 +148,10 @@ def restore(source: Checkpoint, role: Role, name: str, ends: Values, tables: boo
         else:
             log.warning("%s has no state_dict: it starts anew", name)
             getattr(role, "start", lambda: None)()
-        reducers = [end for end in ends.values() if isinstance(end, ReduceEnd)]
-        for end, saved in zip(reducers, state.get("reduce", []), strict=True):
-            end.load_state_dict(saved)
+        reducers = [(port, ends[key]) for key, port in spec.ports.items() if isinstance(ends[key], Saved)]
+        for number, ((port, end), saved) in enumerate(zip(reducers, state.get("reduce", []), strict=True)):
+            of_all = partial(saved_states, source, spec.name, port.of(spec.replicas), number)
+            end.load_state_dict(saved, of_all)
     for end in ends.values():
         if isinstance(end, StoreWriter):
             part = checkpoint.part("params", end.channel)

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from multiprocessing import connection, parent_process
 from pathlib import Path
@@ -61,6 +61,7 @@ class Job:
     saving: Saving | None = None  # for replicas that save
     resume: Checkpoint | None = None
     again: bool = False  # ``resume`` is for this replica alone: it failed in the middle of the run
+    joins: Mapping[str, ports.Join] = field(default_factory=dict)  # reduce channels whose members share no arena
 
 
 class _Reporter:
@@ -257,7 +258,7 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
         context.team = team
     role: api.Role | None = None
     try:
-        ends |= ports.build(session, plan, spec, job.index, job.generation, job.seed)
+        ends |= ports.build(session, plan, spec, job.index, job.generation, job.seed, job.joins)
         role = spec.make(context, **ends)
         saver = _saver(job, spec, role, ends, session, reporter, progress.counted)
         session.metrics.enter(OTHER)
@@ -298,7 +299,7 @@ def _saver(
     """Put a new role where the run begins or goes on; what saves it from then on."""
     name = part("role", spec.name, job.index)
     if job.resume is not None and job.resume.has(name):
-        restore(job.resume, role, name, ends, tables=not job.again)
+        restore(job.resume, role, spec, job.index, ends, tables=not job.again)
     else:
         getattr(role, "start", lambda: None)()
     if job.saving is None:

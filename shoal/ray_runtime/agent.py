@@ -29,6 +29,7 @@ from shoal.local.replica import Replica
 from shoal.local.telemetry import Message
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
+from shoal.ray_runtime.collective import AllReduce, Store
 from shoal.ray_runtime.control import Control
 from shoal.ray_runtime.incoming import Incoming
 from shoal.ray_runtime.outgoing import Outgoing, Peer
@@ -38,8 +39,8 @@ from shoal.records.checkpoint import Checkpoint, Saving
 from shoal.runtime import memory
 from shoal.shm import bells, ports, ring, shared_params, store
 from shoal.shm.arena import Arena
-from shoal.shm.group_layout import SharedLayout
-from shoal.shm.layout import Plan
+from shoal.shm.group_layout import ReduceLayout, SharedLayout
+from shoal.shm.layout import LINE, Plan
 from shoal.types import Values
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
@@ -61,6 +62,18 @@ class Orders:
     saving: Saving | None
     resume: Checkpoint | None
     hang_timeout: float
+
+
+@dataclass(frozen=True)
+class Life:
+    """A life of a replica. number: of all starts of the run; resume, again: see ``local.child.Job``; gpu: the one that
+    Ray has given it, as CUDA_VISIBLE_DEVICES calls it."""
+
+    generation: int
+    number: int
+    resume: Checkpoint | None
+    again: bool
+    gpu: str | None
 
 
 @dataclass
@@ -90,7 +103,8 @@ class Agent:
             checkpoint_commit.resume(self._orders.resume, self._orders.program, plan, self._arena, Aggregator())
         self._control = Control(self._arena, plan)
         self._replicas: dict[tuple[str, int], Replica] = {}
-        self._lives: dict[tuple[str, int], tuple[int, Checkpoint | None, bool]] = {}  # see ``start``
+        self._lives: dict[tuple[str, int], Life] = {}
+        self._joins: dict[tuple[str, int], dict[str, AllReduce]] = {}
         self._incoming = Incoming(self._arena, plan)
         self._outgoing = Outgoing(self._arena, plan, self._fail, ray.put, ray.exceptions.RayActorError)
         self._watch = Watch(self._arena, plan, self._orders.hang_timeout)
@@ -98,12 +112,19 @@ class Agent:
         self._urgent = threading.Condition()
         self._hurry, self._failure = False, ""
         self._lock = threading.RLock()  # of the replicas
+        self._address, self._store = ray.util.get_node_ip_address(), None  # type: str, Store | None
+        self._reduces: set[str] = set()
         self._heard, self._closed = time.monotonic(), False
         self._wake_read, self._wake_write = os.pipe()
         self._events = selectors.DefaultSelector()
         self._events.register(self._wake_read, selectors.EVENT_READ)
         processes.prepare()
         threading.Thread(target=self._supervise, name="shoal-agent", daemon=True).start()
+
+    def host(self) -> tuple[str, int]:
+        """Hold the store in which members of reduce channels find each other; its address and port."""
+        self._store = self._store or Store(self._address)
+        return self._store.where
 
     def facts(self) -> Values:
         """What must be the same on every node, and whether this one sees the run's directory."""
@@ -112,25 +133,20 @@ class Agent:
 
     # -------------------------------------------------------------------------------- what is asked
     def start(
-        self,
-        role: str,
-        index: int,
-        generation: int,
-        life: int,
-        control: np.ndarray,
-        resume: Checkpoint | None,
-        again: bool,
+        self, role: str, index: int, life: Life, control: np.ndarray, store: tuple[str, int], crosses: dict[str, bool]
     ) -> None:
-        """Start a life of a replica; one that is new on this node goes on counting where ``control`` says. resume,
-        again: see ``local.child.Job``."""
+        """Start a life of a replica; one that is new on this node goes on counting where ``control`` says. store,
+        crosses: where the members of reduce channels meet, and which those on several nodes are (``routes.rings``)."""
         key = role, index
         with self._lock:
+            (spec,) = (r for r in self._orders.program.roles if r.name == role)
             if key not in self._replicas:
-                (spec,) = (r for r in self._orders.program.roles if r.name == role)
                 self._control.take(control, [key])
                 self._replicas[key] = Replica(spec, index, self._launch, self._events)
             replica = self._replicas[key]
-            replica.generation, self._lives[key] = generation, (life, resume, again)
+            replica.generation, self._lives[key] = life.generation, life
+            self._joins[key] = {c: AllReduce(store, self._address, spec.device, far) for c, far in crosses.items()}
+            self._reduces |= crosses.keys()
             self._arena.words[self._control.status(key)] = 0
             replica.start()
         os.write(self._wake_write, b"!")
@@ -143,8 +159,7 @@ class Agent:
     def route(self, routes: list[Route], peers: dict[str, Peer], where: dict[str, dict[int, str]]) -> None:
         """Send along these routes, all of which begin here. ``where``: channel -> writer -> node."""
         for r in routes:
-            here, there = ([w for w, node in where[r.channel].items() if node == n] for n in (r.source, r.target))
-            self._outgoing.start(r, peers[r.target], here, there)
+            self._outgoing.start(r, peers[r.target], [w for w, n in where[r.channel].items() if n == r.source])
 
     def order(self, stop: int, checkpoint: int) -> None:
         """Pass on what the driver asks of all replicas, and wake those that wait."""
@@ -164,8 +179,19 @@ class Agent:
         rings = self._orders.plan.rings.items()
         news.control, news.stop = self._control.copy(), self._control.stop
         news.fill = {name: ring.fill(self._arena, r) for name, r in rings}
-        news.used, news.traffic = memory.used(), dict(self._outgoing.traffic)
+        news.used, news.traffic = memory.used(), dict(self._outgoing.traffic) | self._reduced()
         return news
+
+    def _reduced(self) -> dict[str, tuple[int, int]]:
+        """channel -> items and bytes that members here have sent to other nodes themselves."""
+        out = {}
+        for name in self._reduces:
+            group, words = self._orders.plan.groups[name], self._arena.words
+            assert isinstance(group, ReduceLayout)
+            lines = [group.lines // 8 + m * LINE for m in range(group.members)]
+            if sent := sum(words[line] for line in lines):
+                out[name] = sent, sum(words[line + 1] for line in lines)
+        return out
 
     def params(self, channels: Collection[str]) -> dict[str, api.Arrays]:
         """The parameters published last of channels whose writers are here."""
@@ -201,28 +227,28 @@ class Agent:
     def post(self, channel: str, rows: list[tuple[int, int, api.Arrays]]) -> None:
         self._incoming.post(channel, rows)
 
-    def contribute(self, channel: str, items: list[tuple[int, int, int, api.Arrays]]) -> None:
-        self._incoming.contribute(channel, items)
-
     # -------------------------------------------------------------------------------- its processes
     def _launch(self, replica: Replica, pipe: Connection) -> Process:
         orders, name = self._orders, replica.role.name
         environ = dict(os.environ)
         if not environ.get("CUDA_VISIBLE_DEVICES", "all"):  # Ray hides the GPUs of whoever asks for none, as this does
             del environ["CUDA_VISIBLE_DEVICES"]
-        life, resume, again = self._lives[name, replica.index]
+        life = self._lives[name, replica.index]
+        if life.gpu is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = life.gpu
         job = child.Job(
             replica.index,
             replica.generation,
             orders.seed,
-            life,
+            life.number,
             orders.limits,
             orders.run_dir,
             environ,
             orders.spans,
             orders.saving if name in orders.savers else None,
-            resume,
-            again,
+            life.resume,
+            life.again,
+            self._joins[name, replica.index],
         )
         args = (self._arena, orders.blobs[name], job, pipe)
         return processes.start(child.main, args, f"shoal-{replica.label}")

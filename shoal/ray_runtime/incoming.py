@@ -11,9 +11,8 @@ from shoal.metering.recorder import Recorder
 from shoal.ray_runtime.parcels import Parcels
 from shoal.shm import board, store
 from shoal.shm.arena import Arena
-from shoal.shm.group_layout import BoardLayout, ReduceLayout
+from shoal.shm.group_layout import BoardLayout
 from shoal.shm.layout import Plan
-from shoal.shm.reduce import Remote
 from shoal.shm.ring import Producer
 from shoal.shm.session import Session
 
@@ -60,11 +59,3 @@ class Incoming:
         assert isinstance(layout, BoardLayout)
         for writer, number, row in rows:
             board.place(self._arena, layout, writer, number, row)
-
-    def contribute(self, channel: str, items: list[tuple[int, int, int, api.Arrays]]) -> None:
-        """Items of a reduce: (member, round, the checkpoint that it knew of, item)."""
-        layout = self._plan.groups[channel]
-        assert isinstance(layout, ReduceLayout)
-        remote = Remote(self._arena, layout)
-        for member, round, checkpoint, item in items:
-            remote.place(member, round, checkpoint, item)

@@ -1,7 +1,7 @@
 """What leaves a node: for each route a thread, which looks at the node's arena and sends what is new to the other.
 
-Nothing here grows without bound: of each ring one parcel is under way, of parameters one version, of a board one look,
-of a reduce one round. The rest waits in the arena, where full rings hold their writers back.
+Nothing here grows without bound: of each ring one parcel is under way, of parameters one version, of a board one look.
+The rest waits in the arena, where full rings hold their writers back.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import numpy as np
 
 from shoal import api
 from shoal.metering.recorder import Recorder
-from shoal.program.groups import ROUNDS
 from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route
 from shoal.shm import board, futex
 from shoal.shm.arena import Arena
-from shoal.shm.group_layout import BoardLayout, ReduceLayout
+from shoal.shm.group_layout import BoardLayout
 from shoal.shm.layout import ALIGN, Plan
-from shoal.shm.reduce import Remote
 from shoal.shm.ring import Consumer
 from shoal.shm.session import Session
 from shoal.shm.store import StoreReader
@@ -56,9 +54,9 @@ class Outgoing:
         self._lock = threading.Lock()
         self.traffic: dict[str, tuple[int, int]] = {}
 
-    def start(self, route: Route, peer: Peer, here: Collection[int], there: Collection[int]) -> None:
-        """Send along a route from now on; does nothing the second time. ``here``, ``there``: the channel's writers that
-        are on this node, and on the other."""
+    def start(self, route: Route, peer: Peer, here: Collection[int]) -> None:
+        """Send along a route from now on; does nothing the second time. ``here``: the channel's writers that are on
+        this node."""
         if route in self._started:
             return
         self._started.add(route)
@@ -68,7 +66,6 @@ class Outgoing:
             "queue": partial(self._queue, route, peer),
             "params": partial(self._params, route, peer),
             "board": partial(self._board, route, peer, here),
-            "reduce": partial(self._reduce, route, peer, here, there),
         }[route.kind]
         name = f"shoal-{route.kind}-{route.channel}"
         thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
@@ -152,27 +149,6 @@ class Outgoing:
                 peer.post.remote(route.channel, found).future().result()
                 sent |= new
             time.sleep(BOARD_EVERY)
-
-    # -------------------------------------------------------------------------------------- reduce
-    def _reduce(self, route: Route, peer: Peer, here: Collection[int], there: Collection[int]) -> None:
-        layout, session = self._plan.groups[route.channel], self._session()
-        assert isinstance(layout, ReduceLayout)
-        remote, sent = Remote(self._arena, layout), dict.fromkeys(here, 0)
-
-        def new() -> bool:
-            return any(remote.puts(m) > sent[m] for m in here)
-
-        while True:
-            remote.wait(session, min(there), new)
-            contributions = []
-            for m in here:
-                puts = remote.puts(m)
-                for round in range(max(sent[m], puts - ROUNDS), puts):
-                    checkpoint, item = remote.item(m, round)
-                    contributions.append((m, round, checkpoint, {name: a.copy() for name, a in item.items()}))
-                sent[m] = puts
-            self._count(route.channel, sum(a.nbytes for _, _, _, item in contributions for a in item.values()))
-            peer.contribute.remote(route.channel, contributions).future().result()
 
 
 class _Edition:

@@ -15,11 +15,12 @@ Resources = Mapping[str, float]
 @dataclass(frozen=True)
 class Unit:
     """Replicas that run on one node, and what they need there: CPUs, GPUs, bytes of ``memory``. ``vital``: the run ends
-    with them."""
+    with them; ``gpus``: those of them that use a GPU, whichever they are given."""
 
     replicas: tuple[tuple[str, int], ...]
     needs: dict[str, float]
     vital: bool = False
+    gpus: tuple[tuple[str, int], ...] = ()
 
     @property
     def order(self) -> tuple[float, bool, float, float]:
@@ -65,10 +66,12 @@ def units(program: Program) -> list[Unit]:
         if group:
             replicas = tuple((r.name, i) for r in roles for i in range(r.replicas))
             needs = _sum([_needs(program, r) for r in roles for _ in range(r.replicas)])
-            out.append(Unit(replicas, needs, any(r.on_failure == "stop" for r in roles)))
+            gpus = tuple((r.name, i) for r in roles if r.device == "cuda" for i in range(r.replicas))
+            out.append(Unit(replicas, needs, any(r.on_failure == "stop" for r in roles), gpus))
         else:
             needs, vital = _needs(program, role), role.on_failure == "stop"
-            out += [Unit(((role.name, i),), needs, vital) for i in range(role.replicas)]
+            each = [((role.name, i),) for i in range(role.replicas)]
+            out += [Unit(replica, needs, vital, replica if role.device == "cuda" else ()) for replica in each]
     return sorted(out, key=lambda unit: unit.order, reverse=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from shoal.api import UsageError
 from shoal.ray_runtime import placement
@@ -46,7 +46,8 @@ def check_versions(found: Sequence[Node]) -> dict[str, str]:
 
 class Places:
     """Reserves room for all units, on as few nodes as have it: a group for each node, which is where it is placed if
-    Ray finds room there, else on another. ``where``: replica -> node."""
+    Ray finds room there, else on another. where: replica -> node; gpus: replica -> the GPU of its node that is its own,
+    as CUDA_VISIBLE_DEVICES names it, if its device is ``cuda``."""
 
     def __init__(self, units: Sequence[Unit], found: Sequence[Node]) -> None:
         placed, _ = placement.fit(units, found)
@@ -67,6 +68,9 @@ class Places:
                 self.close()
                 raise _busy(there)
         self.where = {replica: _node(group) for replica, group in self._groups.items()}
+        self.gpus: dict[tuple[str, int], str] = {}
+        for group, there in groups:
+            self._give(group, there)
 
     def again(self, replica: tuple[str, int]) -> str | None:
         """The node that has room for a replica whose node was lost; None: none has, yet."""
@@ -81,7 +85,16 @@ class Places:
         if node not in {n["NodeID"] for n in ray.nodes() if n["Alive"]}:
             self._moving.discard(replica)  # lost, too, meanwhile
             return None
+        self._give(group, [self._units[replica]])
         return node
+
+    def _give(self, group: Any, units: Sequence[Unit]) -> None:
+        """The GPUs that Ray keeps for these units: as long as a bundle is theirs, tasks in it see the same ones."""
+        for bundle, unit in enumerate(units):
+            if unit.gpus:
+                where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+                ask = ray.remote(_gpus).options(num_cpus=0, num_gpus=len(unit.gpus), scheduling_strategy=where)
+                self.gpus |= zip(unit.gpus, ray.get(ask.remote(), timeout=PATIENCE), strict=True)
 
     def settled(self, replica: tuple[str, int]) -> None:
         """A replica that was to go on elsewhere does."""
@@ -94,6 +107,11 @@ class Places:
     def close(self) -> None:
         for group in {group.id: group for group in self._groups.values()}.values():
             remove_placement_group(group)
+
+
+def _gpus() -> list[str]:
+    """Of a task: the GPUs that are its own."""
+    return [str(gpu) for gpu in ray.get_gpu_ids()]
 
 
 def _node(group: Any) -> str:

@@ -20,7 +20,7 @@ class Route:
     end: queue and replay: the reader there, as the ring numbers it; params: the first reader there; else 0.
     """
 
-    kind: Literal["queue", "params", "board", "reduce"]
+    kind: Literal["queue", "params", "board"]
     channel: str
     source: str
     target: str
@@ -46,10 +46,10 @@ def routes(program: Program, plan: Plan, where: Where) -> list[Route]:
         elif channel.kind == "params":
             ((_, source),) = writers.items()
             found |= dict.fromkeys(_params(channel.name, source, readers))
-        elif channel.kind in ("board", "reduce"):
+        elif channel.kind == "board":
             for source in dict.fromkeys(writers.values()):
                 for target in dict.fromkeys([*writers.values(), *readers.values()]):
-                    found[Route("board" if channel.kind == "board" else "reduce", channel.name, source, target)] = None
+                    found[Route("board", channel.name, source, target)] = None
     return [route for route in found if route.source != route.target]
 
 
@@ -86,6 +86,19 @@ def apart(program: Program, where: Where) -> set[str]:
             for index in range(port.of(role.replicas)):
                 nodes.setdefault(port.channel.name, set()).add(where[role.name, index])
     return {channel for channel, found in nodes.items() if len(found) > 1}
+
+
+def rings(program: Program, plan: Plan, where: Where) -> dict[tuple[str, int], dict[str, bool]]:
+    """For each replica: of the reduce channels whose members are on several nodes, whether the next member, to which it
+    sends, is on another one."""
+    out: dict[tuple[str, int], dict[str, bool]] = {}
+    for name in sorted(apart(program, where)):
+        if program.channels[name].kind == "reduce":
+            nodes = members(program, plan, name, where)
+            ((role, _),) = program.ends(program.channels[name], "both")
+            for index, node in nodes.items():
+                out.setdefault((role.name, index), {})[name] = node != nodes[(index + 1) % len(nodes)]
+    return out
 
 
 def _ends(program: Program, plan: Plan, channel: str, where: Where) -> tuple[dict[int, str], dict[int, str]]:

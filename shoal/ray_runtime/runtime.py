@@ -7,7 +7,7 @@ import contextlib
 from shoal.api import UsageError
 from shoal.local.failures import Failures, Patience
 from shoal.program import Program
-from shoal.ray_runtime import instance, placement, routes
+from shoal.ray_runtime import instance, placement
 from shoal.runtime import memory
 from shoal.runtime.launch import Launch, Report
 from shoal.shm import layout
@@ -51,7 +51,7 @@ class RayRuntime:
             self._check_room(program)
             places = Places(placement.units(program), nodes())
             stack.callback(instance.within, instance.GOODBYE, places.close)
-            plan = layout.plan(program, apart=routes.apart(program, places.where))
+            plan = layout.plan(program)
             supervisor = RaySupervisor(
                 program, plan, launch, Failures(Patience()), self.grace, self.hang_timeout, places
             )  # fmt: skip

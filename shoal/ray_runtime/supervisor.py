@@ -25,7 +25,7 @@ from shoal.local.replica import Replica
 from shoal.local.supervisor import Supervisor
 from shoal.program import Port, Program, RoleSpec
 from shoal.ray_runtime import routes
-from shoal.ray_runtime.agent import Agent, News, Orders
+from shoal.ray_runtime.agent import Agent, Life, News, Orders
 from shoal.ray_runtime.control import Control
 from shoal.ray_runtime.head import Head
 from shoal.ray_runtime.places import Places
@@ -61,6 +61,8 @@ class RaySupervisor(Supervisor):
         self._stations: dict[str, Station] = {}
         self._coming: dict[str, Station] = {}  # whose agents were begun while the run goes on
         self._head: Head | None = None
+        self._rings: dict[tuple[str, int], dict[str, bool]] = {}  # see ``routes.rings``
+        self._store = "", 0  # where their members meet
         self._waiting: set[str] = set()  # labels of replicas that were said to wait for a place
         super().__init__(program, plan, launch, failures, grace, hang_timeout)
         self._control = Control(self._arena, plan)
@@ -73,6 +75,10 @@ class RaySupervisor(Supervisor):
     def _go(self) -> Any:
         try:
             self._settle(sorted(set(self._where.values())))
+            self._rings = routes.rings(self._program, self._plan, self._where)
+            if self._rings:
+                first = self._stations[self._where[min(self._rings)]]
+                self._store = self._ask(first, ASKED, lambda s: s.agent.host.remote())
             self._aggregator.begin()
             self._head = Head()
             return super()._go()
@@ -114,19 +120,12 @@ class RaySupervisor(Supervisor):
 
     def _orders(self) -> bytes:
         launch = self._launch
+        savers = frozenset(r.name for r in self._program.roles if checkpointer.saves(r))
+        limits = launch.stop.steps, launch.stop.updates
         orders = Orders(
-            self._program,
-            self._plan,
-            self._blobs,
-            frozenset(r.name for r in self._program.roles if checkpointer.saves(r)),
-            launch.seed,
-            (launch.stop.steps, launch.stop.updates),
-            launch.run_dir,
-            launch.spans,
-            launch.saving,
-            launch.resume,
-            self._hang_timeout,
-        )
+            self._program, self._plan, self._blobs, savers, launch.seed, limits, launch.run_dir, launch.spans,
+            launch.saving, launch.resume, self._hang_timeout,
+        )  # fmt: skip
         pickled: bytes = cloudpickle.dumps(orders)
         return pickled
 
@@ -227,9 +226,8 @@ class RaySupervisor(Supervisor):
         process = RemoteProcess(station, *key)
         again = replica.role.on_failure == "restore" and bool(replica.failures)
         found_at = self._newest(replica) if again else self._launch.resume
-        call = station.agent.start.remote(
-            *key, replica.generation, next(self._lives), self._control.copy(), found_at, again
-        )
+        life = Life(replica.generation, next(self._lives), found_at, again, self._places.gpus.get(key))
+        call = station.agent.start.remote(*key, life, self._control.copy(), self._store, self._rings.get(key, {}))
         del call  # what becomes of it is heard of with the news
         return process
 

@@ -1,10 +1,14 @@
-"""The arithmetic of a reduce channel: one order of adding, whoever does it."""
+"""What all ends of reduce channels have in common: one order of adding, and how they are saved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+
+from shoal.records.checkpoint import Checkpoint, part
+from shoal.types import State
 
 BLOCK = 16_384  # elements that are added before the next ones, so that partial sums stay in the cache
 
@@ -27,3 +31,24 @@ def combine(out: np.ndarray, parts: Sequence[np.ndarray], mean: bool) -> None:
             total[:] = first[block]
         if mean:
             total /= len(parts)
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """A member's end, as far as it is saved.
+
+    agreed: the number of the checkpoint that every member knew of when it put the item of the round that was got last.
+    It is the same for all members after the same round, so that all save themselves there.
+    """
+
+    agreed: int
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, mine: State, of_all: Callable[[], list[State]]) -> None:
+        """Go on where this member was. ``of_all``: the states of all members, in their order, if they are needed."""
+
+
+def saved_states(source: Checkpoint, role: str, members: int, number: int) -> list[State]:
+    """The states in a checkpoint of all members of a reduce channel; ``number``: which of the channels of its role."""
+    return [source.read(part("role", role, member))["reduce"][number] for member in range(members)]

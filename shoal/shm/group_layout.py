@@ -101,14 +101,13 @@ class SharedLayout:
 GroupLayout = ReduceLayout | BoardLayout | SharedLayout
 
 
-def group(channel: Channel, members: int, take: Callable[[int], int], apart: bool = False) -> GroupLayout:
-    """Lay out a channel of a kind in ``api.GROUPS`` with so many writing ends; ``take`` gives bytes of the arena.
-    apart: its members do not all share one arena."""
+def group(channel: Channel, members: int, take: Callable[[int], int]) -> GroupLayout:
+    """Lay out a channel of a kind in ``api.GROUPS`` with so many writing ends; ``take`` gives bytes of the arena."""
     lines = take(members * LINE * 8)
     if channel.kind == "reduce":
         item, stride = fields(channel.spec, ALIGN)
         result, result_stride = fields(channel.spec, 0)
-        shared_out = api.spec_nbytes(channel.spec) > ALONE and members > 1 and not apart
+        shared_out = api.spec_nbytes(channel.spec) > ALONE and members > 1
         bell, slots = take(ALIGN), take(members * ROUNDS * stride)
         results = take(ROUNDS * result_stride if shared_out else 0)
         return ReduceLayout(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal import api
@@ -130,11 +130,8 @@ def _count(program: Program, plan: Plan) -> Mapping[tuple[str, str], int]:
     return ends
 
 
-def plan(program: Program, apart: Collection[str] = ()) -> Plan:
-    """Lay out a program. WiringError for what the local runtime cannot connect.
-
-    apart: the channels that lead from one arena to another; each arena has the whole layout, of which it uses a part.
-    """
+def plan(program: Program) -> Plan:
+    """Lay out a program. WiringError for what the local runtime cannot connect."""
     _joins(program)
     out = Plan()
     out.take(ALIGN)  # the stop flag and the number of the checkpoint
@@ -160,7 +157,7 @@ def plan(program: Program, apart: Collection[str] = ()) -> Plan:
             _check_ring(channel, writers, readers)
             out.rings[channel.name] = _ring(out, channel, writers, readers, _takes_each(program, channel))
         else:
-            out.groups[channel.name] = group(channel, writers, out.take, channel.name in apart)
+            out.groups[channel.name] = group(channel, writers, out.take)
     return out
 
 

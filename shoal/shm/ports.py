@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -244,12 +246,26 @@ def fill(arena: Arena, plan: Plan) -> None:
         layout.channel.fill(ConstantReader(arena, layout).arrays)
 
 
-def build(session: Session, plan: Plan, role: RoleSpec, index: int, generation: int, seed: int) -> Values:
-    """The ports of one replica, by keyword; ``seed`` is the run's."""
+Join = Callable[[Session, ReduceLayout, int], Any]  # makes the end of a member of that number
+
+
+def build(
+    session: Session,
+    plan: Plan,
+    role: RoleSpec,
+    index: int,
+    generation: int,
+    seed: int,
+    joins: Mapping[str, Join] = MappingProxyType({}),
+) -> Values:
+    """The ports of one replica, by keyword; ``seed`` is the run's. joins: reduce channel -> what makes its ends, where
+    its members share no arena."""
     out: Values = {}
     for name, port in role.ports.items():
         number = plan.ends[role.name, name] + index
-        out[name] = _end(session, plan, port, number, generation, seed) if index < port.of(role.replicas) else None
+        out[name] = (
+            _end(session, plan, port, number, generation, seed, joins) if index < port.of(role.replicas) else None
+        )
     lockstep = [out[name] for name, port in role.ports.items() if port.lockstep]
     for end in out.values():
         if isinstance(end, Producer) and lockstep:
@@ -262,14 +278,16 @@ def _deliver(readers: list[StoreReader]) -> None:
         reader.delivered()
 
 
-def _end(session: Session, plan: Plan, port: Port, number: int, generation: int, seed: int) -> Any:
+def _end(
+    session: Session, plan: Plan, port: Port, number: int, generation: int, seed: int, joins: Mapping[str, Join]
+) -> Any:
     channel = port.channel
     if channel.kind == "constant":
         return ConstantReader(session.arena, plan.constants[channel.name])
     if channel.divided:
         return _part(session, plan, port, number, generation)
     if group := plan.groups.get(channel.name):
-        return _member(session, group, number, port.direction != "read")
+        return _member(session, group, number, port.direction != "read", joins)
     if channel.kind == "params":
         store = plan.stores[channel.name]
         return (
@@ -306,10 +324,10 @@ def _part(session: Session, plan: Plan, port: Port, number: int, generation: int
     return QueueReader(Consumer(session, plan.rings[names[number]]), port.count)
 
 
-def _member(session: Session, group: GroupLayout, number: int, writes: bool) -> Any:
+def _member(session: Session, group: GroupLayout, number: int, writes: bool, joins: Mapping[str, Join]) -> Any:
     """An end of a channel between equals."""
     if isinstance(group, BoardLayout):
         return BoardEnd(session, group, number if writes else None)
     if isinstance(group, ReduceLayout):
-        return ReduceEnd(session, group, number)
+        return joins.get(group.channel.name, ReduceEnd)(session, group, number)
     return SharedEnd(session, group, number) if writes else SharedReader(session, group)

@@ -32,11 +32,7 @@ _Part = tuple[np.ndarray, list[np.ndarray]]  # where to add, and what
 
 
 class ReduceEnd:
-    """A member's end (an ``api.Reducer``).
-
-    agreed: the number of the checkpoint that every member knew of when it put the item of the round that was got last.
-    It is the same for all members after the same round, so that all save themselves there.
-    """
+    """A member's end (an ``api.Reducer``, and ``reduction.Saved``)."""
 
     def __init__(self, session: Session, layout: ReduceLayout, member: int) -> None:
         arena = session.arena
@@ -157,17 +153,28 @@ class ReduceEnd:
         parts = [[out.copy() for out, _ in self._parts[r]] if self._layout.shared_out else [] for r in range(ROUNDS)]
         return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": parts}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, mine: State, of_all: Callable[[], list[State]]) -> None:
+        self._puts, self._gets = mine["puts"], mine["gets"]
         for r in range(ROUNDS):
             for name, array in self._slots[r][self._member].items():
-                array[...] = state["slots"][r][name]
+                array[...] = mine["slots"][r][name]
             if self._layout.shared_out:
-                for (out, _), saved in zip(self._parts[r], state["parts"][r], strict=False):
+                for (out, _), saved in zip(self._parts[r], mine["parts"][r], strict=False):
                     out[...] = saved
-        self._puts, self._gets = state["puts"], state["gets"]
+        if self._layout.shared_out and self._gets and not any(mine["parts"]):
+            self._add_again((self._gets - 1) % ROUNDS, of_all())
         if self._layout.shared_out:
             self._raise(_ADDED, self._gets)
         self._raise(_PUT, self._puts)
+
+    def _add_again(self, parity: int, states: list[State]) -> None:
+        """Its part of the round got last, which another may not have got yet, where it was saved by an end that shared
+        no result with others. What this writes for them they write themselves, and nobody puts before all are here."""
+        for member, state in enumerate(states):
+            for name, array in self._slots[parity][member].items():
+                array[...] = state["slots"][parity][name]
+        for out, parts in self._parts[parity]:
+            combine(out, parts, self.channel.mean)
 
 
 class _Slot:
@@ -182,54 +189,6 @@ class _Slot:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:
             self._commit()
-
-
-class Remote:
-    """Brings what members have put in one arena into another, where nobody else counts for them."""
-
-    def __init__(self, arena: Arena, layout: ReduceLayout) -> None:
-        self._arena, self._layout, self._words = arena, layout, arena.words
-        self._slots = [_slots(arena, layout, r) for r in range(ROUNDS)]
-
-    def puts(self, member: int) -> int:
-        """How many items a member has put here."""
-        count: int = self._words[self._layout.lines // 8 + member * LINE + _PUT]
-        return count
-
-    def item(self, member: int, round: int) -> tuple[int, api.Arrays]:
-        """(the checkpoint that a member knew of, its item in place) of a round, counted from 0."""
-        header = self._layout.slot(member, round) // 8
-        return self._words[header], self._slots[round % ROUNDS][member]
-
-    def place(self, member: int, round: int, checkpoint: int, item: api.Arrays) -> None:
-        """Copy in a member's item of a round, and wake whoever waits for it."""
-        if self.puts(member) > round:
-            return
-        for name, array in self._slots[round % ROUNDS][member].items():
-            array[...] = item[name]
-        words, layout = self._words, self._layout
-        words[layout.slot(member, round) // 8] = checkpoint
-        futex.fence()
-        words[layout.lines // 8 + member * LINE + _PUT] = round + 1
-        words[layout.bell // 8] = _bell(round + 1, _PUT, layout.members, member)
-        futex.fence()
-        futex.wake(self._arena.base + layout.bell)
-
-    def wait(self, session: Session, member: int, satisfied: Callable[[], bool]) -> None:
-        """Sleep until ``satisfied()``; every put makes it look again. ``member``: one who is not here, whose line says
-        that somebody waits."""
-        words, layout = self._words, self._layout
-        line = layout.lines // 8 + member * LINE
-        try:
-            while True:
-                words[line + _WAITS] = 1
-                futex.fence()
-                seen = words[layout.bell // 8] & _LOW
-                if satisfied():
-                    return
-                session.wait(f"wait:{layout.channel.name}", self._arena.base + layout.bell, seen)
-        finally:
-            words[line + _WAITS] = 0
 
 
 def _bell(count: int, column: int, members: int, member: int) -> int:

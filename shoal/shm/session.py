@@ -27,14 +27,18 @@ class Session:
 
     def wait(self, phase: str, address: int, seen: int) -> None:
         """Sleep until the word at ``address`` may have changed; raise Stopped when the run ends."""
+        self.look(phase)
+        with self.metrics.phase(phase):
+            futex.wait(address, seen)
+
+    def look(self, phase: str) -> None:
+        """What is due while a port waits; raise Stopped when the run ends."""
         if self._words[self._stop]:
             raise api.Stopped(f"the run ended during {phase}")
         if self.tick is not None:
             self.tick()
         if self.fresh and self.at_rest is not None:
             self.at_rest()
-        with self.metrics.phase(phase):
-            futex.wait(address, seen)
 
     def rest(self, seconds: float) -> None:
         """Sleep, between two steps of a role that has nothing to do or has had its share."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
+from shoal.runtime.reduction import saved_states
 from shoal.serial.channels import SerialParams
 from shoal.shm.layout import COUNTED
-from shoal.torchrun.ends import BoardEnd, ReduceEnd
+from shoal.torchrun.ends import BoardEnd
 from shoal.torchrun.group import Group
+from shoal.torchrun.reduction import ReduceEnd
 from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
@@ -97,14 +100,12 @@ def load(source: Checkpoint, group: Group, program: Program, role: Any, ends: En
     aggregator.load_state_dict(source.read(RUN)["aggregator"])
     names = [part("role", program.roles[0].name, each) for each in ranks]
     mine = source.read(names[rank])
-    at = [[state["puts"], state["gets"]] for state in mine["reduce"]]
-    between = any(puts > gets for counts in group.exchange(at) for puts, gets in counts)  # has one put and not got?
-    states = [source.read(name)["reduce"] if between else mine["reduce"] for name in names]
     with source.fitting(names[rank]):
         if "role" in mine:
             role.load_state_dict(mine["role"])
         for number, end in enumerate(ends.reducers.values()):
-            end.load_state_dict([state[number] for state in states])
+            of_all = partial(saved_states, source, program.roles[0].name, len(ranks), number)
+            end.load_state_dict(mine["reduce"][number], of_all)
     for channel, params in ends.params.items():
         if group.place.first and source.has(part("params", channel)):
             params.load_state_dict({**source.read(part("params", channel)), "older": []})

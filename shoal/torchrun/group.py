@@ -23,6 +23,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from shoal.api import RoleFailed, ShoalError, Stopped, Tensors
 from shoal.torchrun.place import Place
+from shoal.torchrun.reduction import completed
 
 LOOK = timedelta(seconds=1)  # between two looks at the others, and between two signs of life
 ANSWER = 3.0  # seconds in which those who are left answer when one of them was lost
@@ -38,6 +39,7 @@ class Group:
 
     def __init__(self, place: Place, hang_timeout: float) -> None:
         self.place, self.hang_timeout, self.role = place, hang_timeout, "rank"
+        self.rank, self.world = place.rank, place.world
         master = place.first and not place.hosted
         base = TCPStore(place.address, place.port, place.world, master, MEET, wait_for_workers=False)
         self._store: Any = PrefixStore(f"shoal/{place.attempt}", base)  # of bytes, which its stubs call strings
@@ -121,26 +123,19 @@ class Group:
         for tensor in tensors.values():
             self.wait(dist.broadcast(tensor, 0, async_op=True))
 
-    # -------------------------------------------------------------------------------------- waiting
+    # -------------------------------------------------------------------------------------- reducing
+    def reduce(self, tensor: torch.Tensor) -> dist.Work | None:
+        """Begin to add up a tensor of each rank, in place."""
+        work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
+        return work
+
     def wait(self, work: dist.Work) -> None:
         """Returns when a collective is complete."""
-        on_gpu, due = dist.get_backend() == "nccl", time.monotonic() + LOOK.total_seconds()
-        while True:
-            try:
-                if not on_gpu:
-                    work.wait(LOOK)
-                    return
-                while not work.is_completed():  # to wait for NCCL with a time limit is to give it up after that
-                    if time.monotonic() > due:
-                        raise TimeoutError
-                    time.sleep(2e-5)
-                work.wait()
-                return
-            except (RuntimeError, TimeoutError) as error:
-                if work.is_completed():
-                    self._lost(error)
-            due = time.monotonic() + LOOK.total_seconds()
-            self.look()
+        try:
+            while not completed(work, LOOK, dist.get_backend() == "nccl"):
+                self.look()
+        except ConnectionError as error:
+            self._lost(error)
 
     def beat(self) -> None:
         """Give a sign of life, at most one a second."""

@@ -23,9 +23,10 @@ from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
 from shoal.serial.channels import SerialParams, SerialParamsReader
 from shoal.torchrun import checkpoint
-from shoal.torchrun.ends import BoardEnd, ReduceEnd, Remarks
+from shoal.torchrun.ends import BoardEnd, Remarks
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
+from shoal.torchrun.reduction import ReduceEnd
 from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from shoal.metering.recorder import Recorder
-from shoal.program import Program
+from shoal.program import Program, RoleSpec
 from shoal.ray_runtime import routes
+from shoal.ray_runtime.collective import AllReduce, Member, Store
 from shoal.ray_runtime.incoming import Incoming
 from shoal.ray_runtime.outgoing import Outgoing
 from shoal.shm import bells, layout, ports
@@ -54,7 +56,7 @@ class Arenas:
 
     def __init__(self, program: Program, where: Mapping[tuple[str, int], str]) -> None:
         program.validate()
-        self.plan = layout.plan(program, apart=routes.apart(program, where))
+        self.plan = layout.plan(program)
         self.sessions = {node: Session(Arena(self.plan.total), Recorder()) for node in sorted(set(where.values()))}
         self.pool, self.failures = ThreadPoolExecutor(32), []  # type: ThreadPoolExecutor, list[str]
         self.incoming = {node: Incoming(s.arena, self.plan) for node, s in self.sessions.items()}
@@ -67,17 +69,26 @@ class Arenas:
         self.routes = routes.routes(program, self.plan, where)
         for r in self.routes:
             members = routes.members(program, self.plan, r.channel, where)
-            here, there = ([w for w, node in members.items() if node == n] for n in (r.source, r.target))
-            self.outgoing[r.source].start(r, _Peer(self.pool, self.incoming[r.target]), here, there)
+            here = [w for w, node in members.items() if node == r.source]
+            self.outgoing[r.source].start(r, _Peer(self.pool, self.incoming[r.target]), here)
         self.ends: Ends = {}
-        for role in program.roles:
-            for index in range(role.replicas):
-                session = self.sessions[where[role.name, index]]
-                own = Session(session.arena, Recorder())
-                for name, end in ports.build(own, self.plan, role, index, 0, 0).items():
-                    self.ends[f"{role.name}/{index}/{name}"] = end
+        rings, self.store = routes.rings(program, self.plan, where), Store("127.0.0.1")
+
+        def build(role: RoleSpec, index: int) -> Ends:
+            own = Session(self.sessions[where[role.name, index]].arena, Recorder())
+            far = rings.get((role.name, index), {})
+            joins = {c: AllReduce(self.store.where, "127.0.0.1", crosses=crosses) for c, crosses in far.items()}
+            return ports.build(own, self.plan, role, index, 0, 0, joins)
+
+        replicas = [(role, index) for role in program.roles for index in range(role.replicas)]
+        with ThreadPoolExecutor(len(replicas)) as pool:  # members of a reduce wait for each other
+            for (role, index), found in zip(replicas, pool.map(build, *zip(*replicas, strict=True)), strict=True):
+                self.ends |= {f"{role.name}/{index}/{name}": end for name, end in found.items()}
 
     def close(self) -> None:
+        for end in self.ends.values():
+            if isinstance(end, Member):  # to forget a group waits for reductions which nobody will complete
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(end._group._group))
         for session in self.sessions.values():
             session.arena.words[STOP // 8] = 1
             bells.ring(session.arena, self.plan)

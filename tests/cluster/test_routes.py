@@ -60,7 +60,7 @@ def test_all_that_must_cross_has_a_route_and_nothing_else(system: str) -> None:
         fields["replay_shards"] = 3
     program = load(system).program(config(system, **fields))
     where = dealt(program)
-    plan = layout.plan(program, apart=routes.apart(program, where))
+    plan = layout.plan(program)
     found = routes.routes(program, plan, where)
     assert len(set(found)) == len(found)
     wanted = set()
