@@ -63,12 +63,19 @@ def test_all_that_must_cross_has_a_route_and_nothing_else(system: str) -> None:
     plan = layout.plan(program)
     found = routes.routes(program, plan, where)
     assert len(set(found)) == len(found)
-    wanted = set()
+    wanted, reduced = set(), set()
     for channel in program.channels.values():
-        if channel.kind not in ("shared", "constant"):
+        if channel.kind == "reduce":
+            nodes = ends(program, channel, "both", where)
+            reduced |= {
+                (channel.name, i, n != m) for i, (n, m) in enumerate(zip(nodes, nodes[1:] + nodes[:1], strict=True))
+            }
+        elif channel.kind not in ("shared", "constant"):
             wanted |= needed(program, channel, where)
     assert {(r.channel, r.source, r.target) for r in found} == wanted
-    assert bool(wanted) == (len(set(where.values())) > 1)
+    rings = routes.rings(program, plan, where)  # those reduce among themselves
+    assert {(c, i, far) for (_, i), channels in rings.items() for c, far in channels.items()} == reduced
+    assert bool(wanted | reduced) == (len(set(where.values())) > 1)
     for route in found:
         assert route.channel in (
             plan.rings if route.kind == "queue" else plan.stores if route.kind == "params" else plan.groups

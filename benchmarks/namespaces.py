@@ -1,0 +1,215 @@
+"""Hosts of their own on one machine, for hosts.py: network namespaces with Ray on each, and runs that start there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SWITCH, PORT = "shoal-switch", 6379
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Hosts:
+    """``count`` namespaces on one switch; ``run`` starts a command on one of them. All of it ends with ``close``."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count, self.folder = count, folder
+        self._token = secrets.token_hex(32)
+        self._processes: list[subprocess.Popen[str]] = []
+        self.ray: dict[int, subprocess.Popen[str]] = {}
+        ip("netns", "add", SWITCH)
+        ip("-n", SWITCH, "link", "add", "switch", "type", "bridge")
+        ip("-n", SWITCH, "link", "set", "switch", "up")
+        for i in range(count):
+            ip("netns", "add", self.name(i))
+            ip("-n", SWITCH, "link", "add", f"port{i}", "type", "veth", "peer", "name", "eth0", "netns", self.name(i))
+            ip("-n", SWITCH, "link", "set", f"port{i}", "master", "switch", "up")
+            ip("-n", self.name(i), "address", "add", f"{self.address(i)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", self.name(i), "link", "set", device, "up")
+
+    @staticmethod
+    def name(host: int) -> str:
+        return f"shoal-host{host}"
+
+    @staticmethod
+    def address(host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def run(self, host: int, *command: str) -> subprocess.Popen[str]:
+        environ = {
+            **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0",
+            "RAY_enable_worker_prestart": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self._token,
+        }  # fmt: skip
+        with open(self.folder / f"host{host}.log", "a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", self.name(host), *command], env=environ, stdout=log, stderr=log, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def start_ray(self, host: int, cpus: int) -> None:
+        """Ray on a host: the head on the first."""
+        where = ("--head", f"--port={PORT}", "--include-dashboard=false") if host == 0 else (
+            f"--address={self.address(0)}:{PORT}",
+        )  # fmt: skip
+        self.ray[host] = self.run(
+            host, sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block", f"--num-cpus={cpus}",
+            f"--node-ip-address={self.address(host)}", f"--object-store-memory={80 << 20}",
+            *((f"--temp-dir={self.folder / 'ray'}",) if host == 0 else ()),
+        )  # fmt: skip
+        if host == 0:
+            until(lambda: self.answers(), 60, "Ray's head does not answer")
+
+    def answers(self) -> bool:
+        code = f"import socket; socket.create_connection(('{self.address(0)}', {PORT}), 1)"
+        return self.run(0, sys.executable, "-c", code).wait() == 0
+
+    def cable(self, host: int, state: str) -> None:
+        """``up`` or ``down``."""
+        ip("-n", SWITCH, "link", "set", f"port{host}", state)
+
+    def slow(self, host: int) -> str:
+        """100 Mbit/s and 20 ms, each way, between a host and the switch; what of it the kernel can do."""
+        netem = subprocess.run(
+            ["tc", "-n", SWITCH, "qdisc", "add", "dev", f"port{host}", "root", "netem", "rate", "100mbit", "delay",
+             "20ms"], capture_output=True, check=False,
+        ).returncode == 0  # fmt: skip
+        shape = ["netem", "rate", "100mbit", "delay", "20ms"] if netem else [
+            "tbf", "rate", "100mbit", "burst", "64kb", "latency", "400ms"
+        ]  # fmt: skip
+        for where, device in ((SWITCH, f"port{host}"), (self.name(host), "eth0")):
+            subprocess.run(["tc", "-n", where, "qdisc", "replace", "dev", device, "root", *shape], check=True)
+        return "100 Mbit/s, 20 ms each way" if netem else "100 Mbit/s (this kernel has no netem: no delay)"
+
+    def kill(self, host: int, *names: str) -> None:
+        """Every process on a host at once, or those whose command has one of these names in it."""
+        for process in self.members(host, *names):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def members(self, host: int, *names: str) -> list[int]:
+        found = subprocess.run(["ip", "netns", "pids", self.name(host)], capture_output=True, text=True, check=False)
+        pids = map(int, found.stdout.split())
+        return [pid for pid in pids if not names or any(name in command(pid) for name in names)]
+
+    def close(self) -> None:
+        for host in range(self.count):
+            self.kill(host)
+        for process in self._processes:
+            process.wait()
+        for name in (*map(self.name, range(self.count)), SWITCH):
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def hosts(count: int, cpus: tuple[int, ...], folder: Path) -> Iterator[Hosts]:
+    """So many hosts, with Ray on each."""
+    made = Hosts(count, folder)
+    try:
+        for host in range(count):
+            made.start_ray(host, cpus[host])
+        yield made
+    finally:
+        made.close()
+
+
+def until(true: Callable[[], bool], seconds: float, what: str) -> float:
+    """Wait for something; how long it took. TimeoutError that says what never happened."""
+    began = time.monotonic()
+    while not true():
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"{what} ({seconds:.0f} s)")
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+class Run:
+    """A run that is started on the first host, or on another one."""
+
+    def __init__(self, where: Hosts, name: str, *words: str, host: int = 0) -> None:
+        self.where, self.folder, self.host = where, where.folder / name, host
+        self.words = (*words, "--run-dir", str(self.folder), "--checkpoint-every", "3")
+        self.process = self._start("train", *self.words)
+
+    def _start(self, *words: str) -> subprocess.Popen[str]:
+        address = f"{self.where.address(0)}:{PORT}"
+        return self.where.run(
+            self.host, sys.executable, "-m", "shoal", *words, "--runtime", "ray", "--address", address, "--quiet"
+        )  # fmt: skip
+
+    def resume(self, *words: str) -> int:
+        return self._start("resume", str(self.folder), *words).wait()
+
+    def log(self, name: str = "run.log") -> str:
+        path = self.folder / "logs" / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def wait_for(self, text: str, seconds: float, log: str = "run.log") -> float:
+        return until(lambda: text in self.log(log) or self.ended(), seconds, f"'{text}' was never said in {log}")
+
+    def ended(self) -> bool:
+        if self.process.poll() not in (None, 143):
+            raise RuntimeError(f"the run ended: {self.told()[-2000:]}")
+        return False
+
+    def told(self) -> str:
+        """What the command has said."""
+        return (self.where.folder / f"host{self.host}.log").read_text(encoding="utf-8")
+
+    def checkpoints(self) -> list[int]:
+        """Steps of those that are there."""
+        found = (self.folder / "checkpoints").glob("*/manifest.json")
+        return [int(json.loads(path.read_text(encoding="utf-8"))["steps"]) for path in found]
+
+    def begin(self) -> None:
+        """Until its first checkpoint is there."""
+        until(lambda: not self.ended() and bool(self.checkpoints()), 300, "there is no first checkpoint")
+
+    def rate(self, seconds: float) -> float:
+        """Environment steps per second from now on."""
+        first = self.rows()[-1]
+        until(
+            lambda: self.ended() or self.rows()[-1]["seconds"] - first["seconds"] > seconds,
+            10 * seconds + 60,
+            "no rows of metrics",
+        )
+        last = self.rows()[-1]
+        return float((last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        path = self.folder / "performance.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+    def stop(self) -> str:
+        """End it in order; whether each step was counted once: what each replica counted, against the whole."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait()
+        sys.path.insert(0, str(ROOT))
+        from shoal.records import checkpoint
+
+        saved = checkpoint.newest(self.folder / "checkpoints")
+        counted = sum(line[0] for lines in saved.read("run")["counts"].values() for line in lines)
+        return f"exit {code}, {counted:,} steps counted by replicas, {saved.steps:,} by the run"
