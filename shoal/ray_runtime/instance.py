@@ -101,7 +101,7 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # whatever its name says, it decides that the address is 127.0.0.1
     }
     files = tempfile.TemporaryDirectory(prefix="shoal-ray-", ignore_cleanup_errors=True)
-    with files, _environment(environ):
+    with files, _read_after(), _environment(environ):
         import ray
         from ray._private import ray_constants
 
@@ -119,6 +119,15 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
 
 
 _QUIET: Values = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+
+
+@contextlib.contextmanager
+def _read_after() -> Iterator[None]:
+    """Else this process would go on to ask for the token of the instance, also where it joins a cluster next."""
+    try:
+        yield
+    finally:
+        _read_anew()
 
 
 def _read_anew() -> None:

@@ -29,7 +29,7 @@ from shoal.shm.layout import CHECKPOINT, LINE, STOP
 from shoal.shm.session import Session
 from shoal.systems.sharded import add_shards, part_of
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 ITEM = {"number": Field((1,), "int64", 0), "data": Field((4, 2), "float32", 1)}
 STEPS, ENVS = 4, 2
