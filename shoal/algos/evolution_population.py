@@ -19,7 +19,6 @@ class Population:
 
     def __init__(self, policy: EvolutionPolicy, size: int) -> None:
         self.policy, self.size = policy, size
-        self.noise = np.zeros((size, policy.size), np.float32)
         self.theta = np.zeros(policy.size, np.float32)
         self._live = LiveTensors(policy)
 
@@ -28,13 +27,8 @@ class Population:
         self._live.load(own(params))
         self.theta = flat_parameters(self.policy).numpy()
 
-    def draw(self, table: np.ndarray, indices: np.ndarray) -> None:
-        """Give policy ``r`` the noise ``table[indices[r] : indices[r] + d]``."""
-        for row, index in zip(self.noise, indices.tolist(), strict=True):
-            row[:] = table[index : index + self.policy.size]
-
-    def perturb(self, scale: float) -> None:
-        """The policies become ``theta + scale * noise``."""
+    def perturb(self, row: int, noise: np.ndarray, scale: float) -> None:
+        """Policy ``row`` becomes ``theta + scale * noise``."""
         raise NotImplementedError
 
     def outputs(self, obs: Arrays) -> np.ndarray:
@@ -88,13 +82,17 @@ class PerceptronPopulation(Population):
         """Whether the policy is a perceptron."""
         return policy.encoder.own is None and not len(policy.encoder.images)
 
-    def perturb(self, scale: float) -> None:
-        np.multiply(self.noise, np.float32(scale), out=self._flat)
-        self._flat += self.theta
+    def load(self, params: Tensors) -> None:
+        super().load(params)
         self._norms = {
             name: (norm.mean.float().numpy(), norm.scale().float().numpy())
             for name, norm in cast("Mapping[str, RunningNorm]", dict(self.policy.norms.items())).items()
         }
+
+    def perturb(self, row: int, noise: np.ndarray, scale: float) -> None:
+        weights = self._flat[row]
+        np.multiply(noise, np.float32(scale), out=weights)
+        weights += self.theta
 
     def outputs(self, obs: Arrays) -> np.ndarray:
         seen = {name: self._normalise(name, value) for name, value in obs.items()}
@@ -128,13 +126,12 @@ class ModulePopulation(Population):
         self._nets = [copy.deepcopy(policy) for _ in range(size)]
 
     @torch.no_grad()
-    def perturb(self, scale: float) -> None:
-        buffers = dict(self.policy.named_buffers())
-        for net, noise in zip(self._nets, self.noise, strict=True):
-            for name, buffer in net.named_buffers():
-                buffer.copy_(buffers[name])
-            set_parameters(net, torch.from_numpy(self.theta + np.float32(scale) * noise))
-            net.refer()
+    def perturb(self, row: int, noise: np.ndarray, scale: float) -> None:
+        buffers, net = dict(self.policy.named_buffers()), self._nets[row]
+        for name, buffer in net.named_buffers():
+            buffer.copy_(buffers[name])
+        set_parameters(net, torch.from_numpy(self.theta + np.float32(scale) * noise))
+        net.refer()
 
     @torch.no_grad()
     def outputs(self, obs: Arrays) -> np.ndarray:

@@ -16,6 +16,7 @@ from shoal.api import (
     Constant,
     Context,
     EnvBatch,
+    EnvStep,
     Field,
     Learner,
     ParamsReader,
@@ -33,8 +34,7 @@ class Population(Protocol):
     """Perturbed policies side by side: ``algos.evolution_population.Population``."""
 
     def load(self, params: Tensors) -> None: ...
-    def draw(self, table: np.ndarray, indices: np.ndarray) -> None: ...
-    def perturb(self, scale: float) -> None: ...
+    def perturb(self, row: int, noise: np.ndarray, scale: float) -> None: ...
     def act(self, obs: Arrays, generator: np.random.Generator, action_noise: float = 0.0) -> np.ndarray: ...
 
 
@@ -57,8 +57,8 @@ def results_spec(pairs: int, statistics: Mapping[str, tuple[int, ...]]) -> Spec:
 
 
 class EvolutionWorker:
-    """One step = the next of its ``blocks`` of pairs: every environment plays one episode with theta + sigma eps, then
-    one with theta - sigma eps, from the same seed, each environment with a noise of its own. One put.
+    """One step = the next of its ``blocks`` of ``pairs``: an episode with theta + sigma eps and one with theta - sigma
+    eps for each pair. An environment whose episode ends begins the next that nobody has begun. One put.
 
     Noise and seeds follow from the task and the block alone, so that no result depends on who works it out, on the
     number of workers or on whether one of them was killed.
@@ -78,6 +78,7 @@ class EvolutionWorker:
         noise: Constant,
         *,
         size: int,
+        pairs: int,
         blocks: Sequence[int],
         total: int,
         noise_std: float,
@@ -86,7 +87,7 @@ class EvolutionWorker:
         bonus: float = 0.0,
     ) -> None:
         self.ctx, self.env, self.population, self.results, self.params = ctx, env, population, results, params
-        self.table, self.size = noise.arrays["noise"], size
+        self.table, self.size, self.pairs = noise.arrays["noise"], size, pairs
         self.blocks, self.total, self.noise_std = blocks, total, noise_std
         self.action_noise, self.evaluate_every, self.bonus = action_noise, evaluate_every, bonus
         self.version, self.done = -1, 0  # the task, and how many of the blocks have been played in it
@@ -127,63 +128,101 @@ class EvolutionWorker:
 
     def _play_block(self, block: int, out: Arrays) -> None:
         generator = self._generator(block, 0)
-        indices = generator.integers(0, len(self.table) - self.size + 1, self.env.num_envs)
-        self.population.draw(self.table, indices)
+        indices = generator.integers(0, len(self.table) - self.size + 1, self.pairs)
         out["block"][0], out["index"][:] = block, indices
-        seed = int(generator.integers(2**31))
         for name in out.keys() - {"block", "index", "returns", "lengths"}:
             out[name][...] = 0.0
-        for half, sign in enumerate((1.0, -1.0)):
-            self.ctx.metrics.enter("params")
-            self.population.perturb(sign * self.noise_std)
-            returns, lengths = self._play(seed, generator, self.task["cap"], self.action_noise, out)
-            out["returns"][:, half], out["lengths"][:, half] = returns, lengths
+        episodes = [(int(index), sign * self.noise_std) for index in indices for sign in (1.0, -1.0)]
+        returns, lengths = self._play(episodes, generator, self.task["cap"], self.action_noise, out)
+        out["returns"][...], out["lengths"][...] = returns.reshape(-1, 2), lengths.reshape(-1, 2)
         turn, rest = divmod(self.version, max(self.evaluate_every, 1))
         if self.evaluate_every and rest == 0 and turn % self.total == block:
-            generator = self._generator(block, 1)
-            self.population.perturb(0.0)
-            returns, _ = self._play(int(generator.integers(2**31)), generator, 0, 0.0, None)
+            returns, _ = self._play([(0, 0.0)] * self.env.num_envs, self._generator(block, 1), 0, 0.0, None)
             self.ctx.metrics.record("unperturbed_return", float(np.mean(returns)))
 
     def _generator(self, block: int, use: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox([self.task["seed"], self.version << 32 | block << 1 | use]))
 
     def _play(
-        self, seed: int, generator: np.random.Generator, cap: int, action_noise: float, out: Arrays | None
+        self,
+        episodes: Sequence[tuple[int, float]],
+        generator: np.random.Generator,
+        cap: int,
+        action_noise: float,
+        out: Arrays | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """One episode in every environment, at most ``cap`` steps long (0: as long as it takes): returns and lengths
-        [E]. Environments whose episode has ended go on unheard until all have."""
-        metrics, env = self.ctx.metrics, self.env
-        obs = env.reset(seed)
-        alive = np.ones(env.num_envs, bool)
-        returns, raw = np.zeros(env.num_envs), np.zeros(env.num_envs)
-        lengths = np.zeros(env.num_envs, np.int64)
-        while alive.any():
-            metrics.enter("unroll")
-            if out is not None and "count" in out:
-                _see(out, obs, alive)
-            metrics.enter("inference")
-            action = self.population.act(obs, generator, action_noise)
-            metrics.enter("env")
-            step = env.step(action)
-            metrics.enter("unroll")
-            counted = alive & step.valid
-            returns += (step.reward - self.bonus) * counted
-            raw += step.reward * counted
-            lengths += counted
-            ended = step.terminated | step.truncated
-            if ended.any():
-                for row, episode in zip(np.flatnonzero(ended), step.episodes, strict=False):
+        """Episodes with theta + scale * the noise at an index (``episodes``: index and scale of each), of at most
+        ``cap`` steps (0: as long as they take): returns and lengths [episodes].
+
+        An environment whose episode is cut off at the cap goes on unheard until that has ended, and is free then; all
+        begin anew when none is heard."""
+        metrics, env, played = self.ctx.metrics, self.env, Episodes(len(episodes), self.env.num_envs)
+        while played.waiting:
+            obs = env.reset(int(generator.integers(2**31)))
+            for row in range(min(env.num_envs, played.waiting)):
+                self._begin(row, episodes, played)
+            shown = np.ones(env.num_envs, bool)  # whether what is seen is not the end of the episode before
+            while (alive := played.number >= 0).any():
+                metrics.enter("unroll")
+                if out is not None and "count" in out:
+                    _see(out, obs, alive & shown)
+                metrics.enter("inference")
+                action = self.population.act(obs, generator, action_noise)
+                metrics.enter("env")
+                step = env.step(action)
+                metrics.enter("unroll")
+                played.add(step, alive & step.valid, self.bonus)
+                ended = step.terminated | step.truncated
+                for row, episode in zip(np.flatnonzero(ended).tolist(), step.episodes, strict=False):
                     if alive[row]:
                         metrics.episode(*episode)
-                alive &= ~ended
-            if cap:
-                for row in np.flatnonzero(alive & (lengths >= cap)):
-                    metrics.episode(float(raw[row]), int(lengths[row]))
-                alive &= lengths < cap
-            obs = step.obs
-        metrics.count("env_steps", int(lengths.sum()))
-        return returns, lengths
+                        played.end(row)
+                    if played.waiting:
+                        self._begin(row, episodes, played)
+                for row in np.flatnonzero((played.number >= 0) & (played.length >= cap)).tolist() if cap else ():
+                    metrics.episode(float(played.raw[row]), int(played.length[row]))
+                    played.end(row)
+                obs, shown = step.obs, ~ended if env.spec.autoreset == "next_step" else shown
+        metrics.count("env_steps", int(played.lengths.sum()))
+        return played.returns, played.lengths
+
+    def _begin(self, row: int, episodes: Sequence[tuple[int, float]], played: Episodes) -> None:
+        """An environment plays the next of ``episodes``."""
+        index, scale = episodes[played.begin(row)]
+        self.population.perturb(row, self.table[index : index + self.size], scale)
+
+
+class Episodes:
+    """Which environment plays which of some episodes, and what came of those that have ended.
+
+    number: of the episode that each environment plays, -1 for none [E]; length, raw and total: of it so far, its steps
+    and its rewards, as they are and as they count. returns, lengths: of all episodes. waiting: how many have not begun.
+    """
+
+    def __init__(self, episodes: int, envs: int) -> None:
+        self.waiting = episodes
+        self.returns, self.lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+        self.number, self.length = np.full(envs, -1), np.zeros(envs, np.int64)
+        self.raw, self.total = np.zeros(envs), np.zeros(envs)
+
+    def begin(self, row: int) -> int:
+        """The number of the next episode, which environment ``row`` plays from now on."""
+        self.number[row] = number = len(self.returns) - self.waiting
+        self.length[row] = self.raw[row] = self.total[row] = 0
+        self.waiting -= 1
+        return number
+
+    def add(self, step: EnvStep, counted: np.ndarray, bonus: float) -> None:
+        """One step of the environments that are ``counted``; ``bonus`` is taken off each reward."""
+        self.length += counted
+        self.raw += step.reward * counted
+        self.total += (step.reward - bonus) * counted
+
+    def end(self, row: int) -> None:
+        """The episode of environment ``row`` is over."""
+        number = self.number[row]
+        self.returns[number], self.lengths[number] = self.total[row], self.length[row]
+        self.number[row] = -1
 
 
 def _see(out: Arrays, obs: Arrays, alive: np.ndarray) -> None:

@@ -29,9 +29,11 @@ class Config(SystemConfig, EvolutionConfig):
     """Evolution strategies. A generation is ``pairs`` pairs of perturbed policies, two episodes a pair."""
 
     envs: Count = 16
-    """Environments per worker, each with a network of its own: a block of pairs, the unit of work."""
+    """Environments per worker, each with a network of its own."""
     pairs: Count = 64
-    """Antithetic pairs of a generation: a multiple of `envs`."""
+    """Antithetic pairs of a generation: a multiple of `block`."""
+    block: Natural = 0
+    """Pairs of a block, the unit of work, which a worker's environments share; 0: as many as `envs`."""
     noise_std: Positive = 0.05
     """Standard deviation σ of the perturbations."""
     noise_table: Count = 2**24
@@ -45,7 +47,11 @@ class Config(SystemConfig, EvolutionConfig):
 
     def blocks(self) -> int:
         """Blocks of a generation."""
-        return self.pairs // self.envs
+        return self.pairs // self.block_pairs()
+
+    def block_pairs(self) -> int:
+        """Pairs of a block."""
+        return self.block or self.envs
 
     def num_actors(self) -> int:
         """Workers: no more than there are blocks."""
@@ -90,7 +96,8 @@ def worker(cfg: Config, ctx: Context, results: Writer, params: ParamsReader, noi
     policy, total = network(cfg), cfg.blocks()
     return EvolutionWorker(
         ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), population(policy, cfg.envs), results, params, noise,
-        size=policy.size, blocks=range(ctx.index, total, ctx.replicas), total=total, noise_std=cfg.noise_std,
+        size=policy.size, pairs=cfg.block_pairs(), blocks=range(ctx.index, total, ctx.replicas), total=total,
+        noise_std=cfg.noise_std,
         action_noise=cfg.action_noise, evaluate_every=cfg.evaluate_every, bonus=cfg.survival_bonus,
     )  # fmt: skip
 
@@ -116,8 +123,9 @@ def check(cfg: Config, size: int) -> None:
     """UsageError for settings that clash; ``size``: parameters of the policy."""
     if cfg.total_envs:
         raise UsageError("es has no total_envs: a generation is its pairs, for any number of workers")
-    if cfg.pairs % cfg.envs:
-        raise UsageError(f"pairs ({cfg.pairs}) must be a multiple of envs ({cfg.envs})")
+    if cfg.pairs % cfg.block_pairs():
+        named = f"block ({cfg.block})" if cfg.block else f"envs ({cfg.envs}), or block must be given"
+        raise UsageError(f"pairs ({cfg.pairs}) must be a multiple of {named}")
     if cfg.num_actors() > cfg.blocks():
         raise UsageError(f"actors ({cfg.actors}) must be at most the blocks of a generation: {cfg.blocks()}")
     if cfg.top > cfg.pairs:
@@ -136,7 +144,7 @@ def program(cfg: Config) -> Program:
     p = Program("es")
     table = {"noise": Field((cfg.noise_table,))}
     noise = p.channel(Channel("noise", "constant", table, fill=partial(fill_noise, cfg.noise_seed)))
-    results = p.channel(queue("results", results_spec(cfg.envs, statistics(policy)), capacity=2 * share))
+    results = p.channel(queue("results", results_spec(cfg.block_pairs(), statistics(policy)), capacity=2 * share))
     params = p.channel(Channel("params", "params", {**parameters("params", lambda: network(cfg)).spec, **task}))
     p.role(  # first, so that its seed, and with it every task, is the same with any number of workers
         "learner", partial(learner, cfg), threads=cfg.learner_threads or 1,

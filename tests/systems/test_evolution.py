@@ -165,11 +165,11 @@ def test_perturbed_policies_are_networks_with_other_parameters(env: str) -> None
     fast, plain = PerceptronPopulation(policy, 6), ModulePopulation(policy, 6)
     for one in (fast, plain):
         one.load(policy.state_dict())
-        one.draw(TABLE, indices)
     outputs = []
     for scale in (0.5, -0.5, 0.0):
-        fast.perturb(scale)
-        plain.perturb(scale)
+        for row, index in enumerate(indices):
+            fast.perturb(row, TABLE[index : index + policy.size], scale)
+            plain.perturb(row, TABLE[index : index + policy.size], scale)
         np.testing.assert_allclose(fast.outputs(obs), plain.outputs(obs), rtol=2e-4, atol=2e-4)
         outputs.append(fast.outputs(obs))
     assert np.abs(outputs[0] - outputs[1]).max() > 0.1
@@ -194,8 +194,8 @@ def test_images_are_normalised_by_the_reference() -> None:
     several = population(policy, 3)
     assert isinstance(several, ModulePopulation)
     several.load(policy.state_dict())
-    several.draw(TABLE.repeat(200), np.array([0, 10, 20]))
-    several.perturb(0.05)
+    for row in range(3):
+        several.perturb(row, TABLE.repeat(200)[10 * row : 10 * row + policy.size], 0.05)
     first, second = several._nets[0], several._nets[1]
     one, other = (next(m for m in net.modules() if isinstance(m, VirtualBatchNorm)) for net in (first, second))
     assert not torch.equal(one.mean, norms[0].mean) and not torch.equal(one.mean, other.mean)
