@@ -209,8 +209,8 @@ for item, capacity in (("cartpole", 1_000_000), ("atari", 100_000)):
 
 # ------------------------------------------------------------------------------- evolution, servers, populations
 ES: dict[str, Any] = {
-    "pairs": 64, "envs": 32, "noise_std": 0.05, "learning_rate": 1e-8, "weight_decay": 0.0, "normalise_obs": False,
-    "cap": 0, "evaluate_every": 0,
+    "pairs": 64, "envs": 16, "block": 32, "noise_std": 0.05, "learning_rate": 1e-8, "weight_decay": 0.0,
+    "normalise_obs": False, "cap": 0, "evaluate_every": 0,
 }  # fmt: skip
 for env, name in ((CARTPOLE, "cartpole"), (PENDULUM, "pendulum")):
     CASES[f"{name}-es"] = Case(

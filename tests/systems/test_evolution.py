@@ -7,9 +7,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as gs
+from gymnasium.vector import AutoresetMode
 from helpers import config, run, spy
 
 from shoal.algos.evolution_policy import EvolutionAgent, EvolutionPolicy
@@ -149,6 +152,62 @@ def test_the_cap_follows_the_mean_length() -> None:
     assert int(learner[0].params()["task/cap"]) == caps[-1]
 
 
+class Strides(gym.Env[Any, Any]):
+    """The longer the strides (actions), the sooner an episode ends; its return is how far they lead."""
+
+    observation_space, action_space = gs.Box(-9.0, 9.0, (2,), np.float32), gs.Box(-2.0, 2.0, (1,), np.float32)
+    far = 0.0
+    steps = 0
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self.far, 0.1 * self.steps], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.far, self.steps = 0.0, 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.far, self.steps = self.far + float(action[0]), self.steps + 1
+        return self._obs(), float(action[0]), abs(self.far) > 2.0, self.steps == 25, {}
+
+
+def strides_next_step(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    return gym.vector.SyncVectorEnv([Strides] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def strides_same_step(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    return gym.vector.SyncVectorEnv([Strides] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("cap", [0, 5])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_each_episode_is_that_of_its_own_policy(mode: str, cap: int) -> None:
+    """Seven pairs in three environments, which begin another episode whenever one ends: as if each were alone."""
+    torch.manual_seed(0)
+    strides, options, noise = (
+        f"{__file__}:strides_{mode}",
+        EnvOptions(),
+        type("Noise", (), {"arrays": {"noise": TABLE}}),
+    )
+    policy = EvolutionPolicy(spec(strides, options), hidden=(8,), torso="mlp")
+
+    def play(envs: int, episodes: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+        several, unused = population(policy, envs), None
+        several.load(policy.state_dict())
+        worker = EvolutionWorker(
+            Context("worker", 0, 1, 0, 0, Recorder()), make(strides, envs, 0, options), several, unused, unused, noise,  # type: ignore[arg-type]
+            size=policy.size, pairs=7, blocks=[0], total=1, noise_std=2.0,
+        )  # fmt: skip
+        return worker._play(episodes, np.random.default_rng(0), cap, 0.0, None)
+
+    episodes = [(100 * pair, sign) for pair in range(7) for sign in (0.5, -0.5)]
+    returns, lengths = play(3, episodes)
+    alone = [play(1, [episode]) for episode in episodes]
+    np.testing.assert_allclose(returns, [float(one) for (one,), _ in alone], rtol=1e-4)
+    assert lengths.tolist() == [int(one) for _, (one,) in alone]
+    assert len(set(lengths.tolist())) > 3 and (not cap or lengths.max() == cap)  # else this shows little
+
+
 # --------------------------------------------------------------------- many policies at once
 ENVS = ["CartPole-v1", "toy:multi", "toy:point", "toy:dict"]
 
@@ -219,7 +278,8 @@ def test_bins_and_linear_policies() -> None:
 
 # ------------------------------------------------------------------------------------- mistakes
 @pytest.mark.parametrize("fields,told", [
-    (dict(pairs=10, envs=4), r"pairs \(10\) must be a multiple of envs \(4\)"),
+    (dict(pairs=10, envs=4), r"pairs \(10\) must be a multiple of envs \(4\), or block must be given"),
+    (dict(pairs=10, envs=2, block=3), r"pairs \(10\) must be a multiple of block \(3\)"),
     (dict(pairs=8, envs=4, actors=3), r"actors \(3\) must be at most the blocks of a generation: 2"),
     (dict(pairs=8, top=9), r"top \(9\) must be at most pairs \(8\)"),
     (dict(noise_table=100), r"noise_table \(100\) must be at least the policy's \d+ parameters"),
