@@ -209,18 +209,18 @@ for item, capacity in (("cartpole", 1_000_000), ("atari", 100_000)):
 
 # ------------------------------------------------------------------------------- evolution, servers, populations
 ES: dict[str, Any] = {
-    "pairs": 64, "envs": 16, "block": 32, "noise_std": 0.05, "learning_rate": 1e-8, "weight_decay": 0.0,
+    "pairs": 256, "envs": 32, "block": 64, "noise_std": 0.05, "learning_rate": 1e-8, "weight_decay": 0.0,
     "normalise_obs": False, "cap": 0, "evaluate_every": 0,
 }  # fmt: skip
 for env, name in ((CARTPOLE, "cartpole"), (PENDULUM, "pendulum")):
     CASES[f"{name}-es"] = Case(
-        "64 pairs a generation, 64-64 tanh, two workers; the step size is 1e-8, so that policies stay as they began",
+        "256 pairs a generation, 64-64 tanh, two workers; the step size is 1e-8, so that policies stay as they began",
         (
             ours("es", env, actors=2, **ES),
             ours("es", env, "shoal, one worker", actors=1, **ES),
-            peer("evotorch", "es", "--peer", "evotorch", "--env", env),
-            peer("sb3", "es", "--peer", "ars", "--env", env, name="ars"),
-            peer(SHOAL, "es", "--peer", "numpy", "--env", env, name="bare numpy"),
+            peer("evotorch", "es", "--peer", "evotorch", "--env", env, "--population", 512),
+            peer("sb3", "es", "--peer", "ars", "--env", env, "--population", 512, name="ars"),
+            peer(SHOAL, "es", "--peer", "numpy", "--env", env, "--population", 512, name="bare numpy"),
         ),
         (
             Mark("shoal", 5.0, ("evotorch", "ars")),
