@@ -39,6 +39,14 @@ class Config(r2d2.Config):
     """Measure by ΔQ how stale stored states are; not with demonstrations, which have none."""
     target_period: Count = 400
 
+    def remarks(self) -> list[str]:
+        """Also that no demonstrations are shown, and why."""
+        if not self.demonstrations:
+            return [*super().remarks(), "no demonstrations are given, so this is r2d2: --demonstrations ID, or a path"]
+        if not self.demo_ratio:
+            return [*super().remarks(), f"demo_ratio is 0: nothing is drawn from {self.demonstrations}; this is r2d2"]
+        return super().remarks()
+
 
 PAPER: Preset = {**r2d2.PAPER, "learning_rate": 2e-4, "target_period": 400}  # appendix, table of parameters
 CLASSIC: Preset = {**r2d2.CLASSIC, "demo_ratio": 1 / 16}

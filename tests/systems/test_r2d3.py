@@ -43,6 +43,17 @@ def test_without_demonstrations_it_is_r2d2_bit_for_bit() -> None:
             assert torch.equal(ours.params["params"][name], value), name
 
 
+@pytest.mark.parametrize("fields,told", [
+    ({}, "no demonstrations are given, so this is r2d2"),
+    ({"demonstrations": "some/set-v0", "demo_ratio": 0.0}, "demo_ratio is 0: nothing is drawn from some/set-v0"),
+    ({"demonstrations": "some/set-v0"}, None),
+])  # fmt: skip
+def test_a_user_reads_when_no_demonstrations_are_shown(fields: dict[str, Any], told: str | None) -> None:
+    remarks = r2d3.Config(env="CartPole-v1", **fields).remarks()
+    assert [one for one in remarks if "r2d2" in one] == [one for one in remarks if told and told in one]
+    assert bool(told) == any("r2d2" in one for one in remarks)
+
+
 def test_with_demonstrations_it_is_not() -> None:
     one, other = (run(r2d3.program(small(demo_ratio=ratio)), 10).params["params"] for ratio in (0.0, 0.5))
     assert not all(torch.equal(v, other[k]) for k, v in one.items())
