@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
 import shoal
-from shoal.api import UsageError, spec_nbytes
+from shoal.api import Context, Field, UsageError, spec_nbytes
 from shoal.cli import main as cli
 from shoal.program import Channel, Program
 from shoal.ray_runtime import placement
@@ -209,6 +211,47 @@ def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any)
     messages, nbytes = runtime.traffic["c"]
     item = spec_nbytes(ranks(2).channels["c"].spec) + 2 * 8  # and a number of each rank
     assert messages >= 2 * 50 and nbytes == messages * item, "of two ranks, each sends the other an item a round"
+
+
+class Seeing:
+    """Tells which GPU it sees."""
+
+    def __init__(self, context: Context, end: Any, log: Any) -> None:
+        self.end, self.log, self.metrics = end, log, context.metrics
+        end.put({"gpus": np.eye(9)[context.index] * float(os.environ["CUDA_VISIBLE_DEVICES"])})
+
+    def step(self) -> None:
+        seen = self.end.get().values["gpus"].sum(0)
+        time.sleep(0.05)
+        if self.log is not None:
+            self.log.publish({"gpus": torch.from_numpy(seen)})
+            self.metrics.count("updates")
+
+
+@several_nodes
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+def test_each_replica_sees_the_gpu_that_is_its_own(cluster: Any) -> None:
+    """GPUs that Ray believes in; one of them is somebody else's."""
+    cluster.add_node(num_cpus=4, num_gpus=4, object_store_memory=STORE)
+    p = Program("seeing")
+    board = p.channel(Channel("board", "board", {"gpus": Field((9,), "float64")}))
+    log = p.channel(Channel("log", "params", {"gpus": Field((9,), "float64")}))
+    p.role("seeing", Seeing, replicas=3, device="cuda", end=board.member(), log=log.writer(first=True))
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    from shoal.ray_runtime.places import _gpus
+
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+        taken = placement_group([{"GPU": 1.0}])
+        where = PlacementGroupSchedulingStrategy(taken, placement_group_bundle_index=0)
+        (other,) = ray.get(ray.remote(_gpus).options(num_cpus=0, num_gpus=1, scheduling_strategy=where).remote())
+        report = RayRuntime().launch(p, Launch(seed=3, stop=Stop(updates=40, seconds=200)))
+    finally:
+        ray.shutdown()
+    seen = report.params["log"]["gpus"][:3].int().tolist()
+    assert sorted([*seen, int(other)]) == [0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")
