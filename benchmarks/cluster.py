@@ -20,6 +20,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "apex-dqn-cartpole": ("apex-dqn", "CartPole-v1", {"samples_per_insert": 0.0}),
     "apex-dqn-shards": ("apex-dqn", "CartPole-v1", {"samples_per_insert": 1.0, "replay_shards": 2}),
     "gorila-cartpole": ("gorila", "CartPole-v1", {"samples_per_insert": 1.0}),
+    "dd-ppo-cartpole": ("dd-ppo", "CartPole-v1", {"envs": 64, "unroll": 32}),
     "impala-pong": ("impala", "ALE/Pong-v5", {"batch": 32, "replay": 0, "torso": "nature"}),
     "apex-dqn-pong": ("apex-dqn", "ALE/Pong-v5", {"samples_per_insert": 0.0, "replay": 50_000, "torso": "nature"}),
 }
@@ -34,16 +35,15 @@ def main() -> None:
     if args.list:
         print("\n".join(f"{name}: {system} on {env}, {fields}" for name, (system, env, fields) in cases.items()))
         return
-    runtimes = [name for name in RUNTIMES if not args.smoke or name != "nodes"]
     if args.smoke:
-        args.seconds, args.repeats, args.actors = min(args.seconds, 1.0), 1, 1
+        args.seconds, args.repeats = min(args.seconds, 1.0), 1
     warmup = 0.5 if args.smoke else 5.0
     tables, data = {}, {}
     for name, (system, env, fields) in cases.items():
         print(name, flush=True)
         given = {**fields, "steps": 10**9, "actors": args.actors, "learner_threads": 1}
         command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
-        sides = [Side("shoal", "ours.py", (*command, "--runtime", runtime), name=runtime) for runtime in runtimes]
+        sides = [Side("shoal", "ours.py", (*command, "--runtime", runtime), name=runtime) for runtime in RUNTIMES]
         found = alternate(sides, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
         local = middle(found["local"], "env_steps_per_s")
         rows = []

@@ -183,8 +183,9 @@ def main() -> None:
                 told = "".join(path.read_text()[-1500:] for path in Path(folder).glob("*/logs/run.log"))
                 rows.append([name, "failed", str(error), told or (Path(folder) / "host0.log").read_text()[-1500:]])
         print(rows[-1], flush=True)
-    text = table(["case", "what happened", "meanwhile", "afterwards"], rows)
-    publish("hosts", __doc__ or "", {"hosts": text}, {"hosts": rows}, not args.publish)
+    columns = ["case", "what happened", "meanwhile", "afterwards"]
+    tables = {row[0]: table(columns, [row]) for row in rows}
+    publish("hosts", __doc__ or "", tables, {row[0]: row for row in rows}, not args.publish)
 
 
 if __name__ == "__main__":

@@ -178,8 +178,8 @@ def between(program: Any, cfg: Any, launcher: Any, report: Any) -> dict[str, Any
 
 def required(program: Any, channel: Any, cfg: Any, messages: int, report: Any) -> float:
     """Bytes of a channel's items without headers and padding: of every step, where it carries steps; of one batch for
-    each update, where its writers send the parts of batches; else of each message: a version, a row, a rank's item, or
-    a part of an item of a divided channel."""
+    each update, where its writers send the parts of batches; of a reduce, what goes round in a ring; else of
+    each message: a version, a row, or a part of an item of a divided channel."""
     from shoal.api import spec_nbytes, spec_size
     from shoal.program import divided
 
@@ -188,6 +188,9 @@ def required(program: Any, channel: Any, cfg: Any, messages: int, report: Any) -
         return item * report.updates
     if channel.kind in ("queue", "replay") and "reward" in channel.spec:
         return item * report.steps / (cfg.envs * cfg.unroll)
+    if channel.kind == "reduce":
+        members = program.writers(channel)
+        return 2 * (members - 1) / members * item * messages
     if channel.divided:
         whole = 4.0 * spec_size(channel.spec) if channel.kind == "params" else item
         return whole * messages / divided.owners(program, channel)

@@ -57,6 +57,18 @@ def _reach(address: str) -> None:
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {error}") from None
 
 
+def _why(error: Exception) -> str:
+    """One line of what Ray says where a cluster listens that it cannot join."""
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    if not isinstance(error, ConnectionError):
+        return said
+    with_token = "with a token" if os.environ.get("RAY_AUTH_MODE") == "token" else "without a token"
+    return (
+        f"{said}, though something listens there: this was tried {with_token} (RAY_AUTH_MODE, RAY_AUTH_TOKEN or "
+        "RAY_AUTH_TOKEN_PATH must be those of the cluster)"
+    )
+
+
 def within(seconds: float, call: Callable[[], object]) -> None:
     """Call something that never returns where the head of a cluster is gone, and wait for so long at most."""
     thread = threading.Thread(target=call, daemon=True)
@@ -76,8 +88,7 @@ def attached(address: str) -> Iterator[None]:
     try:
         ray.init(address, **_QUIET)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises: there are a dozen
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UsageError(f"cannot connect to the Ray cluster '{address}': {first}") from None
+        raise UsageError(f"cannot connect to the Ray cluster '{address}': {_why(error)}") from None
     try:
         yield
     finally:

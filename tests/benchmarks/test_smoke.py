@@ -82,8 +82,9 @@ def test_normalised_scores_by_hand(monkeypatch):
 @pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reason="SHOAL_TEST_CLUSTER=1 asks for it")
 def test_smoke_of_the_cluster(tmp_path):
     pytest.importorskip("ray")
-    out = run("cluster.py", "--smoke", tmp_path=tmp_path)
+    out = run("cluster.py", "--smoke", "--only", "dd-ppo-cartpole", tmp_path=tmp_path)
     assert re.search(r"\| ray \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \| - \|", out), out
+    assert re.search(r"gradients [\d,.]+ \(must: [\d,.]+\)", out), out
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -111,6 +112,29 @@ def test_no_ray_or_an_old_one(monkeypatch: Any, version: str | None, sentence: s
 def test_mistakes(command: str, sentence: str, capsys: Any) -> None:
     assert cli.main(command.split()) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.52.0\n    Python: 3.12.1\nThis"),
+         "': Version mismatch: The cluster was started with: Ray: 2.52.0 Python: 3.12.1 This"),
+        (ConnectionError("Failed to connect to Ray cluster at HERE"),
+         "at HERE, though something listens there: this was tried without a token (RAY_AUTH_MODE, RAY_AUTH_TOKEN or "),
+    ],
+)  # fmt: skip
+def test_what_a_cluster_says_that_cannot_be_joined(
+    error: Exception, sentence: str, monkeypatch: Any, capsys: Any
+) -> None:
+    def init(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert cli.main(f"cluster check --address 127.0.0.1:{listening.getsockname()[1]}".split()) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
 
 
 def test_a_serial_run_does_not_go_on_elsewhere(tmp_path: Path) -> None:
