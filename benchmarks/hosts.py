@@ -131,7 +131,7 @@ def head(folder: Path, seconds: float, *names: str) -> list[str]:
         began = time.monotonic()
         until(lambda: run.process.poll() is not None, 180, "the command does not end")
         took, code = time.monotonic() - began, run.process.returncode
-        said = " ".join(run.told()[before:].split())[-300:]
+        said = "; ".join(line for line in run.told()[before:].splitlines() if line.startswith("shoal:"))
         left = until(lambda: not any(made.members(h, "forkserver", "ray::Agent") for h in (0, 1)), 150, "some are left")
         made.kill(0)
         made.kill(1)

@@ -178,7 +178,7 @@ class _Ranks:
             self._look()
             with self._session.metrics.phase(f"wait:{self._name}"), contextlib.suppress(TimeoutError):
                 met.exception(LOOK.total_seconds())
-        if (error := met.exception()) is not None:
+        if isinstance(error := met.exception(), RuntimeError):  # also what the library raises of connections
             self._broken(error)
         return met.result()
 
