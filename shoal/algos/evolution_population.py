@@ -1,6 +1,7 @@
 """Many perturbed copies of one policy, stepped at once."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import cast
 
@@ -14,7 +15,7 @@ from shoal.fast.live import LiveTensors
 from shoal.nets import RunningNorm
 
 
-class Population:
+class Population(ABC):
     """``size`` perturbed policies that act side by side, each in an environment of its own."""
 
     def __init__(self, policy: EvolutionPolicy, size: int) -> None:
@@ -27,13 +28,13 @@ class Population:
         self._live.load(own(params))
         self.theta = flat_parameters(self.policy).numpy()
 
+    @abstractmethod
     def perturb(self, row: int, noise: np.ndarray, scale: float) -> None:
         """Policy ``row`` becomes ``theta + scale * noise``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outputs(self, obs: Arrays) -> np.ndarray:
         """obs [size, ...], each row through its own policy -> outputs of the last layer [size, O]."""
-        raise NotImplementedError
 
     def act(self, obs: Arrays, generator: np.random.Generator, action_noise: float = 0.0) -> np.ndarray:
         """Actions [size, ...]."""

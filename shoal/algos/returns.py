@@ -5,6 +5,8 @@ Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,7 +24,7 @@ from shoal.ops import (
 FLOOR = 1e-4  # of a component's deviation, relative to half the range: its likelihood stays bounded
 
 
-class Returns(nn.Module):
+class Returns(nn.Module, ABC):
     """``size`` outputs ``[B, size]`` of a critic, read as returns ``Z(x, a)``; no parameters of its own."""
 
     size = 1
@@ -32,15 +34,15 @@ class Returns(nn.Module):
         nn.init.uniform_(last.weight, -3e-3, 3e-3)
         nn.init.uniform_(last.bias, -3e-3, 3e-3)
 
+    @abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
         """``[B, size] -> [B]``: the expected return, differentiable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
         """How far each of ``outputs`` is from the distribution of ``r + d Z'`` ``[B]``. items: ``reward`` [B], n-step
         sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target networks' outputs for Z'
         ``[B, size]``."""
-        raise NotImplementedError
 
     def noise(self, rows: int, rng: torch.Generator) -> Tensors:
         """What the loss of so many rows draws, to be put among its items."""

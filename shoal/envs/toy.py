@@ -17,6 +17,7 @@ name                         task                                              o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -30,7 +31,7 @@ Mask = np.ndarray
 Observed = np.ndarray | dict[str, np.ndarray]
 
 
-class Toy(VectorEnv[Observed, np.ndarray, np.ndarray]):
+class Toy(VectorEnv[Observed, np.ndarray, np.ndarray], ABC):
     """A subclass says how rows begin, what an action does to all rows, and what is seen."""
 
     observation: Space
@@ -46,16 +47,16 @@ class Toy(VectorEnv[Observed, np.ndarray, np.ndarray]):
         self._limit = max_episode_steps
         self._ended = np.zeros(num_envs, np.bool_)
 
+    @abstractmethod
     def _begin(self, rows: Mask) -> None:
         """Start an episode in the rows of the mask."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _act(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rewards and terminations of all rows; ``self.steps`` already counts this step."""
-        raise NotImplementedError
 
-    def _observe(self) -> Observed:
-        raise NotImplementedError
+    @abstractmethod
+    def _observe(self) -> Observed: ...
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observed, Info]:
         super().reset(seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any, NamedTuple, TypeVar, overload
@@ -24,7 +25,7 @@ def _plain(method: Method) -> Method:
     return getattr(method, "__wrapped__", method) if fast.ENABLED else method
 
 
-class Optimiser(torch.optim.Optimizer):
+class Optimiser(torch.optim.Optimizer, ABC):
     """What all share."""
 
     add_param_group = _plain(torch.optim.Optimizer.add_param_group)
@@ -87,9 +88,9 @@ class Optimiser(torch.optim.Optimizer):
         group["lr"] = lr
         self._update(group["params"], grads, group, divisor)
 
+    @abstractmethod
     def _slots(self) -> tuple[str, ...]:
         """Names of what is kept for each parameter, in its shape."""
-        raise NotImplementedError
 
     def _slot(self, params: list[Tensor], name: str) -> list[Tensor]:
         """What is kept for each parameter under ``name``, at first zeros of its shape."""
@@ -106,9 +107,9 @@ class Optimiser(torch.optim.Optimizer):
             self.state[p][name] = number
         return joined
 
+    @abstractmethod
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
         """One step along ``grads / divisor``."""
-        raise NotImplementedError
 
 
 class _Averages(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class Options(Protocol):
     def arrays(self, unroll: Spec, writers: int = 1) -> Shapes: ...
 
 
-class Store:
+class Store(ABC):
     """A subclass says what an item is. ``slots`` names the arrays with one element for each place an item may have
     (``SLOTS/key``, ``SLOTS/priority``, ``SLOTS/order``); ``rows/data`` holds the steps.
 
@@ -185,14 +186,14 @@ class Store:
         if isinstance(self.sampler, Rank):
             self.sampler.sort()
 
-    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int: ...
 
-    def sample(self, n: int) -> Batch:
-        raise NotImplementedError
+    @abstractmethod
+    def sample(self, n: int) -> Batch: ...
 
-    def _remove(self, count: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _remove(self, count: int) -> None: ...
 
     def state(self) -> State:
         """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)
