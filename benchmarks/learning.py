@@ -108,7 +108,7 @@ RECIPES = {
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200),
     "cartpole-es": Recipe("es", "CartPole-v1", 1_000_000, 475, greedy=True),
     "lunarlander-continuous-es": Recipe("es", "LunarLanderContinuous-v3", 3_000_000, 200, greedy=True),
-    "halfcheetah-es": Recipe("es", "HalfCheetah-v5", 6_000_000, 3_000, greedy=True),
+    "halfcheetah-es": Recipe("es", "HalfCheetah-v5", 3_000_000, 3_000, greedy=True),
     "memory-lstm": Recipe(
         "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_000_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},

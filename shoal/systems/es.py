@@ -70,7 +70,7 @@ CLASSIC: Preset = dict(pairs=64, envs=32, steps=1_000_000, noise_std=0.1, learni
 BOX2D: Preset = dict(pairs=64, envs=16, steps=3_000_000, noise_std=0.1, learning_rate=0.03, hidden=(32, 32))
 MUJOCO: Preset = dict(  # ARS V2-t, as for HalfCheetah in Mania et al. 2018, table 9
     hidden=(), pairs=32, envs=16, top=4, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
-    weight_decay=0.0, steps=20_000_000,
+    weight_decay=0.0, steps=3_000_000,
 )  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER, "ars": ARS, "classic": CLASSIC, "box2d": BOX2D, "mujoco": MUJOCO,
