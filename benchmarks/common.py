@@ -60,7 +60,7 @@ def parser(text: str | None, seconds: float, repeats: int = 3) -> argparse.Argum
 
 
 def chosen(cases: Mapping[str, Case], args: argparse.Namespace, smoke: Sequence[str]) -> dict[str, Case]:
-    """The cases that ``--only`` names ; without it all, or those called ``smoke``; exits if there is none."""
+    """The cases that ``--only`` names, without it all or, of a smoke run, ``smoke``; exits if there is none."""
     wanted = args.only or (smoke if args.smoke else [""])
     found = {name: case for name, case in cases.items() if any(word in name for word in wanted)}
     if not found:

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common import publish, table
-from namespaces import Run, hosts, until
+from namespaces import Hosts, Run, hosts, until
 
 SMALL = [
     "--env",
@@ -62,6 +62,14 @@ def cut(folder: Path, seconds: float) -> list[str]:
                 f"goes on at {rate:,.0f} steps/s; {run.stop()}"]  # fmt: skip
 
 
+def returned(made: Hosts, run: Run, seconds: float) -> str:
+    """Ray on the second host anew; the run goes on there for some seconds, and is stopped."""
+    made.start_ray(1, 2)
+    back = run.wait_for("goes on on node", 120)
+    time.sleep(seconds)
+    return f"its actors go on {back:.0f} s after it is back; {run.stop()}"
+
+
 def partition(folder: Path, seconds: float) -> list[str]:
     with hosts(2, (3, 2), folder) as made:
         run = Run(made, "partition", "impala", *SMALL, "--batch", "2", "--actors", "4", "--steps", "1000000000")
@@ -73,11 +81,8 @@ def partition(folder: Path, seconds: float) -> list[str]:
         left = len(made.members(1))
         made.cable(1, "up")
         made.kill(1)
-        made.start_ray(1, 2)
-        back = run.wait_for("goes on on node", 120)
-        time.sleep(seconds)
         return [f"counted as lost after {lost:.0f} s", f"{alone:,.0f} steps/s without it; {left} processes left on it",
-                f"its actors go on {back:.0f} s after it is back; {run.stop()}"]  # fmt: skip
+                returned(made, run, seconds)]  # fmt: skip
 
 
 def killed(folder: Path, seconds: float) -> list[str]:
@@ -107,11 +112,7 @@ def actors(folder: Path, seconds: float, *words: str) -> list[str]:
         made.kill(1)
         lost = run.wait_for("was lost", 120)
         alone = run.rate(3.0)
-        made.start_ray(1, 2)
-        back = run.wait_for("goes on on node", 120)
-        time.sleep(seconds)
-        return [f"counted as lost after {lost:.0f} s", f"{alone:,.0f} steps/s without it",
-                f"its actors go on {back:.0f} s after it is back; {run.stop()}"]  # fmt: skip
+        return [f"counted as lost after {lost:.0f} s", f"{alone:,.0f} steps/s without it", returned(made, run, seconds)]
 
 
 def transitions(folder: Path, seconds: float) -> list[str]:

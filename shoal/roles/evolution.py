@@ -180,7 +180,8 @@ class EvolutionWorker:
                     if played.waiting:
                         self._begin(row, episodes, played)
                 for row in np.flatnonzero((played.number >= 0) & (played.length >= cap)).tolist() if cap else ():
-                    metrics.episode(float(played.raw[row]), int(played.length[row]))
+                    length = int(played.length[row])
+                    metrics.episode(float(played.total[row]) + self.bonus * length, length)
                     played.end(row)
                 obs, shown = step.obs, ~ended if env.spec.autoreset == "next_step" else shown
         metrics.count("env_steps", int(played.lengths.sum()))
@@ -195,27 +196,25 @@ class EvolutionWorker:
 class Episodes:
     """Which environment plays which of some episodes, and what came of those that have ended.
 
-    number: of the episode that each environment plays, -1 for none [E]; length, raw and total: of it so far, its steps
-    and its rewards, as they are and as they count. returns, lengths: of all episodes. waiting: how many have not begun.
+    number: of the episode that each environment plays, -1 for none [E]; length and total: of it so far, its steps and
+    its rewards less the bonus. returns, lengths: of all episodes. waiting: how many have not begun.
     """
 
     def __init__(self, episodes: int, envs: int) -> None:
         self.waiting = episodes
         self.returns, self.lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        self.number, self.length = np.full(envs, -1), np.zeros(envs, np.int64)
-        self.raw, self.total = np.zeros(envs), np.zeros(envs)
+        self.number, self.length, self.total = np.full(envs, -1), np.zeros(envs, np.int64), np.zeros(envs)
 
     def begin(self, row: int) -> int:
         """The number of the next episode, which environment ``row`` plays from now on."""
         self.number[row] = number = len(self.returns) - self.waiting
-        self.length[row] = self.raw[row] = self.total[row] = 0
+        self.length[row] = self.total[row] = 0
         self.waiting -= 1
         return number
 
     def add(self, step: EnvStep, counted: np.ndarray, bonus: float) -> None:
         """One step of the environments that are ``counted``; ``bonus`` is taken off each reward."""
         self.length += counted
-        self.raw += step.reward * counted
         self.total += (step.reward - bonus) * counted
 
     def end(self, row: int) -> None:

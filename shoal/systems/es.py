@@ -97,8 +97,8 @@ def worker(cfg: Config, ctx: Context, results: Writer, params: ParamsReader, noi
     return EvolutionWorker(
         ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), population(policy, cfg.envs), results, params, noise,
         size=policy.size, pairs=cfg.block_pairs(), blocks=range(ctx.index, total, ctx.replicas), total=total,
-        noise_std=cfg.noise_std,
-        action_noise=cfg.action_noise, evaluate_every=cfg.evaluate_every, bonus=cfg.survival_bonus,
+        noise_std=cfg.noise_std, action_noise=cfg.action_noise, evaluate_every=cfg.evaluate_every,
+        bonus=cfg.survival_bonus,
     )  # fmt: skip
 
 
