@@ -14,7 +14,7 @@ killed, the driver and the learner are on the second. The cases:
     transitions    the same in the middle of apex-dqn
     head       the same of the head's host; the learner and the driver, which is the command, are on another one
     books      the head's raylet and the process that keeps its books are killed, beside the driver
-    slow       100 Mbit/s and 20 ms between the hosts (20 ms only where the kernel has netem)
+    slow       100 Mbit/s and 20 ms each way between the hosts
 
 These processes share their processors, so no steps/s of this file says anything of real hosts.
 """
@@ -154,12 +154,14 @@ def slow(folder: Path, seconds: float) -> list[str]:
         run = Run(made, "slow", "impala", *SMALL, "--batch", "2", "--actors", "3", "--steps", "1000000000")
         run.begin()
         before = run.rate(seconds)
-        shape = made.slow(1)
+        made.slow(1, rate=100e6, delay=0.02)
         time.sleep(2.0)
+        answer = made.ping(1)
         after = run.rate(seconds)
         ended = run.stop()
-        crossed = [line.partition("between nodes: ")[2] for line in run.log().splitlines() if "between nodes" in line]
-        return [f"{shape}: {before:,.0f}, then {after:,.0f} steps/s", "; ".join(crossed), ended]
+        said = [line.partition("between nodes: ")[2] for line in run.log().splitlines() if "between nodes" in line]
+        said += [line for line in run.told().splitlines() if "bottleneck" in line]
+        return [f"an answer takes {answer}: {before:,.0f}, then {after:,.0f} steps/s", "; ".join(said), ended]
 
 
 CASES: dict[str, Callable[[Path, float], list[str]]] = {

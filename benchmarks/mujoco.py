@@ -1,13 +1,15 @@
-"""PPO on MuJoCo beside Stable-Baselines3's PPO: equal steps, equal hyperparameters, three seeds each.
+"""Continuous control beside Stable-Baselines3, on Gymnasium's MuJoCo tasks: equal steps, three seeds each.
 
-    SHOAL_PEERS=DIR python benchmarks/mujoco.py [--env HalfCheetah-v5] [--steps 500000] [--seeds 0 1 2]
+    SHOAL_PEERS=DIR python benchmarks/mujoco.py HalfCheetah-v5 d4pg sb3-td3 --steps 100000
+    python benchmarks/mujoco.py HalfCheetah-v5 --summary
 
-``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3 and gymnasium[mujoco]. Both sides: one environment,
-2,048 steps per update, 10 epochs, minibatches of 64, Adam 3e-4 falling linearly to 0, clip 0.2, lambda 0.95, separate
-tanh 64-64 networks with orthogonal initialisation, observations and rewards normalised by running statistics
-(Shoal's ``--preset mujoco``; SB3's ``PPO`` with ``VecNormalize``). Training returns are raw returns of the last 100
-episodes of the sampled policy; evaluation is 20 episodes of the deterministic policy. Seeds run in pairs, one process
-of each side at a time, so wall times are not comparable to a run alone.
+``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3 and gymnasium[mujoco]. A system of Shoal plays its
+preset ``mujoco``. recurrent-ppo and sb3-ppo have equal hyperparameters: one environment, 2,048 steps per update, 10
+epochs, minibatches of 64, Adam 3e-4 falling linearly to 0, clip 0.2, lambda 0.95, separate tanh 64-64 networks with
+orthogonal initialisation, observations and rewards normalised by running statistics. sb3-td3 and sb3-ddpg are the
+library's own defaults (networks of 400-300, batches of 256, Adam 1e-3, one update per step) with Gaussian noise of 0.1
+and 10,000 steps of random play, as its zoo sets them for MuJoCo. Kept per seed: the learning curve (mean raw return of
+the last 100 training episodes against steps and seconds), and 20 fresh episodes of the deterministic policy.
 """
 
 from __future__ import annotations
@@ -25,35 +27,43 @@ from statistics import mean, stdev
 RESULTS = Path(__file__).parent / "results" / "mujoco"
 
 SB3 = """
-import json, sys
+import json, sys, time
 import numpy as np, torch
 torch.set_num_threads(1)
-from stable_baselines3 import PPO
+import stable_baselines3
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
-env_id, steps, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+name, env_id, steps, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 curve = []
 
 class Curve(BaseCallback):
     def _on_step(self):
+        infos = self.model.ep_info_buffer
+        if infos and self.num_timesteps % 1000 == 0:
+            curve.append((self.num_timesteps, time.time() - began, float(np.mean([e["r"] for e in infos]))))
         return True
 
-    def _on_rollout_end(self):
-        infos = self.model.ep_info_buffer
-        if infos:
-            curve.append((self.num_timesteps, float(np.mean([e["r"] for e in infos]))))
-
-env = VecNormalize(make_vec_env(env_id, 1, seed=seed), gamma=0.99)
-model = PPO("MlpPolicy", env, n_steps=2048, batch_size=64, n_epochs=10, learning_rate=lambda left: 3e-4 * left,
-            gamma=0.99, gae_lambda=0.95, clip_range=0.2, ent_coef=0.0, seed=seed, device="cpu")
+env = make_vec_env(env_id, 1, seed=seed)
+if name == "ppo":
+    env = VecNormalize(env, gamma=0.99)
+    own = dict(n_steps=2048, batch_size=64, n_epochs=10, learning_rate=lambda left: 3e-4 * left, gamma=0.99,
+               gae_lambda=0.95, clip_range=0.2, ent_coef=0.0)
+else:
+    size = env.action_space.shape[0]
+    own = dict(learning_starts=10_000, action_noise=NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)))
+model = getattr(stable_baselines3, name.upper())("MlpPolicy", env, seed=seed, device="cpu", **own)
+began = time.time()
 model.learn(steps, callback=Curve())
-env.training, env.norm_reward = False, False
+seconds = time.time() - began
+if name == "ppo":
+    env.training, env.norm_reward = False, False
 evaluation, _ = evaluate_policy(model, env, 20, deterministic=True, return_episode_rewards=True)
-print(json.dumps({"steps": model.num_timesteps, "training_return": curve[-1][1], "evaluation": evaluation,
-                  "curve": curve}))
+print(json.dumps({"steps": model.num_timesteps, "seconds": seconds, "training_return": curve[-1][2],
+                  "evaluation": evaluation, "curve": curve}))
 """
 
 SHOAL = """
@@ -62,90 +72,96 @@ from pathlib import Path
 import shoal
 from shoal.records.metric_files import read_curve
 
-env_id, steps, seed, run_dir = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-run = shoal.train("recurrent-ppo", env=env_id, preset="mujoco", steps=steps, seed=seed, run_dir=run_dir)
+name, env_id, steps, seed, run_dir = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+run = shoal.train(name, env=env_id, preset="mujoco", steps=steps, seed=seed, run_dir=run_dir)
 evaluation = run.policy().evaluate(20, seed=10_000 + seed)
-curve = [(int(r["steps"]), r["episode_return"]) for r in read_curve(Path(run_dir)) if "episode_return" in r]
-print(json.dumps({"steps": run.report.steps, "training_return": run.report.episode_return,
-                  "evaluation": list(evaluation), "curve": curve}))
+rows = [r for r in read_curve(Path(run_dir)) if "episode_return" in r]
+print(json.dumps({"steps": run.report.steps, "seconds": run.report.seconds,
+                  "training_return": run.report.episode_return, "evaluation": list(evaluation),
+                  "curve": [(int(r["steps"]), r["seconds"], r["episode_return"]) for r in rows]}))
 """
 
 
-def start(side: str, env: str, steps: int, seed: int, scratch: Path) -> subprocess.Popen[str]:
-    python = sys.executable if side == "shoal" else str(Path(os.environ["SHOAL_PEERS"]) / "sb3" / "bin" / "python")
-    arguments = [env, str(steps), str(seed), str(scratch / f"{side}-{seed}")]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [python, "-c", SHOAL if side == "shoal" else SB3, *arguments], env=variables, stdout=subprocess.PIPE, text=True
-    )
-
-
-def thin(curve: list[list[float]], rows: int = 200) -> list[list[float]]:
-    return curve[:: max(1, len(curve) // rows)] + curve[-1:]
-
-
-def run(env: str, steps: int, seeds: list[int]) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
+def run(env: str, name: str, steps: int, seed: int) -> None:
+    """Train and evaluate one side with one seed, and keep what it left."""
+    peer = name.startswith("sb3-")
+    python = str(Path(os.environ["SHOAL_PEERS"]) / "sb3" / "bin" / "python") if peer else sys.executable
     with tempfile.TemporaryDirectory() as scratch:
-        for seed in seeds:
-            pair = {side: start(side, env, steps, seed, Path(scratch)) for side in ("shoal", "sb3")}
-            for side, process in pair.items():
-                out, _ = process.communicate()
-                if process.returncode:
-                    raise SystemExit(f"{side}, seed {seed}, failed")
-                result = json.loads(out.splitlines()[-1])
-                with (RESULTS / f"{env}-{side}-{seed}.csv").open("w", newline="") as file:
-                    csv.writer(file).writerows([("steps", "episode_return"), *thin(result.pop("curve"))])
-                (RESULTS / f"{env}-{side}-{seed}.json").write_text(json.dumps(result) + "\n")
-                print(f"{side} seed {seed}: last 100 training episodes {result['training_return']:.0f}, "
-                      f"evaluation {mean(result['evaluation']):.0f}, {result['steps']} steps", flush=True)  # fmt: skip
+        words = [name.removeprefix("sb3-"), env, str(steps), str(seed), f"{scratch}/run"]
+        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [python, "-c", SB3 if peer else SHOAL, *words]
+        out = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+    result = json.loads(out.splitlines()[-1])
+    curve = result.pop("curve")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"{env}-{name}-{seed}.csv").open("w", newline="") as file:
+        thin = [*curve[:: max(1, len(curve) // 200)], curve[-1]]
+        csv.writer(file).writerows([("steps", "seconds", "episode_return"), *thin])
+    (RESULTS / f"{env}-{name}-{seed}.json").write_text(json.dumps(result) + "\n")
+    print(f"{name} seed {seed}: score {mean(result['evaluation']):.0f}, training {result['training_return']:.0f}, "
+          f"{result['steps']} steps in {result['seconds']:.0f} s", flush=True)  # fmt: skip
+
+
+def sides(env: str) -> list[str]:
+    """Whatever has results on this environment."""
+    return sorted({path.stem.removeprefix(f"{env}-").rpartition("-")[0] for path in RESULTS.glob(f"{env}-*.json")})
+
+
+def spread(values: list[float]) -> str:
+    each = " / ".join(f"{x:.0f}" for x in values)
+    return f"{each} (mean {mean(values):.0f} ± {stdev(values):.0f})" if len(values) > 1 else each
 
 
 def summary(env: str) -> None:
     """Table and plot of what is recorded."""
-    lines = [
-        "| side | seeds | last 100 training episodes | mean | evaluation (20 episodes) | mean |",
-        "|---|---|---|---|---|---|",
-    ]
-    for side in ("shoal", "sb3"):
-        results = [json.loads(p.read_text()) for p in sorted(RESULTS.glob(f"{env}-{side}-*.json"))]
-        training = [r["training_return"] for r in results]
-        greedy = [mean(r["evaluation"]) for r in results]
-        spread = [f"{mean(x):.0f} ± {stdev(x):.0f}" if len(x) > 1 else "-" for x in (training, greedy)]
-        cells = [str(len(results)), " / ".join(f"{x:.0f}" for x in training), spread[0],
-                 " / ".join(f"{x:.0f}" for x in greedy), spread[1]]  # fmt: skip
-        lines.append(f"| {side} | " + " | ".join(cells) + " |")
-    (RESULTS / f"{env}.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-    for i, side in enumerate(("shoal", "sb3")):
-        for path in sorted(RESULTS.glob(f"{env}-{side}-*.csv")):
+    lines = [
+        "| side | steps | last 100 training episodes | evaluation (20 episodes) | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    for i, name in enumerate(sides(env)):
+        results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{env}-{name}-?.json"))]
+        cells = (
+            f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
+            spread([mean(r["evaluation"]) for r in results]),
+            " / ".join(f"{r['seconds']:.0f}" if "seconds" in r else "-" for r in results),
+        )  # fmt: skip
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        for path in sorted(RESULTS.glob(f"{env}-{name}-?.csv")):
             with path.open() as file:
-                rows = list(csv.DictReader(file))
-            label = side if path.stem.endswith("-0") else None
-            axis.plot(
-                [float(r["steps"]) for r in rows], [float(r["episode_return"]) for r in rows], f"C{i}", label=label
-            )
-    axis.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=f"PPO on {env}")
-    axis.legend()
+                rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+            for axis, x in zip(axes, ("steps", "seconds"), strict=True):
+                if x in rows[0]:
+                    label = name if path.stem.endswith("-0") else None
+                    axis.plot([r[x] for r in rows], [r["episode_return"] for r in rows], f"C{i}", label=label)
+    (RESULTS / f"{env}.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    axes[0].set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=env)
+    axes[1].set(xlabel="seconds", title="each line one seed")
+    axes[0].legend()
     figure.savefig(RESULTS / f"{env}.png", dpi=110)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", default="HalfCheetah-v5")
-    parser.add_argument("--steps", type=int, default=500_000)
+    parser.add_argument("env")
+    parser.add_argument("sides", nargs="*", help="systems of Shoal, sb3-ppo, sb3-td3, sb3-ddpg")
+    parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--summary", action="store_true", help="table and plot of what is recorded")
     args = parser.parse_args()
-    if "SHOAL_PEERS" not in os.environ:
+    if any(name.startswith("sb3-") for name in args.sides) and "SHOAL_PEERS" not in os.environ:
         raise SystemExit("set $SHOAL_PEERS to the directory with the virtual environment 'sb3'")
-    run(args.env, args.steps, args.seeds)
-    summary(args.env)
+    for seed in args.seeds:
+        for name in args.sides:
+            run(args.env, name, args.steps, seed)
+    if args.summary:
+        summary(args.env)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 SWITCH, PORT = "shoal-switch", 6379
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 class Hosts:
@@ -50,14 +50,17 @@ class Hosts:
         return f"10.77.0.{host + 1}"
 
     def run(self, host: int, *command: str) -> subprocess.Popen[str]:
+        return self._start(self.name(host), f"host{host}.log", *command)
+
+    def _start(self, namespace: str, log: str, *command: str) -> subprocess.Popen[str]:
         environ = {
             **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0",
             "RAY_enable_worker_prestart": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self._token,
         }  # fmt: skip
-        with open(self.folder / f"host{host}.log", "a", encoding="utf-8") as log:
+        with open(self.folder / log, "a", encoding="utf-8") as out:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", self.name(host), *command], env=environ, stdout=log, stderr=log, text=True,
+                ["ip", "netns", "exec", namespace, *command], env=environ, stdout=out, stderr=out, text=True,
                 start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
@@ -84,37 +87,50 @@ class Hosts:
         """``up`` or ``down``."""
         ip("-n", SWITCH, "link", "set", f"port{host}", state)
 
-    def slow(self, host: int) -> str:
-        """100 Mbit/s and 20 ms, each way, between a host and the switch; what of it the kernel can do."""
-        netem = subprocess.run(
-            ["tc", "-n", SWITCH, "qdisc", "add", "dev", f"port{host}", "root", "netem", "rate", "100mbit", "delay",
-             "20ms"], capture_output=True, check=False,
-        ).returncode == 0  # fmt: skip
-        shape = ["netem", "rate", "100mbit", "delay", "20ms"] if netem else [
-            "tbf", "rate", "100mbit", "burst", "64kb", "latency", "400ms"
-        ]  # fmt: skip
-        for where, device in ((SWITCH, f"port{host}"), (self.name(host), "eth0")):
-            subprocess.run(["tc", "-n", where, "qdisc", "replace", "dev", device, "root", *shape], check=True)
-        return "100 Mbit/s, 20 ms each way" if netem else "100 Mbit/s (this kernel has no netem: no delay)"
+    def slow(self, host: int, rate: float, delay: float) -> None:
+        """So many bits per second, and seconds of delay, each way between a host and the switch."""
+        near, far = f"near{host}", f"far{host}"
+        script = str(ROOT / "benchmarks" / "cable.py")
+        self._start(SWITCH, "cable.log", sys.executable, script, near, far, f"--rate={rate}", f"--delay={delay}")
+        until(lambda: far in ip("-n", SWITCH, "link"), 10, "there is no cable")
+        ip("-n", SWITCH, "link", "add", f"end{host}", "type", "bridge")
+        for device, bridge in ((near, "switch"), (far, f"end{host}"), (f"port{host}", f"end{host}")):
+            ip("-n", SWITCH, "link", "set", device, "master", bridge)
+        for device in (near, far, f"end{host}"):
+            ip("-n", SWITCH, "link", "set", device, "up")
+
+    def ping(self, host: int) -> str:
+        """Milliseconds from the first host to another one and back: the least, the mean and the most of five."""
+        told = ip("netns", "exec", self.name(0), "ping", "-c", "5", "-i", "0.2", "-q", self.address(host))
+        return told.rpartition("= ")[2].rpartition("/")[0] + " ms"
 
     def kill(self, host: int, *names: str) -> None:
         """Every process on a host at once, or those whose command has one of these names in it."""
-        for process in self.members(host, *names):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        kill(self.members(host, *names))
 
     def members(self, host: int, *names: str) -> list[int]:
-        found = subprocess.run(["ip", "netns", "pids", self.name(host)], capture_output=True, text=True, check=False)
-        pids = map(int, found.stdout.split())
-        return [pid for pid in pids if not names or any(name in command(pid) for name in names)]
+        return [pid for pid in inside(self.name(host)) if not names or any(name in command(pid) for name in names)]
 
     def close(self) -> None:
-        for host in range(self.count):
-            self.kill(host)
+        namespaces = (*map(self.name, range(self.count)), SWITCH)
+        for name in namespaces:
+            kill(inside(name))
         for process in self._processes:
             process.wait()
-        for name in (*map(self.name, range(self.count)), SWITCH):
+        for name in namespaces:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def inside(namespace: str) -> list[int]:
+    """The processes of a namespace."""
+    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def kill(processes: list[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def command(pid: int) -> str:

@@ -20,6 +20,7 @@ from shoal.types import Values
 
 OLDEST = (2, 52)  # older ones run code for whoever reaches their ports (CVE-2025-62593), and know no tokens
 OBJECTS = 200 * 2**20  # bytes of the object store of an own instance, where nothing crosses between nodes
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GOODBYE = 5.0  # seconds that Ray has to let go of a run
 INSTALL = "pip install 'shoal[ray]'"
 
@@ -42,10 +43,11 @@ def connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
-def _reach(address: str) -> None:
-    """UsageError for what is no address, or where nobody listens: Ray itself would ask again for minutes."""
+def _reach(address: str) -> contextlib.AbstractContextManager[None]:
+    """UsageError for what is no address, or where nobody listens: Ray itself would ask again for minutes. To be
+    entered while Ray connects."""
     if address == "auto":
-        return
+        return contextlib.nullcontext()
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(
@@ -55,6 +57,28 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10.0).close()
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {error}") from None
+    if host not in LOOPBACK:
+        return contextlib.nullcontext()
+    from ray.util import get_node_ip_address
+
+    try:  # Ray looks for what is on this machine at the address that other machines know
+        socket.create_connection((get_node_ip_address(), int(port)), timeout=10.0).close()
+    except OSError:
+        return _on_loopback()
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray take 127.0.0.1 for the address of this machine."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _why(error: Exception) -> str:
@@ -82,11 +106,12 @@ def attached(address: str) -> Iterator[None]:
     ``ray://HOST:PORT``. UsageError where there is none."""
     if connected():
         raise UsageError(f"this program is connected to Ray already: leave out the address '{address}'")
-    _reach(address)
+    found = _reach(address)
     import ray
 
     try:
-        ray.init(address, **_QUIET)
+        with found:
+            ray.init(address, **_QUIET)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises: there are a dozen
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {_why(error)}") from None
     try:
@@ -112,11 +137,9 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # whatever its name says, it decides that the address is 127.0.0.1
     }
     files = tempfile.TemporaryDirectory(prefix="shoal-ray-", ignore_cleanup_errors=True)
-    with files, _read_after(), _environment(environ):
+    with files, _read_after(), _on_loopback(), _environment(environ):
         import ray
-        from ray._private import ray_constants
 
-        ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
         _read_anew()
         options: Values = {"num_cpus": max(1, math.ceil(needs.get("CPU", 1.0)))}
         if needs.get("memory"):

@@ -5,6 +5,7 @@ Those of several nodes start a dozen processes and more, so they are asked for b
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from shoal.api import Context, Field, UsageError, spec_nbytes
 from shoal.cli import main as cli
 from shoal.program import Channel, Program
 from shoal.ray_runtime import placement
-from shoal.ray_runtime.instance import check_installed
+from shoal.ray_runtime.instance import attached, check_installed
 from shoal.records import checkpoint
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import SYSTEMS as EVERY_SYSTEM, load
@@ -59,6 +60,7 @@ def test_a_run_goes_from_local_processes_to_a_ray_of_its_own_and_back(tmp_path: 
     assert run.report.updates > begun.report.updates
     assert not ray.is_initialized() and "RAY_AUTH_TOKEN" not in os.environ
     assert os.environ["RAY_ADDRESS"] == "192.0.2.1:6379"
+    assert importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER, "what is named next is a cluster"
     left = [" ".join(_command(p)) for p in psutil.Process().children(recursive=True)]
     left = [command for command in left if "/ray/" in command or "ray::" in command]
     left = [command for command in left if "multiprocessing.forkserver" not in command]  # which lists folders
@@ -135,6 +137,22 @@ def test_what_a_cluster_says_that_cannot_be_joined(
         assert cli.main(f"cluster check --address 127.0.0.1:{listening.getsockname()[1]}".split()) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("listening, expected", [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_ray_looks_on_the_loopback_interface_where_a_cluster_listens_only_there(
+    listening: str, expected: bool, monkeypatch: Any
+) -> None:
+    from ray._private import ray_constants
+
+    looked: list[bool] = []
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.9")  # as other machines know this one
+    monkeypatch.setattr(ray, "init", lambda *_, **__: looked.append(ray_constants.ENABLE_RAY_CLUSTER))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with socket.create_server((listening, 0)) as server, attached(f"127.0.0.1:{server.getsockname()[1]}"):
+        assert looked == [expected]
+        assert ray_constants.ENABLE_RAY_CLUSTER
 
 
 def test_a_serial_run_does_not_go_on_elsewhere(tmp_path: Path) -> None:
