@@ -62,7 +62,7 @@ TASKS = {
         dict(envs=8, unroll=64, epochs=3, minibatches=4, gamma=0.98, normalise_reward=True),
     ),
     "lunarlander": Task(
-        "recurrent-ppo", "LunarLander-v3", 500_000, 40_000,
+        "recurrent-ppo", "LunarLander-v3", 300_000, 15_000,
         {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)},
         dict(envs=16, unroll=128, epochs=4, minibatches=8, gamma=0.995, gae_lambda=0.97, reward_scale=0.05,
              hidden=(128, 128)),

@@ -179,8 +179,12 @@ class Agent:
         rings = self._orders.plan.rings.items()
         news.control, news.stop = self._control.copy(), self._control.stop
         news.fill = {name: ring.fill(self._arena, r) for name, r in rings}
-        news.used, news.traffic = memory.used(), dict(self._outgoing.traffic) | self._reduced()
+        news.used, news.traffic = memory.used(), self.traffic()
         return news
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """channel -> messages and bytes that this node has sent to others."""
+        return dict(self._outgoing.traffic) | self._reduced()
 
     def _reduced(self) -> dict[str, tuple[int, int]]:
         """channel -> items and bytes that members here have sent to other nodes themselves."""

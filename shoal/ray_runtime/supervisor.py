@@ -41,6 +41,7 @@ log = logging.getLogger("shoal.runtime")
 
 READY = 180.0  # seconds that an agent has to come up, with its imports
 ASKED = 30.0  # seconds that an agent has to answer
+LAST = 2.0  # the same, at the very end
 
 
 class RaySupervisor(Supervisor):
@@ -315,6 +316,11 @@ class RaySupervisor(Supervisor):
         return out
 
     def _say_traffic(self) -> None:
+        for station in self._alive():  # what it has sent since its last news
+            with contextlib.suppress(api.ShoalError):
+                found = self._ask(station, LAST, lambda s: s.agent.traffic.remote())
+                if station.latest is not None:
+                    station.latest.traffic = found
         steps = max(self._aggregator.steps, 1)
         for name, (messages, nbytes) in self.traffic().items():
             log.info("between nodes: channel '%s', %d messages, %d bytes, %.1f bytes per step",
