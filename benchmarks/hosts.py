@@ -32,25 +32,13 @@ from pathlib import Path
 from common import publish, table
 from namespaces import Hosts, Run, hosts, until
 
-SMALL = [
-    "--env",
-    "CartPole-v1",
-    "--preset",
-    "none",
-    "--device",
-    "cpu",
-    "--hidden",
-    "8",
-    "--envs",
-    "4",
-    "--unroll",
-    "16",
-]
+SMALL = ["--preset", "none", "--device", "cpu", "--hidden", "8", "--envs", "4", "--unroll", "16"]
+CARTPOLE = ["--env", "CartPole-v1", *SMALL]
 
 
 def cut(folder: Path, seconds: float) -> list[str]:
     with hosts(2, (3, 2), folder) as made:
-        run = Run(made, "cut", "impala", *SMALL, "--batch", "2", "--actors", "4", "--steps", "1000000000")
+        run = Run(made, "cut", "impala", *CARTPOLE, "--batch", "2", "--actors", "4", "--steps", "1000000000")
         run.begin()
         made.cable(1, "down")
         time.sleep(5.0)
@@ -72,7 +60,7 @@ def returned(made: Hosts, run: Run, seconds: float) -> str:
 
 def partition(folder: Path, seconds: float) -> list[str]:
     with hosts(2, (3, 2), folder) as made:
-        run = Run(made, "partition", "impala", *SMALL, "--batch", "2", "--actors", "4", "--steps", "1000000000")
+        run = Run(made, "partition", "impala", *CARTPOLE, "--batch", "2", "--actors", "4", "--steps", "1000000000")
         run.begin()
         made.cable(1, "down")
         lost = run.wait_for("was lost", 120)
@@ -88,7 +76,7 @@ def partition(folder: Path, seconds: float) -> list[str]:
 def killed(folder: Path, seconds: float) -> list[str]:
     with hosts(2, (2, 2), folder) as made:
         words = ("--minibatches", "2", "--epochs", "2", "--actors", "3", "--min-fraction", "1.0")
-        run = Run(made, "killed", "dd-ppo", *SMALL, *words, "--steps", "1000000000")
+        run = Run(made, "killed", "dd-ppo", *CARTPOLE, *words, "--steps", "1000000000")
         run.begin()
         made.kill(1)
         began = time.monotonic()
@@ -105,7 +93,7 @@ def killed(folder: Path, seconds: float) -> list[str]:
 
 
 def actors(folder: Path, seconds: float, *words: str) -> list[str]:
-    words = words or ("impala", *SMALL, "--batch", "2")
+    words = words or ("impala", *CARTPOLE, "--batch", "2")
     with hosts(2, (3, 2), folder) as made:
         run = Run(made, "actors", *words, "--actors", "4", "--steps", "1000000000")
         run.begin()
@@ -117,14 +105,14 @@ def actors(folder: Path, seconds: float, *words: str) -> list[str]:
 
 def transitions(folder: Path, seconds: float) -> list[str]:
     replay = ("--batch", "16", "--min-replay", "200", "--replay", "5000", "--samples-per-insert", "2")
-    return actors(folder, seconds, "apex-dqn", *SMALL, *replay)
+    return actors(folder, seconds, "apex-dqn", *CARTPOLE, *replay)
 
 
 def head(folder: Path, seconds: float, *names: str) -> list[str]:
     """All of the first host is killed; or, of what is there beside the driver, what has one of these names."""
     driver = 0 if names else 1
     with hosts(2, (1, 4), folder) as made:
-        words = (*SMALL, "--batch", "2", "--actors", "4", "--steps", "1000000000")
+        words = (*CARTPOLE, "--batch", "2", "--actors", "4", "--steps", "1000000000")
         run = Run(made, "head", "impala", *words, host=driver)
         run.begin()
         before = len(run.told())
@@ -150,18 +138,20 @@ def books(folder: Path, seconds: float) -> list[str]:
 
 
 def slow(folder: Path, seconds: float) -> list[str]:
+    """Images, which fill the cable."""
+    words = ("impala", *SMALL, "--env", "ALE/Pong-v5", "--torso", "nature", "--batch", "2", "--actors", "3")
     with hosts(2, (2, 2), folder) as made:
-        run = Run(made, "slow", "impala", *SMALL, "--batch", "2", "--actors", "3", "--steps", "1000000000")
+        run = Run(made, "slow", *words, "--steps", "1000000000")
         run.begin()
-        before = run.rate(seconds)
+        before, first = run.rate(seconds), run.bottleneck()
         made.slow(1, rate=100e6, delay=0.02)
         time.sleep(2.0)
-        answer = made.ping(1)
-        after = run.rate(seconds)
+        answer = made.there_and_back(1)
+        after, then = run.rate(seconds), run.bottleneck()
         ended = run.stop()
-        said = [line.partition("between nodes: ")[2] for line in run.log().splitlines() if "between nodes" in line]
-        said += [line for line in run.told().splitlines() if "bottleneck" in line]
-        return [f"an answer takes {answer}: {before:,.0f}, then {after:,.0f} steps/s", "; ".join(said), ended]
+        crossed = [line.partition("between nodes: ")[2] for line in run.log().splitlines() if "between nodes" in line]
+        return [f"an answer takes {1000 * answer:.0f} ms: {before:,.0f} steps/s ({first}), then {after:,.0f} ({then})",
+                "; ".join(crossed), ended]  # fmt: skip
 
 
 CASES: dict[str, Callable[[Path, float], list[str]]] = {

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 SWITCH, PORT = "shoal-switch", 6379
 
 
@@ -30,6 +32,7 @@ class Hosts:
         self._token = secrets.token_hex(32)
         self._processes: list[subprocess.Popen[str]] = []
         self.ray: dict[int, subprocess.Popen[str]] = {}
+        self._started: Counter[int] = Counter()  # how often Ray has
         ip("netns", "add", SWITCH)
         ip("-n", SWITCH, "link", "add", "switch", "type", "bridge")
         ip("-n", SWITCH, "link", "set", "switch", "up")
@@ -76,12 +79,9 @@ class Hosts:
             f"--node-ip-address={self.address(host)}", f"--object-store-memory={80 << 20}",
             *((f"--temp-dir={self.folder / 'ray'}",) if host == 0 else ()),
         )  # fmt: skip
-        if host == 0:
-            until(lambda: self.answers(), 60, "Ray's head does not answer")
-
-    def answers(self) -> bool:
-        code = f"import socket; socket.create_connection(('{self.address(0)}', {PORT}), 1)"
-        return self.run(0, sys.executable, "-c", code).wait() == 0
+        log, begun = self.folder / f"host{host}.log", self._started[host]
+        until(lambda: log.read_text().count("Ray runtime started") > begun, 60, f"there is no Ray on host {host}")
+        self._started[host] += 1
 
     def cable(self, host: int, state: str) -> None:
         """``up`` or ``down``."""
@@ -99,10 +99,18 @@ class Hosts:
         for device in (near, far, f"end{host}"):
             ip("-n", SWITCH, "link", "set", device, "up")
 
-    def ping(self, host: int) -> str:
-        """Milliseconds from the first host to another one and back: the least, the mean and the most of five."""
-        told = ip("netns", "exec", self.name(0), "ping", "-c", "5", "-i", "0.2", "-q", self.address(host))
-        return told.rpartition("= ")[2].rpartition("/")[0] + " ms"
+    def there_and_back(self, host: int) -> float:
+        """Seconds until another host has refused a connection from the first: the middle of five."""
+        code = (
+            "import socket, time\n"
+            "times = []\n"
+            "for _ in range(5):\n"
+            "    began = time.monotonic()\n"
+            f"    socket.socket().connect_ex(('{self.address(host)}', 9))\n"
+            "    times.append(time.monotonic() - began)\n"
+            "print(sorted(times)[2])\n"
+        )
+        return float(ip("netns", "exec", self.name(0), sys.executable, "-c", code))
 
     def kill(self, host: int, *names: str) -> None:
         """Every process on a host at once, or those whose command has one of these names in it."""
@@ -219,11 +227,21 @@ class Run:
         path = self.folder / "performance.jsonl"
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
 
+    def bottleneck(self) -> str:
+        """What the run says is slow, by its latest row."""
+        from shoal.metering.bottleneck import bottleneck
+
+        shares: dict[str, dict[str, float]] = {}
+        for name, share in self.rows()[-1].items():
+            if name.startswith("time/"):
+                _, role, phase = name.split("/")
+                shares.setdefault(role, {})[phase] = share
+        return str(bottleneck(shares) or "no bottleneck")
+
     def stop(self) -> str:
         """End it in order; whether each step was counted once: what each replica counted, against the whole."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait()
-        sys.path.insert(0, str(ROOT))
         from shoal.records import checkpoint
 
         saved = checkpoint.newest(self.folder / "checkpoints")

@@ -78,7 +78,7 @@ ATARI: Preset = dict(  # the paper's optimiser: with Adam it learns far slower (
 )  # fmt: skip
 CLASSIC: Preset = dict(
     steps=1_500_000, total_envs=64, batch=16, gamma=0.98, trace_lambda=0.9, learning_rate=linear(1e-3, 0.0),
-    value_cost=0.25, max_grad_norm=1.0, entropy_cost=0.005,
+    value_cost=0.25, max_grad_norm=1.0, entropy_cost=0.005, reward_scale=0.1,
 )  # fmt: skip
 BOX2D: Preset = dict(
     steps=2_000_000, total_envs=64, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
