@@ -65,9 +65,9 @@ RECIPES = {
     "cartpole-impala": Recipe("impala", "CartPole-v1", 1_500_000, 475),
     "cartpole-recurrent-ppo": Recipe("recurrent-ppo", "CartPole-v1", 300_000, 475),
     "cartpole-a3c": Recipe("a3c", "CartPole-v1", 500_000, 475),
-    "cartpole-async-q": Recipe("async-q", "CartPole-v1", 400_000, 475, greedy=True),
-    "cartpole-async-sarsa": Recipe("async-sarsa", "CartPole-v1", 400_000, 475, greedy=True),
-    "cartpole-async-nstep-q": Recipe("async-nstep-q", "CartPole-v1", 400_000, 475, greedy=True),
+    "cartpole-async-q": Recipe("async-q", "CartPole-v1", 1_000_000, 475, greedy=True),
+    "cartpole-async-sarsa": Recipe("async-sarsa", "CartPole-v1", 1_000_000, 475, greedy=True),
+    "cartpole-async-nstep-q": Recipe("async-nstep-q", "CartPole-v1", 1_000_000, 475, greedy=True),
     "cartpole-gorila": Recipe("gorila", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-downpour": Recipe("downpour", "CartPole-v1", 150_000, 475, greedy=True),
     "minatar-breakout-gorila": Recipe(  # pip install minatar
@@ -92,7 +92,7 @@ RECIPES = {
         for system, steps, greedy in (
             ("dqn", 150_000, True), ("apex-dqn", 150_000, True), ("rainbow", 150_000, True), ("gorila", 150_000, True),
             ("impala", 1_000_000, False), ("recurrent-ppo", 500_000, False), ("dd-ppo", 500_000, False),
-            ("a3c", 500_000, False), ("async-nstep-q", 400_000, True), ("es", 2_000_000, True),
+            ("a3c", 500_000, False), ("async-nstep-q", 1_000_000, True), ("es", 2_000_000, True),
         )
     },
     "cartpole-dd-ppo": Recipe("dd-ppo", "CartPole-v1", 300_000, 475),
