@@ -221,12 +221,26 @@ for env, name in ((CARTPOLE, "cartpole"), (PENDULUM, "pendulum")):
             peer("evotorch", "es", "--peer", "evotorch", "--env", env, "--population", 512),
             peer("sb3", "es", "--peer", "ars", "--env", env, "--population", 512, name="ars"),
             peer(SHOAL, "es", "--peer", "numpy", "--env", env, "--population", 512, name="bare numpy"),
+            peer(
+                SHOAL,
+                "es",
+                "--peer",
+                "numpy",
+                "--env",
+                env,
+                "--population",
+                512,
+                "--workers",
+                1,
+                name="bare numpy, one worker",
+            ),
         ),
         (
             Mark("shoal", 5.0, ("evotorch", "ars")),
             Mark("shoal", 1.0, ("bare numpy",)),
             Mark("shoal", 1.8, ("shoal, one worker",)),
         ),
+        longer=2.0 if env == PENDULUM else 1.0,  # whose generations are long
     )
 
 for name, floats in (("small", 4_610), ("nature", 1_700_000)):
