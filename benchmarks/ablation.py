@@ -110,7 +110,7 @@ ABLATIONS = {
     ),
     "r2d2": Ablation(
         "Four ways to begin a sequence: Kapturowski et al. 2019, section 3, on CartPole without velocities.",
-        "r2d2", 150_000,
+        "r2d2", 500_000,
         {"cartpole-no-velocity": dict(env="shoal/CartPoleNoVelocity-v1")},
         {
             "stored-burn-in": {}, "stored": dict(burn_in=0), "zero-burn-in": dict(start_state="zero"),
@@ -118,7 +118,7 @@ ABLATIONS = {
         },
         dict(preset="classic"),
         dict(EARLY, total_envs=4, unroll=10, core_size=8, hidden=(8,), batch=4, min_replay=5),
-        "1 task, 4 variants, 3 seeds of 150,000 steps",
+        "1 task, 4 variants, 3 seeds of 500,000 steps",
     ),
     "r2d3": Ablation(
         "The share of demonstrations in a batch: Paine et al. 2019, section 5, on a sparse, partially observable task "

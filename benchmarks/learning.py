@@ -113,10 +113,10 @@ RECIPES = {
         "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_000_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},
     ),
-    "memory-r2d2": Recipe("r2d2", "shoal/CartPoleNoVelocity-v1", 150_000, 400, greedy=True),
-    "memory-apex-dqn": Recipe("apex-dqn", "shoal/CartPoleNoVelocity-v1", 150_000, 0, greedy=True),
+    "memory-r2d2": Recipe("r2d2", "shoal/CartPoleNoVelocity-v1", 500_000, 400, greedy=True),
+    "memory-apex-dqn": Recipe("apex-dqn", "shoal/CartPoleNoVelocity-v1", 500_000, 0, greedy=True),
     "memory-r2d2-zero-state": Recipe(
-        "r2d2", "shoal/CartPoleNoVelocity-v1", 150_000, 0, greedy=True,
+        "r2d2", "shoal/CartPoleNoVelocity-v1", 500_000, 0, greedy=True,
         fields={"start_state": "zero", "burn_in": 0},
     ),
     "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 500_000, 0),

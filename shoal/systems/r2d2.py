@@ -98,7 +98,7 @@ PAPER: Preset = dict(  # section 2.3 and table 2; 10 G frames of Atari
     replay=100_000, min_replay=625, samples_per_insert=0.0, torso="nature", precision="fp32",
 )  # fmt: skip
 CLASSIC: Preset = dict(
-    steps=150_000, total_envs=16, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10,
+    steps=500_000, total_envs=16, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10,
     gamma=0.99, batch=32, samples_per_insert=16.0, replay=10_000, target_period=200,
     learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5, max_grad_norm=10.0,
 )  # fmt: skip
