@@ -15,6 +15,7 @@ killed, the driver and the learner are on the second. The cases:
     head       the same of the head's host; the learner and the driver, which is the command, are on another one
     books      the head's raylet and the process that keeps its books are killed, beside the driver
     slow       100 Mbit/s and 20 ms each way between the hosts
+    unseen     a host does not see the run's directory
 
 These processes share their processors, so no steps/s of this file says anything of real hosts.
 """
@@ -154,8 +155,22 @@ def slow(folder: Path, seconds: float) -> list[str]:
                 "; ".join(crossed), ended]  # fmt: skip
 
 
+def unseen(folder: Path, seconds: float) -> list[str]:
+    private = folder / "private"
+    private.mkdir()
+    with hosts(2, (2, 3), folder, private) as made:
+        run = Run(made, "private/run", "impala", *CARTPOLE, "--batch", "2", "--actors", "4", "--steps", "1000000000")
+        code = run.process.wait()
+        said = [line for line in run.told().splitlines() if line.startswith("shoal:")]
+        return [
+            f"exit {code}",
+            "; ".join(said),
+            f"left in the run's directory: {len(list(run.folder.rglob('*')))} files",
+        ]
+
+
 CASES: dict[str, Callable[[Path, float], list[str]]] = {
-    c.__name__: c for c in (cut, partition, killed, actors, transitions, head, books, slow)
+    c.__name__: c for c in (cut, partition, killed, actors, transitions, head, books, slow, unseen)
 }
 
 

@@ -69,13 +69,16 @@ class Hosts:
         self._processes.append(process)
         return process
 
-    def start_ray(self, host: int, cpus: int) -> None:
-        """Ray on a host: the head on the first."""
+    def start_ray(self, host: int, cpus: int, hidden: Path | None = None) -> None:
+        """Ray on a host: the head on the first. hidden: a folder in whose place it has an empty one of its own."""
+        alone = () if hidden is None else (
+            "unshare", "--mount", "sh", "-c", f'mount -t tmpfs none "{hidden}" && exec "$@"', "sh"
+        )  # fmt: skip
         where = ("--head", f"--port={PORT}", "--include-dashboard=false") if host == 0 else (
             f"--address={self.address(0)}:{PORT}",
         )  # fmt: skip
         self.ray[host] = self.run(
-            host, sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block", f"--num-cpus={cpus}",
+            host, *alone, sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block", f"--num-cpus={cpus}",
             f"--node-ip-address={self.address(host)}", f"--object-store-memory={80 << 20}",
             *((f"--temp-dir={self.folder / 'ray'}",) if host == 0 else ()),
         )  # fmt: skip
@@ -149,12 +152,12 @@ def command(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def hosts(count: int, cpus: tuple[int, ...], folder: Path) -> Iterator[Hosts]:
-    """So many hosts, with Ray on each."""
+def hosts(count: int, cpus: tuple[int, ...], folder: Path, hidden: Path | None = None) -> Iterator[Hosts]:
+    """So many hosts, with Ray on each. hidden: a folder that only the first of them sees."""
     made = Hosts(count, folder)
     try:
         for host in range(count):
-            made.start_ray(host, cpus[host])
+            made.start_ray(host, cpus[host], hidden if host else None)
         yield made
     finally:
         made.close()

@@ -68,7 +68,8 @@ class RunDirectory:
         self.path = Path(path)
         self._files: MetricFiles | None = None
         self._last: Snapshot | None = None
-        self._failed, made = False, not self.path.exists()
+        self._failed, self._refused = False, False
+        self._made: bool | None = not self.path.exists()  # None: the run was there before
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
         try:
@@ -78,7 +79,7 @@ class RunDirectory:
             self._files = MetricFiles(self.path)
             self._log = RunLog(self.path)
         except OSError as error:
-            if made:
+            if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
 
@@ -91,7 +92,7 @@ class RunDirectory:
         if not (path / "config.json").is_file():
             raise UsageError(f"'{path}' holds no run: there is no config.json")
         out = cls.__new__(cls)
-        out.path, out.lock, out._failed = path, RunLock(path), False
+        out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
         out._files, out._last, out._log = None, None, RunLog(path)
         return out
 
@@ -145,7 +146,9 @@ class RunDirectory:
         self.close()
 
     def failed(self, error: BaseException) -> None:
-        """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written."""
+        """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
+        that was refused nothing is left after ``close``."""
+        self._refused = self._made is not None and self._last is None and isinstance(error, UsageError)
         facts: Values = {"reason": "failed", "error": f"{error}" or type(error).__name__}
         last = self._last
         facts |= {
@@ -165,6 +168,11 @@ class RunDirectory:
             if self._files is not None:
                 self._files.close()
         self.lock.release()
+        if self._refused:
+            for path in self.path.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if self._made:
+                self.path.rmdir()
 
     def _write(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.tmp"

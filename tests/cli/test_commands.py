@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from shoal.api import UsageError
+from shoal.local.runtime import LocalRuntime
 
 from .conftest import FAKE, Shoal
 
@@ -161,6 +165,19 @@ def test_train_then_eval(shoal: Shoal, fake: str) -> None:
 def test_quiet_says_nothing(shoal: Shoal, fake: str) -> None:
     assert shoal("train", fake, "--runtime", "serial", "--quiet") == (0, "", "")
     assert [p.name.rsplit("-", 1)[1] for p in Path("runs").iterdir()] == ["0"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_runtime_refuses_leaves_no_files(there: bool, shoal: Shoal, fake: str, monkeypatch: Any) -> None:
+    def launch(*_: Any) -> None:
+        raise UsageError("node 3 does not see the run directory")
+
+    monkeypatch.setattr(LocalRuntime, "launch", launch)
+    if there:
+        Path("mine").mkdir()
+    code, _, err = shoal("train", fake, "--steps", "100", "--run-dir", "mine", "--quiet")
+    assert code == 2 and err == "shoal: node 3 does not see the run directory\n"
+    assert Path("mine").exists() == there and not list(Path().glob("mine/*"))
 
 
 def test_a_failed_run_is_exit_code_1(shoal: Shoal, fake: str) -> None:
