@@ -1,6 +1,6 @@
 """Whole runs on Ray: on an instance of their own, and on several raylets on this machine (Ray's own cluster utilities).
 
-Those of several nodes start a dozen processes and more, so they are asked for by SHOAL_TEST_CLUSTER=1.
+Most of those of several nodes, each of which starts a dozen processes and more, are asked for by SHOAL_TEST_CLUSTER=1.
 """
 
 from __future__ import annotations
@@ -221,7 +221,6 @@ def _flag(name: str, value: Any) -> list[str]:
     return [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
 
 
-@several_nodes
 def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any) -> None:
     """Programs of the conformance suite side by side in one launch: their roles check what they get."""
 
@@ -330,8 +329,7 @@ def test_every_system_learns_on_two_nodes(two_nodes: str, system: str, fields: d
     assert runtime.traffic.keys() <= program.channels.keys()
 
 
-@several_nodes
-@pytest.mark.parametrize("system", ["impala", "apex-dqn"])
+@pytest.mark.parametrize("system", ["impala", pytest.param("apex-dqn", marks=several_nodes)])
 def test_a_run_goes_on_when_a_node_of_actors_is_lost(cluster: Any, start: Any, tmp_path: Path, system: str) -> None:
     """Its actors wait until another node has room for them; nothing is counted twice."""
     far, run = cluster.add_node(num_cpus=2, object_store_memory=STORE), tmp_path / "run"
