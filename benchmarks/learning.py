@@ -143,6 +143,8 @@ def run(name: str, seed: int) -> dict[str, Any]:
         )  # fmt: skip
         report = trained.report
         assert report is not None
+        if report.reason in ("interrupted", "terminated"):
+            raise SystemExit(f"{name} seed {seed} was {report.reason}: nothing is recorded")
         policy, episodes = trained.policy(), 30 if recipe.env.startswith("ALE/") else 100
         evaluation = policy.evaluate(episodes, seed=10_000 + seed)
         sampled = policy.evaluate(episodes, seed=20_000 + seed, greedy=False)
