@@ -28,7 +28,14 @@ class Station:
         self.node, self.name, self.agent, self.ready = node, name, agent, ready
         self.gone, self._closing = False, False
         self.latest: News | None = None
+        self.sent: dict[str, tuple[int, int]] | None = None  # what ``traffic`` is, once it is known to the end
         self._thread: threading.Thread | None = None
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """channel -> messages and bytes that the node has sent to others, as far as is known."""
+        if self.sent is not None:
+            return self.sent
+        return self.latest.traffic if self.latest is not None else {}
 
     def listen(
         self,

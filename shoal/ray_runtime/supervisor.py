@@ -40,8 +40,7 @@ from shoal.types import Values
 log = logging.getLogger("shoal.runtime")
 
 READY = 180.0  # seconds that an agent has to come up, with its imports
-ASKED = 30.0  # seconds that an agent has to answer
-LAST = 2.0  # the same, at the very end
+ASKED, LAST = 30.0, 2.0  # seconds that an agent has to answer; the same, at the very end
 
 
 class RaySupervisor(Supervisor):
@@ -309,7 +308,7 @@ class RaySupervisor(Supervisor):
         """channel -> messages and bytes that have crossed between nodes."""
         out: dict[str, tuple[int, int]] = {}
         for station in self._stations.values():
-            for name, (messages, nbytes) in (station.latest.traffic if station.latest is not None else {}).items():
+            for name, (messages, nbytes) in station.traffic().items():
                 name = routes.whole(self._plan, name)
                 before = out.get(name, (0, 0))
                 out[name] = before[0] + messages, before[1] + nbytes
@@ -318,9 +317,7 @@ class RaySupervisor(Supervisor):
     def _say_traffic(self) -> None:
         for station in self._alive():  # what it has sent since its last news
             with contextlib.suppress(api.ShoalError):
-                found = self._ask(station, LAST, lambda s: s.agent.traffic.remote())
-                if station.latest is not None:
-                    station.latest.traffic = found
+                station.sent = self._ask(station, LAST, lambda s: s.agent.traffic.remote())
         steps = max(self._aggregator.steps, 1)
         for name, (messages, nbytes) in self.traffic().items():
             log.info("between nodes: channel '%s', %d messages, %d bytes, %.1f bytes per step",

@@ -221,6 +221,7 @@ def _flag(name: str, value: Any) -> list[str]:
     return [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
 
 
+@several_nodes
 def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any) -> None:
     """Programs of the conformance suite side by side in one launch: their roles check what they get."""
 
@@ -238,7 +239,7 @@ def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any)
     cluster.add_node(num_cpus=6, object_store_memory=STORE)
     runtime.check(p)
     monkeypatch.setattr(placement, "fit", alternating)
-    report = runtime.launch(p, Launch(seed=3, stop=Stop(updates=600, seconds=200)))
+    report = runtime.launch(p, Launch(seed=3, stop=Stop(updates=6_000, seconds=200)))
     assert report.reason == "updates"
     assert "board" in runtime.traffic and len(runtime.traffic) >= 3
     seen = report.params["count/log"]["seen"].tolist()
