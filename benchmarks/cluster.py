@@ -5,7 +5,7 @@
 ``ray`` is an instance of its own on this machine. ``nodes`` is a cluster of as many nodes of one processor as there are
 replicas, so that every item and every version crosses (raylets on this machine: it counts bytes, and says nothing of a
 network); ``must`` are the bytes of the items themselves and of each version that was sent, without headers and padding.
-``rllib`` is RLlib's IMPALA, where $SHOAL_PEERS has its environment.
+``rllib`` is RLlib's IMPALA as benchmarks/throughput.py has it, where $SHOAL_PEERS has its environment.
 (This file cannot be called ray.py: it would be what ``import ray`` finds.)
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import throughput
 from common import Figures, Side, alternate, chosen, middle, parser, publish, ratio, table
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -26,10 +27,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "apex-dqn-pong": ("apex-dqn", "ALE/Pong-v5", {"samples_per_insert": 0.0, "replay": 50_000, "torso": "nature"}),
 }
 RUNTIMES = ("local", "ray", "nodes")
-RLLIB = {
-    "impala-cartpole": "--env CartPole-v1 --envs 64 --fragment 64 --batch 8192 --vectorize vector_entry_point",
-    "impala-pong": "--env ALE/Pong-v5 --envs 4 --fragment 50 --batch 400",
-}
 
 
 def main() -> None:
@@ -49,8 +46,7 @@ def main() -> None:
         given = {**fields, "steps": 10**9, "actors": args.actors, "learner_threads": 1}
         command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
         sides = [Side("shoal", "ours.py", (*command, "--runtime", runtime), name=runtime) for runtime in RUNTIMES]
-        if name in RLLIB:
-            sides.append(Side("rllib", "peers/bench_rllib.py", ("--algo", "impala", *RLLIB[name].split())))
+        sides += rllib(system, env)
         found = alternate(sides, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
         local = middle(found["local"], "env_steps_per_s")
         rows = []
@@ -60,6 +56,12 @@ def main() -> None:
         columns = ["runtime", "steps/s", "of local", "updates/s", "first update s", "PSS MB", "bytes per step"]
         tables[name], data[name] = table(columns, rows), found
     publish("cluster", __doc__ or "", tables, data, args.smoke)
+
+
+def rllib(system: str, env: str) -> list[Side]:
+    """RLlib's side of a case of benchmarks/throughput.py, if there is one."""
+    cases = [case for case in throughput.CASES.values() if (case.system, case.env) == (system, env)]
+    return [side for case in cases for side in case.peers if side.label == "rllib"]
 
 
 def describe(figures: list[Figures]) -> str:

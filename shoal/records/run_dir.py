@@ -149,6 +149,8 @@ class RunDirectory:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
         that was refused nothing is left after ``close``."""
         self._refused = self._made is not None and self._last is None and isinstance(error, UsageError)
+        if self._refused:
+            return
         facts: Values = {"reason": "failed", "error": f"{error}" or type(error).__name__}
         last = self._last
         facts |= {
