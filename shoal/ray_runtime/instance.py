@@ -13,7 +13,9 @@ import socket
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from shoal.api import UsageError
 from shoal.types import Values
@@ -22,6 +24,7 @@ OLDEST = (2, 52)  # older ones run code for whoever reaches their ports (CVE-202
 OBJECTS = 200 * 2**20  # bytes of the object store of an own instance, where nothing crosses between nodes
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GOODBYE = 5.0  # seconds that Ray has to let go of a run
+ATTEMPTS = 3  # to be served as a client (ray://)
 INSTALL = "pip install 'shoal[ray]'"
 
 
@@ -57,7 +60,7 @@ def _reach(address: str) -> contextlib.AbstractContextManager[None]:
         socket.create_connection((host, int(port)), timeout=10.0).close()
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {error}") from None
-    if host not in LOOPBACK:
+    if host not in LOOPBACK or address.startswith("ray://"):
         return contextlib.nullcontext()
     from ray.util import get_node_ip_address
 
@@ -83,7 +86,10 @@ def _on_loopback() -> Iterator[None]:
 
 def _why(error: Exception) -> str:
     """One line of what Ray says where a cluster listens that it cannot join."""
-    said = " ".join(str(error).split())[:300] or type(error).__name__
+    told = str(error).strip()
+    if "Traceback" in told:  # of the other side: what counts is at its end
+        told = told.splitlines()[-1]
+    said = " ".join(told.split())[:300] or type(error).__name__
     if not isinstance(error, ConnectionError):
         return said
     with_token = "with a token" if os.environ.get("RAY_AUTH_MODE") == "token" else "without a token"
@@ -93,9 +99,28 @@ def _why(error: Exception) -> str:
     )
 
 
+def _join(address: str) -> None:
+    """Connect. Ray's proxy for clients fails at random to start what serves one (gRPC and fork): again, then."""
+    import ray
+
+    for attempt in range(ATTEMPTS):
+        try:
+            ray.init(address, **_QUIET)
+        except ConnectionError as error:
+            if "Starting Ray client server failed" not in str(error) or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
 def within(seconds: float, call: Callable[[], object]) -> None:
-    """Call something that never returns where the head of a cluster is gone, and wait for so long at most."""
-    thread = threading.Thread(target=call, daemon=True)
+    """Call something that raises or never returns where the head of a cluster is gone, and wait for so long at most."""
+
+    def calling() -> None:
+        with contextlib.suppress(Exception):
+            call()
+
+    thread = threading.Thread(target=calling, daemon=True)
     thread.start()
     thread.join(seconds)
 
@@ -109,15 +134,29 @@ def attached(address: str) -> Iterator[None]:
     found = _reach(address)
     import ray
 
+    logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)  # what it finds is said below, or by the run
     try:
-        with found:
-            ray.init(address, **_QUIET)
+        with found, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _join(address)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises: there are a dozen
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {_why(error)}") from None
+    with _no_other():
+        try:
+            yield
+        finally:
+            within(GOODBYE, ray.shutdown)
+
+
+@contextlib.contextmanager
+def _no_other() -> Iterator[None]:
+    """Where a connection has ended by itself, the next call would make Ray look for another cluster, or start one."""
+    hook: Any = importlib.import_module("ray._private.auto_init_hook")
+    before, hook.enable_auto_connect = getattr(hook, "enable_auto_connect", True), False
     try:
         yield
     finally:
-        within(GOODBYE, ray.shutdown)
+        hook.enable_auto_connect = before
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +393,48 @@ def test_the_head_is_lost(cluster: Any, start: Any, tmp_path: Path) -> None:
     _, told = process.communicate()
     assert process.returncode == 1 and "the head of the Ray cluster has not answered for" in told
     assert "shoal resume" in told
+
+
+@several_nodes
+def test_from_outside_of_the_cluster(monkeypatch: Any, tmp_path: Path) -> None:
+    """By Ray's client (``ray://``), behind a token: a run, its resume, and the head lost in the middle of it."""
+    pytest.importorskip("grpc")
+    ports, run = [_free() for _ in range(2)], tmp_path / "run"
+    for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64, "GRPC_ENABLE_FORK_SUPPORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    options = f"--port={ports[0]} --ray-client-server-port={ports[1]} --num-cpus=6 --object-store-memory={STORE}"
+    begin = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--include-dashboard=false"]
+    head = subprocess.Popen([*begin, *options.split()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ends = ["--runtime", "ray", "--address", f"ray://127.0.0.1:{ports[1]}", "--quiet"]
+    shoal = partial(subprocess.Popen, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: _listens(ports[1]), head)
+        first = [{str(10**9): "1000"}.get(word, word) for word in train(2, run)]
+        process = shoal([sys.executable, "-m", "shoal", *first, *ends])
+        _, told = process.communicate()
+        assert process.returncode == 0, told
+        steps = checkpoint.newest(run / "checkpoints").steps
+        assert steps >= 1000
+        process = shoal([sys.executable, "-m", "shoal", "resume", str(run), "--steps", "1000000000", *ends])
+        until(lambda: checkpoint.newest(run / "checkpoints").steps > steps, process)
+        for part in psutil.Process(head.pid).children(recursive=True):
+            part.kill()
+        _, told = process.communicate()
+        assert process.returncode == 1 and "Traceback" not in told, told
+        assert "its node was lost" in told or "the head of the Ray cluster has not answered for" in told
+        assert "shoal resume" in told
+    finally:
+        for part in [*psutil.Process(head.pid).children(recursive=True), head]:
+            part.kill()
+        head.wait()
+
+
+def _free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
