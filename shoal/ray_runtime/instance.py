@@ -106,11 +106,10 @@ def _join(address: str) -> None:
     for attempt in range(ATTEMPTS):
         try:
             ray.init(address, **_QUIET)
+            return
         except ConnectionError as error:
             if "Starting Ray client server failed" not in str(error) or attempt == ATTEMPTS - 1:
                 raise
-        else:
-            return
 
 
 def within(seconds: float, call: Callable[[], object]) -> None:
@@ -141,7 +140,7 @@ def attached(address: str) -> Iterator[None]:
             _join(address)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises: there are a dozen
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {_why(error)}") from None
-    with _no_other():
+    with no_other():
         try:
             yield
         finally:
@@ -149,8 +148,9 @@ def attached(address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_other() -> Iterator[None]:
-    """Where a connection has ended by itself, the next call would make Ray look for another cluster, or start one."""
+def no_other() -> Iterator[None]:
+    """Keep Ray from what it does at a call after its connection has ended by itself: join some other cluster, or start
+    one."""
     hook: Any = importlib.import_module("ray._private.auto_init_hook")
     before, hook.enable_auto_connect = getattr(hook, "enable_auto_connect", True), False
     try:
@@ -176,7 +176,7 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # whatever its name says, it decides that the address is 127.0.0.1
     }
     files = tempfile.TemporaryDirectory(prefix="shoal-ray-", ignore_cleanup_errors=True)
-    with files, _read_after(), _on_loopback(), _environment(environ):
+    with files, _read_after(), _on_loopback(), _environment(environ), no_other():
         import ray
 
         _read_anew()

@@ -72,5 +72,5 @@ class RayRuntime:
         if self.address is not None:
             return instance.attached(self.address)
         if not self._starts_its_own():
-            return contextlib.nullcontext()
+            return instance.no_other()
         return instance.own(placement.total(placement.units(program)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import threading
 import time
@@ -78,8 +79,10 @@ class Station:
         """Stop listening, end the node's processes and its agent."""
         self._closing = True
         if not self.gone:
-            _quietly(lambda: ray.get(self.agent.close.remote(), timeout=5.0))
-        _quietly(lambda: ray.kill(self.agent))
+            with contextlib.suppress(Exception):  # whether a node that is being left answers does not matter
+                ray.get(self.agent.close.remote(), timeout=5.0)
+        with contextlib.suppress(Exception):
+            ray.kill(self.agent)
         if self._thread is not None:
             self._thread.join(5.0)
 
@@ -89,14 +92,6 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     wanted = [line for line in lines if "node" in line.lower() and any(w in line for w in ("died", "dead", "lost"))]
     return (wanted or lines or [type(error).__name__])[0].partition(". ")[0][:200]
-
-
-def _quietly(call: Callable[[], object]) -> None:
-    """Whether a node that is being left answers does not matter."""
-    try:
-        call()
-    except Exception:  # noqa: BLE001 - whatever Ray raises where something is gone
-        return
 
 
 class RemoteProcess:

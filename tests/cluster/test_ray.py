@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +186,7 @@ def start(cluster: Any, tmp_path: Path) -> Iterator[Any]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "shoal", *words, "--runtime", "ray", "--address", cluster.address, "--quiet"]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        started.append(on(cluster.address, *words))
         return started[-1]
 
     yield begin
@@ -197,6 +195,12 @@ def start(cluster: Any, tmp_path: Path) -> Iterator[Any]:
         process.wait()
         assert process.stderr is not None
         process.stderr.close()
+
+
+def on(address: str, *words: str) -> subprocess.Popen[str]:
+    """A command of Shoal's, on a cluster."""
+    command = [sys.executable, "-m", "shoal", *words, "--runtime", "ray", "--address", address, "--quiet"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -212,9 +216,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 
 
-def train(actors: int, run: Path, system: str = "impala") -> list[str]:
+def train(actors: int, run: Path, system: str = "impala", steps: int = 10**9) -> list[str]:
     settings = {**SMALL, **SYSTEMS[system], "actors": actors}
-    settings |= {"steps": 10**9, "checkpoint-every": 3, "run-dir": run}
+    settings |= {"steps": steps, "checkpoint-every": 3, "run-dir": run}
     return ["train", system, *(word for name, v in settings.items() for word in _flag(name, v))]
 
 
@@ -405,17 +409,15 @@ def test_from_outside_of_the_cluster(monkeypatch: Any, tmp_path: Path) -> None:
     options = f"--port={ports[0]} --ray-client-server-port={ports[1]} --num-cpus=6 --object-store-memory={STORE}"
     begin = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--include-dashboard=false"]
     head = subprocess.Popen([*begin, *options.split()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    ends = ["--runtime", "ray", "--address", f"ray://127.0.0.1:{ports[1]}", "--quiet"]
-    shoal = partial(subprocess.Popen, stderr=subprocess.PIPE, text=True)
+    address = f"ray://127.0.0.1:{ports[1]}"
     try:
         until(lambda: _listens(ports[1]), head)
-        first = [{str(10**9): "1000"}.get(word, word) for word in train(2, run)]
-        process = shoal([sys.executable, "-m", "shoal", *first, *ends])
+        process = on(address, *train(2, run, steps=1000))
         _, told = process.communicate()
         assert process.returncode == 0, told
         steps = checkpoint.newest(run / "checkpoints").steps
         assert steps >= 1000
-        process = shoal([sys.executable, "-m", "shoal", "resume", str(run), "--steps", "1000000000", *ends])
+        process = on(address, "resume", str(run), "--steps", str(10**9))
         until(lambda: checkpoint.newest(run / "checkpoints").steps > steps, process)
         for part in psutil.Process(head.pid).children(recursive=True):
             part.kill()
