@@ -36,7 +36,8 @@ RESULTS = Path(__file__).parent / "results" / "learning"
 
 @dataclass(frozen=True)
 class Recipe:
-    """``required``: the score to reach; ``stop``: end once the mean of 100 training episodes reaches it."""
+    """``required``: the score to reach; ``stop``: end once the mean of 100 training episodes reaches it; ``metric``: a
+    number of the environment's own that is scored and drawn, instead of the return."""
 
     system: str
     env: str
@@ -46,11 +47,17 @@ class Recipe:
     stop: float | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     fields: dict[str, Any] = field(default_factory=dict)
+    metric: str = ""
 
     @property
     def scored(self) -> str:
         """The result that is the score."""
-        return "greedy_return" if self.greedy else "sampled_return"
+        return f"{'greedy' if self.greedy else 'sampled'}_{self.metric or 'return'}"
+
+    @property
+    def kind(self) -> str:
+        """Recipes that are drawn together."""
+        return self.env.partition(":")[0]
 
 
 TASKS = ("pixel_control", "reward_prediction", "value_replay")
@@ -92,8 +99,13 @@ RECIPES = {
         for system, steps, greedy in (
             ("dqn", 150_000, True), ("apex-dqn", 150_000, True), ("rainbow", 150_000, True), ("gorila", 150_000, True),
             ("impala", 1_000_000, False), ("recurrent-ppo", 500_000, False), ("dd-ppo", 500_000, False),
-            ("a3c", 500_000, False), ("async-nstep-q", 1_000_000, True), ("es", 2_000_000, True),
+            ("a3c", 500_000, False), ("async-q", 1_000_000, True), ("async-sarsa", 1_000_000, True),
+            ("async-nstep-q", 1_000_000, True), ("es", 2_000_000, True),
         )
+    },
+    **{
+        f"pointgoal-{sensor}": Recipe("dd-ppo", f"pointgoal:{sensor}", 4_000_000, required, metric="spl")
+        for sensor, required in (("depth", 0.8), ("blind", 0))
     },
     "cartpole-dd-ppo": Recipe("dd-ppo", "CartPole-v1", 300_000, 475),
     "pendulum-apex-dpg": Recipe("apex-dpg", "Pendulum-v1", 20_000, -200, greedy=True),
@@ -105,6 +117,7 @@ RECIPES = {
     "lunarlander-apex-dqn": Recipe("apex-dqn", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-rainbow": Recipe("rainbow", "LunarLander-v3", 500_000, 200, greedy=True),
     "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, greedy=True),
+    "lunarlander-continuous-impala": Recipe("impala", "LunarLanderContinuous-v3", 2_000_000, 200, greedy=True),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200),
     "cartpole-es": Recipe("es", "CartPole-v1", 1_000_000, 475, greedy=True),
     "lunarlander-continuous-es": Recipe("es", "LunarLanderContinuous-v3", 3_000_000, 200, greedy=True),
@@ -112,6 +125,9 @@ RECIPES = {
     "memory-lstm": Recipe(
         "recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 1_000_000, 400, stop=450,
         fields={"core": "lstm", "core_size": 64},
+    ),
+    "memory-impala-lstm": Recipe(
+        "impala", "shoal/CartPoleNoVelocity-v1", 1_500_000, 400, greedy=True, fields={"core": "lstm", "core_size": 64},
     ),
     "memory-r2d2": Recipe("r2d2", "shoal/CartPoleNoVelocity-v1", 500_000, 400, greedy=True),
     "memory-apex-dqn": Recipe("apex-dqn", "shoal/CartPoleNoVelocity-v1", 500_000, 0, greedy=True),
@@ -133,41 +149,50 @@ RECIPES = {
 def run(name: str, seed: int) -> dict[str, Any]:
     """Train one seed of a recipe, evaluate it, and keep what it left."""
     recipe = RECIPES[name]
-    folder = RESULTS / name
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "run"
         trained = shoal.train(
-            recipe.system, env=recipe.env, steps=recipe.steps, seed=seed, run_dir=path, quiet=False,
+            recipe.system, env=recipe.env, steps=recipe.steps, seed=seed, run_dir=Path(scratch) / "run", quiet=False,
             until_return=recipe.stop, **recipe.fields,
         )  # fmt: skip
-        report = trained.report
-        assert report is not None
-        if report.reason in ("interrupted", "terminated"):
-            raise SystemExit(f"{name} seed {seed} was {report.reason}: nothing is recorded")
-        policy, episodes = trained.policy(), 30 if recipe.env.startswith("ALE/") else 100
-        evaluation = policy.evaluate(episodes, seed=10_000 + seed)
-        sampled = policy.evaluate(episodes, seed=20_000 + seed, greedy=False)
-        shutil.copy(path / "config.json", folder / f"seed-{seed}.config.json")
-        thin(path, folder / f"seed-{seed}.csv")
+        return keep(name, seed, trained)
+
+
+def keep(name: str, seed: int, trained: shoal.Run) -> dict[str, Any]:
+    """Evaluate a run that has ended, and keep what it left."""
+    recipe, folder, report = RECIPES[name], RESULTS / name, trained.report
+    assert report is not None
+    if report.reason in ("interrupted", "terminated"):
+        raise SystemExit(f"{name} seed {seed} was {report.reason}: nothing is recorded")
+    folder.mkdir(parents=True, exist_ok=True)
+    policy, episodes = trained.policy(), 30 if recipe.env.startswith("ALE/") else 100
+    evaluation = policy.evaluate(episodes, seed=10_000 + seed)
+    sampled = policy.evaluate(episodes, seed=20_000 + seed, greedy=False)
+    shutil.copy(trained.path / "config.json", folder / f"seed-{seed}.config.json")
+    thin(trained.path, folder / f"seed-{seed}.csv", recipe.metric)
     result = {
         "recipe": name, "seed": seed, "required": recipe.required, "training_return": report.episode_return,
         "greedy_return": mean(evaluation), "sampled_return": mean(sampled), "episodes": episodes, "steps": report.steps,
         "updates": report.updates, "seconds": report.seconds, "ended_by": report.reason,
         "machine": platform.processor() or platform.machine(),
     }  # fmt: skip
+    result |= {f"greedy_{k}": v for k, v in evaluation.info.items()}
+    result |= {f"sampled_{k}": v for k, v in sampled.info.items()}
     result["score"] = result[recipe.scored]
     (folder / f"seed-{seed}.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{name} seed {seed}: score {result['score']:.1f} (required {recipe.required:g}), "
+    print(f"{name} seed {seed}: score {_shown(result['score'])} (required {recipe.required:g}), "
           f"{report.steps} steps in {report.seconds:.0f} s", flush=True)  # fmt: skip
     return result
 
 
-def thin(run: Path, target: Path, rows: int = 400) -> None:
-    """Keep the learning curve's columns, and at most about ``rows`` rows."""
+def _shown(score: float) -> str:
+    return f"{score:.1f}" if abs(score) >= 10 else f"{score:.2f}"
+
+
+def thin(run: Path, target: Path, metric: str = "", rows: int = 400) -> None:
+    """Keep the learning curve's columns, that of ``metric`` among them, and at most about ``rows`` rows."""
     curve = read_curve(run)
     keep = [r for i, r in enumerate(curve) if i % max(1, len(curve) // rows) == 0 or i == len(curve) - 1]
-    columns = ["steps", "seconds", "episodes", "episode_return", "updates"]
+    columns = ["steps", "seconds", "episodes", "episode_return", "updates", *([metric] if metric else [])]
     with target.open("w", newline="") as f:
         writer = csv.writer(f)
         writer.writerow(columns)
@@ -178,7 +203,7 @@ def recorded(path: Path, recipe: Recipe) -> Curve:
     """A learning curve that ``thin`` has kept."""
     with path.open() as f:
         rows = [r for r in csv.DictReader(f) if r["episode_return"]]
-    columns = (np.array([float(r[k]) for r in rows]) for k in ("steps", "seconds", "episode_return"))
+    columns = (np.array([float(r[k]) for r in rows]) for k in ("steps", "seconds", recipe.metric or "episode_return"))
     return Curve(path, recipe.system, recipe.env, recipe.fields, *columns)
 
 
@@ -192,29 +217,29 @@ def summary() -> None:
             continue
         cells = [
             ", ".join(str(r["seed"]) for r in results),
-            " / ".join(f"{r.get(recipe.scored, r['score']):.1f}" for r in results),
+            " / ".join(_shown(r.get(recipe.scored, r["score"])) for r in results),
             f"{recipe.required:g}" if recipe.required else "-",
-            " / ".join(f"{r['greedy_return']:.1f}" for r in results),
+            " / ".join(_shown(r[f"greedy_{recipe.metric or 'return'}"]) for r in results),
             " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
             " / ".join(f"{r['seconds']:.0f} s" for r in results),
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     (RESULTS / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    for env in dict.fromkeys(r.env for r in RECIPES.values()):
-        plot(env)
+    for kind in dict.fromkeys(r.kind for r in RECIPES.values()):
+        plot(kind)
 
 
-def plot(env: str) -> None:
-    """Learning curves of every recipe on one environment."""
+def plot(kind: str) -> None:
+    """Learning curves of every recipe on one kind of environment."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
-    drawn = False
-    for i, name in enumerate(n for n, r in RECIPES.items() if r.env == env):
+    drawn, names = False, [n for n, r in RECIPES.items() if r.kind == kind]
+    for i, name in enumerate(names):
         for j, path in enumerate(sorted((RESULTS / name).rglob("seed-?.csv"))):
             curve = recorded(path, RECIPES[name])
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
@@ -222,10 +247,11 @@ def plot(env: str) -> None:
                 axis.plot(curve.x(x), curve.returns, color=f"C{i}", label=label, alpha=0.8)
             drawn = True
     if drawn:
-        axes[0].set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=env)
+        what = RECIPES[names[0]].metric or "return"
+        axes[0].set(xlabel="environment steps", ylabel=f"mean {what} of the last 100 episodes", title=kind)
         axes[1].set(xlabel="seconds (wall time)", title="each line one seed")
         axes[0].legend()
-        figure.savefig(RESULTS / f"{env.replace('/', '-')}.png", dpi=110)
+        figure.savefig(RESULTS / f"{kind.replace('/', '-')}.png", dpi=110)
     plt.close(figure)
 
 

@@ -52,7 +52,9 @@ class ActorCriticConfig(OptimiserConfig):
     core: Kind = "none"
     """Recurrent core after the torso."""
     core_size: Count = 128
-    """Units of the recurrent core."""
+    """Units of each layer of the recurrent core."""
+    core_layers: Count = 1
+    """Layers of the recurrent core, each fed by the one before."""
     normalise_obs: bool = False
     """Normalise vector observations by running statistics."""
 
@@ -85,15 +87,15 @@ class ActorCritic(nn.Module):
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: Sequence[int] = (64, 64), activation: Activation = "tanh",
-        core: Kind = "none", core_size: int = 128, separate_critic: bool = False, normalise_obs: bool = False,
-        normalise_reward: float | None = None,
+        core: Kind = "none", core_size: int = 128, core_layers: int = 1, separate_critic: bool = False,
+        normalise_obs: bool = False, normalise_reward: float | None = None,
         precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__()
         if separate_critic and core != "none":
             raise UsageError("a separate critic has no recurrent core: use separate_critic=false with lstm or gru")
         self.encoder = _encoder(env, torso, hidden, activation)
-        self.core = RecurrentCore(core, self.encoder.features, core_size)
+        self.core = RecurrentCore(core, self.encoder.features, core_size, layers=core_layers)
         self.policy = PolicyHead(self.core.features, env.action)
         self.critic = _encoder(env, torso, hidden, activation) if separate_critic else None
         self.value = ValueHead(self.core.features)
@@ -109,7 +111,7 @@ class ActorCritic(nn.Module):
     @classmethod
     def of(cls, cfg: Any, env: EnvSpec, device: str = "cpu", **more: Any) -> ActorCritic:
         """The network that a configuration (``ActorCriticConfig`` with torso, hidden and precision) asks for."""
-        names = ("torso", "hidden", "activation", "core", "core_size", "normalise_obs", "precision")
+        names = ("torso", "hidden", "activation", "core", "core_size", "core_layers", "normalise_obs", "precision")
         return cls(env, device=device, **{name: getattr(cfg, name) for name in names}, **more)
 
     def initial_state(self, batch: int) -> Tensors:

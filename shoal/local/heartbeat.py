@@ -123,7 +123,7 @@ class Watch:
         if seen.silent < seen.due:
             return
         if seen.stage == "well":
-            log.warning("%s", self._describe(replica, seen))
+            log.warning("%s (--hang-timeout SECONDS, if it takes that long)", self._describe(replica, seen))
             seen.stage, seen.due = "named", self._limit * (1 if steps else STARTING)
         elif seen.stage == "named":
             replica.cause = self._describe(replica, seen)

@@ -14,11 +14,12 @@ from shoal import fast
 from shoal.api import Observation, UsageError
 from shoal.fast.perceptron import ACTIVATIONS, Perceptron
 from shoal.nets.precision import full
+from shoal.nets.resnet import ResNet50
 from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
 
 Observations = Mapping[str, Observation]
 Factory = Callable[[dict[str, Observation]], nn.Module]
-TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "none")
+TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "resnet50", "none")
 
 
 class Encoder(nn.Module):
@@ -27,7 +28,7 @@ class Encoder(nn.Module):
     Each image goes through a convolutional torso of its own; vectors (flattened) and integers (one-hot)
     are joined and go through one MLP; then all are joined. ``torso``:
 
-    * ``auto`` = ``nature``; ``nature``, ``impala-shallow`` and ``impala-deep`` say how images are read;
+    * ``auto`` = ``nature``; ``nature``, ``impala-shallow``, ``impala-deep`` and ``resnet50`` say how images are read;
     * ``mlp`` flattens images into the MLP as well; ``none`` joins everything with no parameters at all;
     * your own: a function (or ``"module:function"``) from ``{name: Observation}`` to an ``nn.Module`` with
       an integer ``.features``, called with ``{name: [N, *shape]}`` and returning ``[N, features]``.
@@ -140,12 +141,14 @@ def _key(name: str) -> str:
     return name.replace(".", "_")  # ModuleDict takes no dots
 
 
-def _image_torso(torso: str, shape: tuple[int, ...], layer_norm: bool, fc: bool) -> NatureCNN | ImpalaResNet:
+def _image_torso(torso: str, shape: tuple[int, ...], layer_norm: bool, fc: bool) -> NatureCNN | ImpalaResNet | ResNet50:
     if len(shape) != 3:
         raise UsageError(f"an image must have shape [C, H, W], not {list(shape)}")
     c, h, w = shape
     if torso in ("auto", "nature"):
         return NatureCNN(c, h, w, 512 if fc else 0, layer_norm)
+    if torso == "resnet50":
+        return ResNet50(c, h, w, 512 if fc else 0)
     return ImpalaResNet(c, h, w, "deep" if torso == "impala-deep" else "shallow", 256 if fc else 0, layer_norm)
 
 

@@ -13,32 +13,35 @@ from shoal.nets.init import orthogonal
 from shoal.nets.precision import full
 
 Kind = Literal["lstm", "gru", "none"]
-WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+WEIGHTS = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")  # then the layer's number
 
 
 class RecurrentCore(nn.Module):
     """LSTM, GRU, or nothing (``none``: ``y`` is ``x``, the state is an empty dict). Always float32.
 
-    ``first`` marks inputs that start an episode; those rows of the state are zeroed *before* the step.
+    ``first`` marks inputs that start an episode; those rows of the state are zeroed *before* the step. Each array of
+    the state is [B, size]; with several ``layers``, each fed by the one before, [B, layers, size].
     """
 
-    def __init__(self, kind: Kind, inputs: int, size: int, orthogonal_init: bool = True):
+    def __init__(self, kind: Kind, inputs: int, size: int, orthogonal_init: bool = True, layers: int = 1):
         super().__init__()
         if kind not in ("lstm", "gru", "none"):
             raise UsageError(f"the recurrent core must be lstm, gru or none, not {kind!r}")
         self.kind: Kind = kind
+        self.layers = layers
         self._stretch = 4 if kind == "lstm" else 1  # mean steps per fused call below which cells are faster
         self.features = inputs if kind == "none" else size
         self.keys: tuple[str, ...] = {"lstm": ("h", "c"), "gru": ("h",), "none": ()}[kind]
         self.rnn: nn.LSTM | nn.GRU | None = None
         if kind != "none":
-            self.rnn = nn.LSTM(inputs, size) if kind == "lstm" else nn.GRU(inputs, size)
+            self.rnn = nn.LSTM(inputs, size, layers) if kind == "lstm" else nn.GRU(inputs, size, layers)
             if orthogonal_init:
                 orthogonal(self.rnn)
 
     def initial_state(self, batch: int) -> Tensors:
         device = next(self.parameters()).device if self.rnn is not None else None
-        return {k: torch.zeros(batch, self.features, device=device) for k in self.keys}
+        shape = (batch, self.features) if self.layers == 1 else (batch, self.layers, self.features)
+        return {k: torch.zeros(shape, device=device) for k in self.keys}
 
     def step(self, x: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """x [B, F], first bool [B] -> y [B, size] and the next state."""
@@ -73,24 +76,36 @@ class RecurrentCore(nn.Module):
     def _fused(self, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """x [T, B, F] with no episode start after t=0."""
         if isinstance(self.rnn, nn.LSTM):
-            y, (h, c) = self.rnn(x, (state["h"][None], state["c"][None]))
-            return y, {"h": h[0], "c": c[0]}
+            y, (h, c) = self.rnn(x, (self._by_layer(state["h"]), self._by_layer(state["c"])))
+            return y, {"h": self._by_row(h), "c": self._by_row(c)}
         assert self.rnn is not None
-        y, h = self.rnn(x, state["h"][None])
-        return y, {"h": h[0]}
+        y, h = self.rnn(x, self._by_layer(state["h"]))
+        return y, {"h": self._by_row(h)}
+
+    def _by_layer(self, state: Tensor) -> Tensor:
+        return state[None] if self.layers == 1 else state.transpose(0, 1).contiguous()
+
+    def _by_row(self, state: Tensor) -> Tensor:
+        return state[0] if self.layers == 1 else state.transpose(0, 1)
 
     def _cell(self, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """x [B, F]. On small batches a cell costs half of a fused call over one step."""
-        w_ih, w_hh, b_ih, b_hh = self._weights()
+        if self.layers == 1:
+            return self._layer(0, x, state)
+        states: list[Tensors] = []
+        for layer in range(self.layers):
+            x, after = self._layer(layer, x, {k: v[:, layer] for k, v in state.items()})
+            states.append(after)
+        return x, {k: torch.stack([one[k] for one in states], 1) for k in self.keys}
+
+    def _layer(self, layer: int, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        """One layer's cell: x [B, F], state [B, size]."""
+        w_ih, w_hh, b_ih, b_hh = (cast(Tensor, getattr(self.rnn, f"{name}{layer}")) for name in WEIGHTS)
         if self.kind == "lstm":
             h, c = torch.lstm_cell(x, (state["h"], state["c"]), w_ih, w_hh, b_ih, b_hh)
             return h, {"h": h, "c": c}
         h = torch.gru_cell(x, state["h"], w_ih, w_hh, b_ih, b_hh)
         return h, {"h": h}
-
-    def _weights(self) -> tuple[Tensor, ...]:
-        assert self.rnn is not None
-        return tuple(cast(Tensor, getattr(self.rnn, name)) for name in WEIGHTS)
 
 
 def clear(state: Tensors, first: Tensor) -> Tensors:

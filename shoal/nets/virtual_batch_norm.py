@@ -46,11 +46,10 @@ class VirtualBatchNorm(nn.Module):
 def normalise_virtually(encoder: Encoder) -> Encoder:
     """Put a VirtualBatchNorm after every convolution and the fully connected layer of the image torsos, in place."""
     for torso in encoder.images.values():
-        if not isinstance(torso, ImageTorso) or not isinstance(torso.convs, nn.Sequential):
-            raise UsageError("virtual batch normalisation needs a torso of plain layers")
-        if not all(isinstance(layer, (nn.Conv2d, nn.ReLU)) for layer in torso.convs):
-            raise UsageError("virtual batch normalisation is for the torsos nature and impala-shallow, not impala-deep")
-        torso.convs = _with_norms(torso.convs)
+        convs = torso.convs if isinstance(torso, ImageTorso) else None
+        if not isinstance(convs, nn.Sequential) or not all(isinstance(m, (nn.Conv2d, nn.ReLU)) for m in convs):
+            raise UsageError("virtual batch normalisation is for the torsos nature and impala-shallow")
+        torso.convs = _with_norms(convs)
         torso.fc = _with_norms(cast(nn.Sequential, torso.fc))
     return encoder
 

@@ -42,7 +42,8 @@ class SystemConfig(EnvOptions):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions; auto: bf16 where the CPU has AMX or the GPU supports it, else fp32."""
     torso: str = "auto"
-    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, or `module:factory` of your own."""
+    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, or `module:factory` of your
+    own."""
     hidden: tuple[Count, ...] = (64, 64)
     """Units of each layer of the MLP."""
     learner_threads: Natural = 0

@@ -38,11 +38,19 @@ class Config(DecentralisedConfig, recurrent_ppo.Config):
     min_fraction: Fraction = 0.25
     """Share of its rollout that a rank collects in any case."""
 
+    def sharing(self, most: int) -> int:
+        ranks = super().sharing(most)
+        if not self.total_envs or self.core == "none":
+            return ranks
+        whole = [n for n in range(1, ranks + 1) if self.total_envs % (n * self.minibatches) == 0]
+        return max(whole, default=ranks)  # minibatches of whole trajectories
 
-PAPER: Preset = dict(  # appendix, and habitat-baselines' ddppo_pointnav.yaml: without its network
+
+PAPER: Preset = dict(  # appendix, and habitat-baselines' ddppo_pointnav.yaml
     envs=4, unroll=128, epochs=2, minibatches=2, clip=0.2, learning_rate=2.5e-4, optimiser_eps=1e-5,
     max_grad_norm=0.2, value_cost=0.5, entropy_cost=0.01, gamma=0.99, gae_lambda=0.95, normalise_advantage=False,
-    core="lstm", core_size=512, steps=2_500_000_000, sync_frac=0.6, min_fraction=0.25,
+    torso="resnet50", hidden=(32,), activation="relu", core="lstm", core_size=512, core_layers=2,
+    last_action_reward=True, steps=2_500_000_000, sync_frac=0.6, min_fraction=0.25,
 )  # fmt: skip
 ATARI: Preset = dict(
     total_envs=16, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
@@ -52,7 +60,7 @@ CLASSIC: Preset = dict(
     actors=2, envs=16, unroll=32, epochs=3, minibatches=4, steps=300_000,
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC}
+PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "pointgoal": recurrent_ppo.POINTGOAL}
 
 
 def program(cfg: Config) -> Program:

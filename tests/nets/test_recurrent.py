@@ -18,13 +18,13 @@ def loop(core, x, first, state):
     return torch.stack(ys), state
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("kind,layers", [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 3), ("none", 1)])
 @pytest.mark.parametrize("p", [0.0, 0.02, 0.3, 1.0])  # few firsts: fused calls; many: cells
-def test_unroll_is_step_in_a_loop_in_values_and_gradients(kind, p):
+def test_unroll_is_step_in_a_loop_in_values_and_gradients(kind, layers, p):
     torch.manual_seed(int(100 * p))
-    core = RecurrentCore(kind, F, H)
+    core = RecurrentCore(kind, F, H, layers=layers)
     x, first = torch.randn(T, B, F), torch.rand(T, B) < p
-    state = {k: torch.randn(B, H) for k in core.keys}
+    state = {k: torch.randn(v.shape) for k, v in core.initial_state(B).items()}
     results = []
     for run in (core.unroll, lambda *a: loop(core, *a)):
         core.zero_grad()
@@ -46,6 +46,22 @@ def test_both_ways_through_unroll_agree(kind):
     core._stretch = 10 * T
     cells, _ = core.unroll(x, first, core.initial_state(B))
     torch.testing.assert_close(fused, cells, rtol=UNROLLED, atol=UNROLLED)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_layers_feed_each_other(kind):
+    """One of two layers is a core of one layer over the outputs of another."""
+    core = RecurrentCore(kind, F, H, layers=2)
+    lower, upper = RecurrentCore(kind, F, H), RecurrentCore(kind, H, H)
+    lower.rnn.load_state_dict({k: v for k, v in core.rnn.state_dict().items() if k.endswith("l0")})
+    upper.rnn.load_state_dict({k[:-1] + "0": v for k, v in core.rnn.state_dict().items() if k.endswith("l1")})
+    x, first = torch.randn(T, B, F), torch.rand(T, B) < 0.2
+    y, state = core.unroll(x, first, core.initial_state(B))
+    below, low = lower.unroll(x, first, lower.initial_state(B))
+    above, high = upper.unroll(below, first, upper.initial_state(B))
+    torch.testing.assert_close(y, above, rtol=UNROLLED, atol=UNROLLED)
+    for k in core.keys:
+        torch.testing.assert_close(state[k], torch.stack([low[k], high[k]], 1), rtol=UNROLLED, atol=UNROLLED)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

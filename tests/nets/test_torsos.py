@@ -60,7 +60,7 @@ def test_parameters_are_plainly_contiguous():
     assert all(p.is_contiguous() for p in NatureCNN(4, 84, 84).parameters())
 
 
-@pytest.mark.parametrize("torso", ["auto", "mlp", "nature", "impala-shallow", "impala-deep", "none"])
+@pytest.mark.parametrize("torso", ["auto", "mlp", "nature", "impala-shallow", "impala-deep", "resnet50", "none"])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 def test_encoder_folds_any_leading_dims(torso, lead):
     obs = {"obs/front.left": SMALL, "obs/rear": SMALL, "obs/x": VECTOR, "obs/id": HOT}

@@ -18,6 +18,7 @@ from shoal.algos.trajectories import column_axis
 from shoal.api import Context, RoleFailed, Rows, ShoalError, Tensors, UsageError
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
+from shoal.nets.resnet import ResNet50
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Saving
 from shoal.roles.rank import PROGRESS, RankRole
@@ -70,10 +71,11 @@ def together(learners: list[RankLearner], rollouts: list[Tensors]) -> list[Any]:
 
 
 # ------------------------------------------------------------------------------------- identities
-@pytest.mark.parametrize("core", ["none", "lstm"])
-def test_two_ranks_are_one_of_twice_the_environments(core: str) -> None:
+@pytest.mark.parametrize("core,layers", [("none", 1), ("lstm", 1), ("lstm", 2)])
+def test_two_ranks_are_one_of_twice_the_environments(core: str, layers: int) -> None:
     """ddppo.md 4.2, with everything that is added up over ranks: advantages, observations, rewards, steps."""
-    fields = dict(core=core, core_size=12, normalise_obs=True, normalise_reward=True, minibatches=1, epochs=3)
+    fields = dict(core=core, core_size=12, core_layers=layers, normalise_obs=True, normalise_reward=True)
+    fields |= dict(minibatches=1, epochs=3)
     cfg = config("dd-ppo", **SMALL, **fields, actors=1, envs=8)
     items = rollout(cfg)
     halves = [{k: v.chunk(2, column_axis(k))[i].contiguous() for k, v in items.items()} for i in (0, 1)]
@@ -324,3 +326,19 @@ def test_the_papers_frames() -> None:
     cfg = dd_ppo.Config(**{**dd_ppo.PAPER, "actors": 64, "env": "CartPole-v1"})
     frames = cfg.num_actors() * cfg.envs * cfg.unroll
     assert frames == 32_768 and round(cfg.steps / frames) == 76_294
+
+
+def test_the_papers_network() -> None:
+    fields = {**dd_ppo.PAPER, "env": "pointgoal:depth", "env_kwargs": {"height": 256, "width": 256}, "actors": 1}
+    with torch.device("meta"):
+        nets = dd_ppo.network(dd_ppo.Config(**fields))
+    (torso,) = nets.encoder.images.values()
+    assert isinstance(torso, ResNet50) and torso.features == 512
+    rnn = nets.core.rnn
+    assert isinstance(rnn, torch.nn.LSTM) and (rnn.num_layers, rnn.hidden_size, rnn.input_size) == (2, 512, 512 + 32)
+
+
+@pytest.mark.parametrize("cores,ranks", [(1, 1), (3, 2), (8, 8), (16, 8)])
+def test_preset_environments_are_shared_by_ranks_with_whole_trajectories(cores: int, ranks: int) -> None:
+    cfg = dd_ppo.Config(**{**dd_ppo.PRESETS["pointgoal"], "actors": 1})
+    assert cfg.sharing(cores) == ranks
