@@ -31,6 +31,7 @@ from .types import Env, Vector
 # packages whose import registers environments, by how the ids look
 PACKAGES = {"ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-")}
 EXTRAS = {"ale_py": "atari", "minigrid": "minigrid", "envpool": "envpool"}
+FEW = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
 OWN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
     "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
@@ -64,13 +65,15 @@ OWN |= {name: functools.partial(_point_goal, sensor, layout) for name, (sensor, 
 
 @dataclass(frozen=True)
 class Found:
-    """How an environment is stepped. ``vector`` builds all of them from (num), ``single`` one of them."""
+    """How an environment is stepped. ``vector`` builds all of them from (num), ``single`` one of them; ``few`` one of
+    up to ``FEW``, which are then stepped one by one in place of ``vector``."""
 
     id: str
     backend: Backend
     why: str
     single: Callable[[], Env] | None = None
     vector: Callable[[int], Vector] | None = None
+    few: Callable[[], Env] | None = None
     game: str = ""  # Atari: the ROM
     kwargs: Values = field(default_factory=dict)
 
@@ -134,7 +137,8 @@ def _choose(env: str, registered: EnvSpec, options: EnvOptions, atari: bool) -> 
         raise UsageError(f"backend 'ale' serves only Atari, not {env!r}")
     if wanted in ("auto", "gymnasium-vector") and _has_vector(registered):
         reason = "Gymnasium registers a vectorised version of it"
-        return Found(env, "gymnasium-vector", reason, vector=lambda num: _make_vec(env, num, options))
+        few = functools.partial(_make_one, env, options) if wanted == "auto" else None
+        return Found(env, "gymnasium-vector", reason, vector=lambda num: _make_vec(env, num, options), few=few)
     if wanted == "gymnasium-vector":
         raise UsageError(f"Gymnasium registers no vectorised version of {env!r}; use 'gymnasium' or 'auto'")
     if wanted in ("auto", "envpool"):

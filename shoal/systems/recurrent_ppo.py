@@ -38,7 +38,7 @@ PAPER: Preset = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 202
     torso="nature", core="lstm", core_size=128, frame_stack=1, activation="relu", precision="fp32",
 )  # fmt: skip
 ATARI: Preset = dict(
-    total_envs=32, unroll=64, steps=1_500_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
+    total_envs=32, unroll=64, steps=3_000_000, epochs=4, minibatches=8, learning_rate=linear(2e-3, 0.0), clip=0.1,
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow", activation="relu",
 )  # fmt: skip
 MUJOCO: Preset = dict(
