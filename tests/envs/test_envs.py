@@ -9,9 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from shoal.api import Action, EnvBatch, EnvironmentFailed, Observation, UsageError
 from shoal.envs import EnvOptions, make, spec
+from shoal.envs.batch import VectorBatch
+from shoal.envs.options import Backend
+from shoal.envs.registry import FEW
 from shoal.envs.spaces import ObservationCodec
 from shoal.envs.toy import TOYS
 
@@ -68,6 +73,18 @@ def test_environments_conform(env: str, backend: str) -> None:
 
 def test_auto_prefers_a_vectorised_version() -> None:
     assert spec("CartPole-v1", EnvOptions()).backend == "gymnasium-vector"
+
+
+@pytest.mark.parametrize(
+    ("num", "backend", "stepped"),
+    [(1, "auto", SyncVectorEnv), (FEW, "auto", SyncVectorEnv), (FEW + 1, "auto", CartPoleVectorEnv),
+     (1, "gymnasium-vector", CartPoleVectorEnv)],
+)  # fmt: skip
+def test_a_few_environments_are_stepped_one_by_one(num: int, backend: Backend, stepped: type) -> None:
+    """Gymnasium's vectorised CartPole takes longer for one to three environments than they do one after the other."""
+    batch = make("CartPole-v1", num, 0, EnvOptions(backend=backend))
+    assert isinstance(batch, VectorBatch) and isinstance(batch.env, stepped)
+    batch.close()
 
 
 def test_options_and_spec_pickle() -> None:
