@@ -22,11 +22,12 @@ from shoal.algos.q_learning import (
     observations,
 )  # fmt: skip
 from shoal.api import MASK, Batch, EnvSpec, Tensors, Update, UsageError
+from shoal.fast.known import known_loss
 from shoal.nets import Encoder, ReturnHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import forbid
-from shoal.ops.value import categorical_cross_entropy, categorical_kl, categorical_projection, huber, quantile_huber
+from shoal.ops import categorical_td_loss, forbid
+from shoal.ops.value import huber, quantile_huber
 from shoal.settings.ranges import Count, Finite, NonNegative
 from shoal.types import State
 
@@ -57,10 +58,12 @@ class ReturnsConfig(QLearningConfig):
 
 
 class Terms(NamedTuple):
-    """Of each item [B]: its loss, its priority, and what part of its target's probability lies outside the support."""
+    """Of each item [B]: its loss, its priority, the loss's gradient by what describes the return [B, atoms] (None: ask
+    autograd), and what part of its target's probability lies outside the support."""
 
     loss: Tensor
     priority: Tensor
+    gradient: Tensor | None = None
     clipped: Tensor | None = None
 
 
@@ -107,12 +110,8 @@ class Categorical(nn.Module):
     def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
         """Cross-entropy against the projected target (Bellemare et al. 2017, algorithm 1); the priority is the
         Kullback-Leibler divergence (Hessel et al. 2018), which differs by the target's entropy."""
-        probs = after.softmax(-1)
-        target = categorical_projection(rewards, discounts, probs, self.support)
-        image = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * self.support
-        outside = (image < self.support[0]) | (image > self.support[-1])
-        divergence = categorical_kl(target, now.detach()).clamp_min(0.0)  # rounding can take it below 0
-        return Terms(categorical_cross_entropy(target, now), divergence, (probs * outside).sum(-1))
+        loss, gradient, divergence, outside = categorical_td_loss(now, rewards, discounts, after, self.support)
+        return Terms(loss, divergence.clamp_min(0.0), gradient, outside)  # rounding can take a divergence below 0
 
 
 class Quantiles(nn.Module):
@@ -166,10 +165,15 @@ class ReturnNetwork(QNetwork):
             sigma=sigma,
         )  # fmt: skip
         self.precision = resolve(precision, device, self.encoder)
-        self.device, self.perceptron = device, None
+        self.device = device
+        streams_or_noise = own or sigma is not None
+        last = cast(nn.Linear, self.head.advantage[-1])
+        self.perceptron = None if streams_or_noise else self.encoder.perceptron(last)
 
     def describe(self, obs: Tensors, normals: Tensor | None = None) -> Tensor:
         """[B, A, atoms]; normals: of the head's noise, None: the mean weights."""
+        if self.perceptron is not None and not torch.is_grad_enabled():
+            return self._by_action(self.perceptron.forward(self.encoder.vector(obs))[-1])
         if self.precision == "fp32":
             return self.head(self.encoder(obs), normals)  # type: ignore[no-any-return]
         with autocast(self.precision, self.device):
@@ -180,9 +184,22 @@ class ReturnNetwork(QNetwork):
 
     def outputs(self, items: Tensors) -> Outputs:
         """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
-        values, backward = detached(self.describe(observations(items), items.get(NOISE + "online")))
+        obs, perceptron = observations(items), self.perceptron
+        if perceptron is None:
+            values, backward = detached(self.describe(obs, items.get(NOISE + "online")))
+        else:
+            flat, to_parameters = perceptron.differentiable(self.encoder.vector(obs))
+            values = self._by_action(flat)
+
+            def backward(gradient: Tensor) -> Tensor | None:
+                return to_parameters(gradient.flatten(1))
+
         values.requires_grad_()
         return Outputs(values, values, backward)
+
+    def _by_action(self, flat: Tensor) -> Tensor:
+        """[B, A * atoms], however it lies in memory, to [B, A, atoms]."""
+        return flat.contiguous().view(-1, *self.head.shape)
 
 
 class DistributionalQLearning(QLearning):
@@ -220,9 +237,17 @@ class DistributionalQLearning(QLearning):
             next_obs = next_observations(items)
             target = self.target.describe(next_obs, items.get(NOISE + "target"))
             selector = self.nets.describe(next_obs, items.get(NOISE + "selector")) if self.cfg.double else target
-            after = taken(target, forbid(returns.mean(selector), next_obs.get(MASK)).argmax(-1))
-        now = taken(outputs, items["action"])
+            row = torch.arange(len(reward), device=reward.device)
+            after = target[row, forbid(returns.mean(selector), next_obs.get(MASK)).argmax(-1)]
+        taken = row, items["action"].long()
+        now = outputs[taken]
         terms = returns.terms(now, after, reward, discount)
+        if terms.gradient is None:
+            loss = terms.loss.dot(items["weight"])
+        else:
+            gradient = torch.zeros_like(outputs)
+            gradient[taken] = terms.gradient * items["weight"].unsqueeze(-1)
+            loss = known_loss(outputs, float(terms.loss.dot(items["weight"])), gradient)
         metrics = {}
         if self.reports():
             value = returns.mean(now.detach())
@@ -231,7 +256,7 @@ class DistributionalQLearning(QLearning):
             metrics = {"q_mean": value.sum() * share, "td_error": error.sum() * share}
             if terms.clipped is not None:
                 metrics["clipped_mass"] = terms.clipped.sum() * share
-        return terms.loss.dot(items["weight"]), Update(metrics, terms.priority if self.cfg.prioritised else None)
+        return loss, Update(metrics, terms.priority if self.cfg.prioritised else None)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "rng": self.rng.bit_generator.state}
@@ -239,11 +264,6 @@ class DistributionalQLearning(QLearning):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.rng.bit_generator.state = state["rng"]
-
-
-def taken(described: Tensor, actions: Tensor) -> Tensor:
-    """[B, A, atoms] and actions [B] -> [B, atoms]."""
-    return described[torch.arange(len(actions), device=actions.device), actions.long()]
 
 
 class NoisyQAgent(QAgent):

@@ -34,17 +34,19 @@ class NoisyLinear(nn.Linear):
         self.sigma_bias = nn.Parameter(torch.full((outputs,), sigma * bound))
         self.normals = inputs + outputs
 
-    def forward(self, x: Tensor, normals: Tensor | None = None) -> Tensor:
-        """x: [B, p]; normals: [p + q], or [B, p + q] for noise of each row's own; None: the mean weights.
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """x: [B, p]; noise: f of p + q normals, [p + q], or [B, p + q] of each row's own; None: the mean weights.
 
-        The noise's outer product is never formed: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
+        Rows that share their noise are multiplied with the noisy weights once. For noise of each row's own, these are
+        never formed: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
         """
-        y = F.linear(x, self.weight, self.bias)
-        if normals is None:
-            return y
-        noise = scale_noise(normals)
+        if noise is None:
+            return F.linear(x, self.weight, self.bias)
         into, out = noise[..., : self.in_features], noise[..., self.in_features :]
-        return y + out * F.linear(x * into, self.sigma_weight, self.sigma_bias)
+        if noise.ndim == 1:
+            weight = torch.addcmul(self.weight, self.sigma_weight, torch.outer(out, into))
+            return F.linear(x, weight, torch.addcmul(self.bias, self.sigma_bias, out))
+        return F.linear(x, self.weight, self.bias) + out * F.linear(x * into, self.sigma_weight, self.sigma_bias)
 
 
 class Stream(nn.ModuleList):
@@ -56,17 +58,17 @@ class Stream(nn.ModuleList):
         pairs = list(pairwise(sizes))
         super().__init__(nn.Linear(p, q) if sigma is None else NoisyLinear(p, q, sigma) for p, q in pairs)
 
-    def forward(self, x: Tensor, normals: Iterator[Tensor]) -> Tensor:
-        """normals: the next of them is for the next noisy layer; at the end there are none: mean weights."""
+    def forward(self, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
+        """noise: the next is of the next noisy layer; at the end there is none: mean weights."""
         *inner, last = self
         for layer in inner:  # in the torso's precision, as its last layer
-            x = F.relu(_apply(layer, x, normals))
+            x = F.relu(_apply(layer, x, noise))
         with full(x.device):
-            return _apply(last, x.float(), normals)
+            return _apply(last, x.float(), noise)
 
 
-def _apply(layer: nn.Module, x: Tensor, normals: Iterator[Tensor]) -> Tensor:
-    y: Tensor = layer(x, next(normals, None)) if isinstance(layer, NoisyLinear) else layer(x)
+def _apply(layer: nn.Module, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
+    y: Tensor = layer(x, next(noise, None)) if isinstance(layer, NoisyLinear) else layer(x)
     return y
 
 
@@ -91,7 +93,7 @@ class ReturnHead(nn.Module):
 
     def forward(self, x: Tensor, normals: Tensor | None = None) -> Tensor:
         """normals: [normals], or [B, normals] for noise of each row's own; None: the mean weights."""
-        parts = iter(torch.split(normals, self.sizes, -1) if normals is not None and self.sizes else ())
+        parts = iter(torch.split(scale_noise(normals), self.sizes, -1) if normals is not None and self.sizes else ())
         if self.value is None:
             return self.advantage(x, parts).unflatten(-1, self.shape)  # type: ignore[no-any-return]
         x = scale_gradient(x, 1 / math.sqrt(2))

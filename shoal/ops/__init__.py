@@ -25,7 +25,7 @@ from shoal.ops.sampling import (
     sequence_priority,
 )
 from shoal.ops.shared_rules import Replace, SharedRMSProp
-from shoal.ops.td import td_loss
+from shoal.ops.td import categorical_td_loss, td_loss
 from shoal.ops.value import (
     categorical_cross_entropy,
     categorical_kl,
@@ -53,6 +53,7 @@ __all__ = [
     "categorical_kl",
     "categorical_mean",
     "categorical_projection",
+    "categorical_td_loss",
     "central_grid",
     "centred_ranks",
     "discrete_ppo_loss",

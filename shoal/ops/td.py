@@ -1,17 +1,25 @@
-"""The loss of one step of Q-learning on a batch."""
+"""The loss of one step of Q-learning on a batch, of values and of distributions of returns."""
 
 from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from shoal import fast
-from shoal.fast import td as compiled
+from shoal.fast import categorical, td as compiled
 from shoal.ops import _check
-from shoal.ops.value import double_q_target, select
+from shoal.ops.value import (
+    categorical_cross_entropy,
+    categorical_kl,
+    categorical_projection,
+    check_atoms,
+    double_q_target,
+    select,
+)  # fmt: skip
 
-__all__ = ["td_loss"]
+__all__ = ["categorical_td_loss", "td_loss"]
 
 
 def td_loss(
@@ -46,3 +54,37 @@ def plain_td_loss(
     # Its gradient is the slope: (delta - slope / 2) slope is Huber's loss, or half the square
     loss = ((delta - 0.5 * slope) * slope).dot(weight)
     return loss, delta.detach().abs()
+
+
+@torch.no_grad()
+def categorical_td_loss(
+    logits: Tensor, rewards: Tensor, discounts: Tensor, next_logits: Tensor, atoms: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The cross-entropy of a distribution of returns against the projection of ``r + d * Z``, and its gradient.
+
+    Args: logits (of the actions taken), next_logits (target network, of the next actions): float ``[B, N]``; rewards,
+    discounts: float ``[B]``; atoms: float ``[N]``, evenly spaced and increasing, N >= 2.
+    Returns: the loss ``[B]``, not differentiable; its gradient by the logits ``[B, N]``; the Kullback-Leibler
+    divergence, which is the loss less the target's entropy, ``[B]``; and the probability of the target that lay outside
+    of the atoms ``[B]``.
+    Source: Bellemare et al. (2017), algorithm 1; the divergence is the priority of Hessel et al. (2018).
+    """
+    _check.same_shape("categorical_td_loss", rewards=rewards, discounts=discounts)
+    _check.same_shape("categorical_td_loss", logits=logits, next_logits=next_logits)
+    check_atoms("categorical_td_loss", atoms, rewards, "logits", logits)
+    next_probs = next_logits.softmax(-1)
+    if fast.ENABLED and logits.device.type == "cpu":
+        return categorical.categorical_td_loss(logits.log_softmax(-1), rewards, discounts, next_probs, atoms)
+    return plain_categorical_td_loss(logits, rewards, discounts, next_probs, atoms)
+
+
+@torch.no_grad()
+def plain_categorical_td_loss(
+    logits: Tensor, rewards: Tensor, discounts: Tensor, next_probs: Tensor, atoms: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``categorical_td_loss`` by torch's operations, on any device."""
+    target = categorical_projection(rewards, discounts, next_probs, atoms)
+    image = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms
+    outside = (next_probs * ((image < atoms[0]) | (image > atoms[-1]))).sum(-1)
+    loss = categorical_cross_entropy(target, logits)
+    return loss, logits.softmax(-1) - target, categorical_kl(target, logits), outside

@@ -130,6 +130,13 @@ def signed_hyperbolic_inverse(x: Tensor, eps: float = 1e-3) -> Tensor:
     return x * y_minus_1_over_size * (y + 1.0)
 
 
+def check_atoms(op: str, atoms: Tensor, rewards: Tensor, name: str, described: Tensor) -> None:
+    """Raises ValueError unless there are 2 atoms or more and the tensor of that name has a number for each of them."""
+    if atoms.ndim != 1 or atoms.shape[0] < 2:
+        raise ValueError(f"{op}: expected atoms of shape (N >= 2,), found {tuple(atoms.shape)}")
+    _check.shape(op, name, described, (*rewards.shape, atoms.shape[0]))
+
+
 @torch.no_grad()
 def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, atoms: Tensor) -> Tensor:
     """Project the distribution of ``r + d * Z`` back onto the atoms of ``Z``.
@@ -144,9 +151,7 @@ def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, at
     Source: Bellemare et al. (2017), A Distributional Perspective on RL, eq. 7 and algorithm 1.
     """
     _check.same_shape("categorical_projection", rewards=rewards, discounts=discounts)
-    if atoms.ndim != 1 or atoms.shape[0] < 2:
-        raise ValueError(f"categorical_projection: expected atoms of shape (N >= 2,), found {tuple(atoms.shape)}")
-    _check.shape("categorical_projection", "probs", probs, (*rewards.shape, atoms.shape[0]))
+    check_atoms("categorical_projection", atoms, rewards, "probs", probs)
     last = atoms.shape[0] - 1
     low, high = atoms[0], atoms[-1]
     image = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms  # [B, N]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from shoal.nets import DuelingQHead, NoisyLinear, QHead, ReturnHead
-from shoal.ops.noise import factorised_noise
+from shoal.ops.noise import factorised_noise, scale_noise
 
 
 def test_worked_numbers() -> None:
@@ -22,7 +22,7 @@ def test_worked_numbers() -> None:
         layer.sigma_weight.fill_(1.0)
         layer.sigma_bias.fill_(1.0)
     normals = torch.tensor([-4.0, 2.25])
-    assert layer(torch.ones(1, 1), normals).item() == pytest.approx(-3.0 + 1.5)  # weight, and bias f(2.25)
+    assert layer(torch.ones(1, 1), scale_noise(normals)).item() == pytest.approx(-3.0 + 1.5)  # weight, and bias f(2.25)
 
 
 def test_it_is_a_layer_with_the_noise_of_the_outer_product() -> None:
@@ -30,7 +30,7 @@ def test_it_is_a_layer_with_the_noise_of_the_outer_product() -> None:
     layer, x, normals = NoisyLinear(5, 3), torch.randn(7, 5, requires_grad=True), torch.randn(8)
     weight, bias = factorised_noise(normals[:5], normals[5:])
     expected = F.linear(x, layer.weight + layer.sigma_weight * weight, layer.bias + layer.sigma_bias * bias)
-    found = layer(x, normals)
+    found = layer(x, scale_noise(normals))
     torch.testing.assert_close(found, expected)
     over = (x, *layer.parameters())
     for mine, theirs in zip(

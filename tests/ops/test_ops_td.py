@@ -12,7 +12,7 @@ import pytest
 import torch
 from tolerance import rounding
 
-from shoal.ops import importance_weights, td, td_loss as compiled
+from shoal.ops import categorical_td_loss, importance_weights, td, td_loss as compiled
 
 
 class Found(NamedTuple):
@@ -129,3 +129,58 @@ def test_no_gradient_flows_and_bad_input_is_named() -> None:
     for wrong in (-1, 3):
         with pytest.raises((IndexError, RuntimeError), match=r"td_loss|out of bounds"):
             td_loss(**given(4, 3) | {"actions": torch.tensor([0, 1, wrong, 2])})
+
+
+def categorical_by_operations(logits, rewards, discounts, next_logits, atoms):
+    return td.plain_categorical_td_loss(logits, rewards, discounts, torch.softmax(next_logits, -1), atoms)
+
+
+CATEGORICAL = pytest.mark.parametrize("form", [categorical_td_loss, categorical_by_operations])
+
+
+def distributions(rows: int, atoms: int) -> tuple[torch.Tensor, ...]:
+    rng = np.random.default_rng(atoms)
+    drawn = (
+        rng.normal(size=(rows, atoms)), 4 * rng.normal(size=rows), 0.99 * (rng.random(rows) < 0.8),
+        3 * rng.normal(size=(rows, atoms)), np.linspace(-3, 5, atoms),
+    )  # fmt: skip
+    logits, rewards, discounts, next_logits, support = (torch.from_numpy(x.astype(np.float32)) for x in drawn)
+    return logits, rewards, discounts, next_logits, support
+
+
+@CATEGORICAL
+@pytest.mark.parametrize(("rows", "atoms"), [(1, 2), (5, 3), (20, 51)])
+def test_the_categorical_loss_is_the_oracle(form, rows, atoms) -> None:
+    logits, rewards, discounts, next_logits, support = distributions(rows, atoms)
+    probs = torch.softmax(next_logits.double(), -1).numpy()
+    r, d, z = (x.double().numpy() for x in (rewards, discounts, support))
+    target = oracles.categorical_projection(r, d, probs, z)
+    expected = oracles.cross_entropy(target, logits.double().numpy())
+    image = r[:, None] + d[:, None] * z
+    loss, gradient, divergence, outside = form(logits, rewards, discounts, next_logits, support)
+    np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradient.numpy(), torch.softmax(logits.double(), -1).numpy() - target, atol=1e-5)
+    np.testing.assert_allclose(divergence.numpy(), expected - oracles.entropy(target), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outside.numpy(), (probs * ((image < z[0]) | (image > z[-1]))).sum(-1), atol=1e-5)
+    assert (outside > 0).any() and {loss.dtype, gradient.dtype, divergence.dtype, outside.dtype} == {torch.float32}
+
+
+@CATEGORICAL
+def test_an_image_on_an_atom_keeps_its_mass(form) -> None:
+    """Even logits, reward 1 and no discount: all mass on the atom 1, so the loss is log 3."""
+    even, one = torch.zeros(1, 3), torch.ones(1)
+    loss, gradient, divergence, outside = form(even, one, 0 * one, even, torch.tensor([0.0, 1.0, 2.0]))
+    assert loss.item() == pytest.approx(math.log(3)) and divergence.item() == pytest.approx(math.log(3))
+    assert gradient[0].tolist() == pytest.approx([1 / 3, -2 / 3, 1 / 3], abs=rounding(3, 1.0)) and outside.item() == 0.0
+
+
+def test_a_categorical_loss_of_what_is_no_number_is_none() -> None:
+    for which in (0, 1, 3):
+        given = list(distributions(3, 5))
+        given[which][1] = math.nan
+        loss = categorical_td_loss(*given)[0]
+        assert loss.isnan().tolist() == [False, True, False]
+    with pytest.raises(ValueError, match=r"categorical_td_loss: expected next_logits of shape \(3, 5\) \(as logits\)"):
+        categorical_td_loss(*distributions(3, 5)[:3], torch.zeros(3, 4), torch.linspace(-1, 1, 5))
+    with pytest.raises(ValueError, match=r"categorical_td_loss: expected atoms of shape \(N >= 2,\), found \(1,\)"):
+        categorical_td_loss(torch.zeros(3, 1), torch.zeros(3), torch.zeros(3), torch.zeros(3, 1), torch.zeros(1))
