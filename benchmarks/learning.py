@@ -101,6 +101,7 @@ RECIPES = {
             ("impala", 1_000_000, False), ("recurrent-ppo", 500_000, False), ("dd-ppo", 500_000, False),
             ("a3c", 500_000, False), ("async-q", 1_000_000, True), ("async-sarsa", 1_000_000, True),
             ("async-nstep-q", 1_000_000, True), ("es", 2_000_000, True),
+            ("downpour", 150_000, True), ("r2d2", 500_000, True),
         )
     },
     **{
