@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from shoal.api import Batch, Tensors, Update
 from shoal.fast.known import gradient_of
 from shoal.fast.live import LiveTensors
 from shoal.nets.outputs import Outputs
-from shoal.settings.schedule import Linear, moment, schedules
+from shoal.settings.schedule import Linear, schedules
 
 
 class Algorithm:
@@ -37,9 +38,10 @@ class Algorithm:
         self.fraction = fraction
         if self._schedules is None:
             self._schedules = schedules(self.cfg)
+            self.cfg = copy.copy(self.cfg)  # of its own: the schedules in it take their values in place
         values = {name: schedule.at(fraction) for name, schedule in self._schedules.items()}
-        if values:
-            self.cfg = moment(self.cfg, values)
+        for name, value in values.items():
+            object.__setattr__(self.cfg, name, value)  # frozen, but for everybody else
         return values
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Update]:

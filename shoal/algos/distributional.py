@@ -27,11 +27,12 @@ from shoal.nets import Encoder, ReturnHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.ops import categorical_td_loss, forbid
+from shoal.ops.noise import scale_noise
 from shoal.ops.value import huber, quantile_huber
 from shoal.settings.ranges import Count, Finite, NonNegative
 from shoal.types import State
 
-NOISE = "noise/"  # of a batch's items: one vector of standard normals for all rows
+NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,17 +171,17 @@ class ReturnNetwork(QNetwork):
         last = cast(nn.Linear, self.head.advantage[-1])
         self.perceptron = None if streams_or_noise else self.encoder.perceptron(last)
 
-    def describe(self, obs: Tensors, normals: Tensor | None = None) -> Tensor:
-        """[B, A, atoms]; normals: of the head's noise, None: the mean weights."""
+    def describe(self, obs: Tensors, noise: Tensor | None = None) -> Tensor:
+        """[B, A, atoms]; noise: of the head, None: the mean weights."""
         if self.perceptron is not None and not torch.is_grad_enabled():
             return self._by_action(self.perceptron.forward(self.encoder.vector(obs))[-1])
         if self.precision == "fp32":
-            return self.head(self.encoder(obs), normals)  # type: ignore[no-any-return]
+            return self.head(self.encoder(obs), noise)  # type: ignore[no-any-return]
         with autocast(self.precision, self.device):
-            return self.head(self.encoder(obs), normals)  # type: ignore[no-any-return]
+            return self.head(self.encoder(obs), noise)  # type: ignore[no-any-return]
 
-    def forward(self, obs: Tensors, normals: Tensor | None = None) -> Tensor:
-        return forbid(self.returns.mean(self.describe(obs, normals)), obs.get(MASK))
+    def forward(self, obs: Tensors, noise: Tensor | None = None) -> Tensor:
+        return forbid(self.returns.mean(self.describe(obs, noise)), obs.get(MASK))
 
     def outputs(self, items: Tensors) -> Outputs:
         """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
@@ -220,7 +221,7 @@ class DistributionalQLearning(QLearning):
         batch = super().prepare(batch)
         count, device = self.nets.head.normals, batch.items["reward"].device
         if count:
-            drawn = torch.from_numpy(self.rng.standard_normal((3, count), np.float32)).to(device)
+            drawn = scale_noise(torch.from_numpy(self.rng.standard_normal((3, count), np.float32))).to(device)
             batch.items.update(zip((NOISE + "online", NOISE + "selector", NOISE + "target"), drawn, strict=True))
         return batch
 
@@ -279,4 +280,4 @@ class NoisyQAgent(QAgent):
             return super().values(obs, greedy)
         rows, count = len(next(iter(obs.values()))), self.nets.head.normals
         normals = torch.from_numpy(self.rng.standard_normal((rows, count), np.float32))
-        return cast(Tensor, self.nets(obs, normals))
+        return cast(Tensor, self.nets(obs, scale_noise(normals)))

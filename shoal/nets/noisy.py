@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from shoal.nets.heads import scale_gradient
 from shoal.nets.precision import full
 from shoal.ops import dueling
-from shoal.ops.noise import scale_noise
 
 
 class NoisyLinear(nn.Linear):
@@ -35,7 +34,8 @@ class NoisyLinear(nn.Linear):
         self.normals = inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """x: [B, p]; noise: f of p + q normals, [p + q], or [B, p + q] of each row's own; None: the mean weights.
+        """x: [B, p]; noise: f of p + q normals (``scale_noise``), [p + q], or [B, p + q] of each row's own; None: the
+        mean weights.
 
         Rows that share their noise are multiplied with the noisy weights once. For noise of each row's own, these are
         never formed: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
@@ -91,9 +91,9 @@ class ReturnHead(nn.Module):
         self.sizes = [layer.normals for layer in self.modules() if isinstance(layer, NoisyLinear)]
         self.normals = sum(self.sizes)
 
-    def forward(self, x: Tensor, normals: Tensor | None = None) -> Tensor:
-        """normals: [normals], or [B, normals] for noise of each row's own; None: the mean weights."""
-        parts = iter(torch.split(scale_noise(normals), self.sizes, -1) if normals is not None and self.sizes else ())
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """noise: f of normals, [normals], or [B, normals] for noise of each row's own; None: the mean weights."""
+        parts = iter(torch.split(noise, self.sizes, -1) if noise is not None and self.sizes else ())
         if self.value is None:
             return self.advantage(x, parts).unflatten(-1, self.shape)  # type: ignore[no-any-return]
         x = scale_gradient(x, 1 / math.sqrt(2))

@@ -99,7 +99,7 @@ def dueling(value: Tensor, advantage: Tensor, dim: int = -1) -> Tensor:
     expected = list(advantage.shape)
     expected[dim] = 1
     _check.shape("dueling", "value", value, tuple(expected))
-    return value + advantage - advantage.mean(dim, keepdim=True)
+    return advantage + (value - advantage.mean(dim, keepdim=True))
 
 
 def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import re
@@ -93,14 +92,6 @@ def schedules(cfg: Any) -> dict[str, Linear]:
         return {}
     values = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
     return {name: value for name, value in values.items() if isinstance(value, Linear)}
-
-
-def moment(cfg: T, values: dict[str, float]) -> T:
-    """The configuration with these values in place of its schedules."""
-    out = copy.copy(cfg)
-    for name, value in values.items():
-        object.__setattr__(out, name, value)  # it is frozen, but nobody else has the copy yet
-    return out
 
 
 def plain(values: Values) -> Values:
