@@ -1,6 +1,6 @@
-"""Whether bfloat16 learns as fp32 does: the learning curves on Pong that learning.py has recorded of both.
+"""Whether bfloat16 learns as fp32 does: learning curves of PPO on Pong that learning.py has recorded of both, when its
+preset had 1.5 million steps.
 
-    python benchmarks/learning.py pong-recurrent-ppo pong-recurrent-ppo-fp32      (some 80 minutes)
     python benchmarks/precision.py
 
 The *band* is what lies between the lowest and the highest of fp32's seeds at the same number of steps; a run that has
@@ -14,7 +14,7 @@ from learning import RECIPES, RESULTS, recorded
 
 from shoal.analysis.curves import Curve
 
-SIDES = {"bf16": "pong-recurrent-ppo", "fp32": "pong-recurrent-ppo-fp32"}
+SIDES = ("bf16", "fp32")
 MARKS = (-15.0, -10.0, 0.0, 10.0, 18.0)
 EVERY = 10_000  # steps between two points of comparison
 LEAST = 1.0  # return: a mean of 100 episodes is no better known
@@ -40,8 +40,8 @@ def outside(returns: np.ndarray, band: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     curves = {
-        side: [recorded(p, RECIPES[name]) for p in sorted((RESULTS / name).glob("seed-?.csv"))]
-        for side, name in SIDES.items()
+        side: [recorded(p, RECIPES["pong-recurrent-ppo"]) for p in sorted((RESULTS / "precision" / side).glob("*.csv"))]
+        for side in SIDES
     }
     at, returns = compare(curves)
     lines = ["| side | seed | " + " | ".join(f"steps to {m:g}" for m in MARKS) + " |", "|---" * (len(MARKS) + 2) + "|"]
