@@ -157,11 +157,13 @@ def measure(one: Ablation, settings: Fields, seed: int, folder: Path) -> dict[st
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "run"
         run = shoal.train(one.system, seed=seed, run_dir=path, **{"steps": one.steps, "quiet": False, **settings})
+        report = run.report
+        assert report is not None
+        if report.reason in ("interrupted", "terminated"):
+            raise SystemExit(f"{report.reason} after {report.steps:,} steps: nothing is kept of this run")
         returns = run.policy().evaluate(EPISODES, seed=10_000 + seed)
         folder.mkdir(parents=True, exist_ok=True)
         thin(path, folder / f"seed-{seed}.csv")
-        report = run.report
-    assert report is not None
     facts = machine()
     result = {
         "score": mean(returns), "returns": list(returns), "training_return": report.episode_return,
