@@ -137,14 +137,14 @@ RECIPES = {
         fields={"start_state": "zero", "burn_in": 0},
     ),
     "memory-feed-forward": Recipe("recurrent-ppo", "shoal/CartPoleNoVelocity-v1", 500_000, 0),
-    "pong-impala": Recipe("impala", "ALE/Pong-v5", 5_000_000, 18, greedy=True, stop=17.5, seeds=(0,)),
+    "pong-impala": Recipe("impala", "ALE/Pong-v5", 5_000_000, 18, greedy=True, stop=17.5),
     "pong-recurrent-ppo": Recipe("recurrent-ppo", "ALE/Pong-v5", 3_000_000, 18, greedy=True, stop=19.0),
     "pong-recurrent-ppo-fp32": Recipe(
         "recurrent-ppo", "ALE/Pong-v5", 3_000_000, 18, greedy=True, stop=19.0, seeds=(0, 1, 2, 3, 4),
         fields={"precision": "fp32"},
     ),
-    "pong-dqn": Recipe("dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=18.0, seeds=(0,)),
-    "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=15.0, seeds=(0,)),
+    "pong-dqn": Recipe("dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=16.0),
+    "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=15.0),
 }  # fmt: skip
 
 

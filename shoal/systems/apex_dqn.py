@@ -6,15 +6,11 @@ Horgan et al. 2018, "Distributed Prioritized Experience Replay".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from shoal.algos.q_learning import QAgent
 from shoal.api import Context
-from shoal.ops import epsilon_ladder
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, NonNegative, Replicas
+from shoal.settings.ranges import Count, Natural, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.replayed import replay_program
@@ -36,10 +32,8 @@ class Config(dqn.Config):
     importance_exponent: float = 0.4
     actor_priorities: bool = True
     """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
-    epsilon_base: Fraction = 0.4
-    """Probability of a random action in the first environment of the ladder."""
-    epsilon_alpha: NonNegative = 7.0
-    """Exponent that says how steeply the ladder of epsilons falls."""
+    epsilon_ladder: bool = True
+    epsilon_steps: Natural = 0
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
 
@@ -58,23 +52,15 @@ ATARI: Preset = {**dqn.ATARI, "actors": 1, "envs": 32}
 CLASSIC: Preset = dict(  # streams of 512 units are for images
     dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
 )  # fmt: skip
-BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False}
+BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False, "epsilon_steps": 0}
 PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
 network = dqn.network
 
 
-def ladder(cfg: Any, ctx: Context | None) -> float | np.ndarray:
-    """Exploration of an actor's environments: ``e`` of actor ``i`` stands at rung ``i * envs + e`` of the ladder, for
-    the whole run; without an actor's ``ctx``, that of evaluations."""
-    if ctx is None:
-        return float(cfg.eval_epsilon)
-    rungs, first = ctx.replicas * cfg.envs, ctx.index * cfg.envs
-    return np.array([epsilon_ladder(first + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)])
-
-
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
-    """Explores as ``ladder`` says, and tells the values from which first priorities follow."""
-    return QAgent(network(cfg), ladder(cfg, ctx), seed, with_values=True)
+    """Explores as its environments' places on the ladder say, and tells the values from which first priorities
+    follow."""
+    return dqn.explorer(cfg, network(cfg), seed, ctx, with_values=True)
 
 
 def program(cfg: Config) -> Program:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.algos.q_learning import QAgent, QLearning, QNetwork
+from shoal.algos.q_learning import Epsilon, QAgent, QLearning, QNetwork
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Context
-from shoal.ops import linear
 from shoal.program import Program
 from shoal.settings.ranges import Count, Fraction, Natural, Replicas
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.config import Preset, Presets, require_actions
+from shoal.systems.exploration import LadderConfig, ladder
 from shoal.systems.replayed import ReplayConfig, descent, replay_program
 from shoal.systems.wiring import stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ReplayConfig):
+class Config(ReplayConfig, LadderConfig):
     """DQN."""
 
     actors: Replicas = 1
@@ -41,6 +41,8 @@ class Config(ReplayConfig):
     epsilon_steps: Natural = 10_000
     """Steps over which exploration falls from its first to its last probability (agent steps over all actors); 0: it
     has its last probability from the beginning."""
+    epsilon_ladder: bool = False
+    """Give each environment a last probability of its own, its rung of Ape-X's ladder, in place of `epsilon_end`."""
 
 
 PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
@@ -51,9 +53,9 @@ PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods conver
 )  # fmt: skip
 ATARI: Preset = dict(
     envs=16, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=2.5e-4, optimiser_eps=1.5e-4,
-    batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=200,
-    epsilon_end=0.1,  # the paper's; with 0.01 Pong is learned far more slowly (docs/results.md)
-    epsilon_steps=100_000, reward_clip="sign", life_loss=True, torso="impala-shallow",
+    batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=200, importance_exponent=0.4,
+    epsilon_ladder=True, epsilon_steps=0,  # with one epsilon Pong is learned far more slowly (docs/results.md)
+    reward_clip="sign", life_loss=True, torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: Preset = dict(
     steps=150_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
@@ -79,18 +81,18 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
     return explorer(cfg, network(cfg), seed, ctx)
 
 
-def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAgent:
+def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None, with_values: bool = False) -> QAgent:
     """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, an agent for
     evaluation."""
     if ctx is None:
-        return QAgent(nets, cfg.eval_epsilon, seed)
-    replicas = ctx.replicas
+        return QAgent(nets, cfg.eval_epsilon, seed, with_values)
+    replicas, start, last = ctx.replicas, cfg.epsilon_start, ladder(cfg, ctx) if cfg.epsilon_ladder else cfg.epsilon_end
 
-    def epsilon(steps: int) -> float:
+    def epsilon(steps: int) -> Epsilon:
         done = steps * replicas / cfg.epsilon_steps if cfg.epsilon_steps else 1.0
-        return linear(cfg.epsilon_start, cfg.epsilon_end, done)
+        return last if done >= 1.0 else start + (last - start) * done
 
-    return QAgent(nets, epsilon, seed, taken=ctx.counts.get("actions", 0))
+    return QAgent(nets, epsilon, seed, with_values, ctx.counts.get("actions", 0))
 
 
 def exponent(cfg: ReplayConfig) -> float | None:

@@ -14,16 +14,16 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, Spec, UsageError
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Replicas
 from shoal.settings.schedule import linear
-from shoal.systems.apex_dqn import ladder
 from shoal.systems.config import Preset, Presets, cores, require_actions
+from shoal.systems.exploration import LadderConfig, ladder
 from shoal.systems.replayed import ReplayConfig, descent
 from shoal.systems.wiring import actors_and_learner, replay, stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentQConfig, ReplayConfig):
+class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     """R2D2. The replay holds sequences; the ladder of epsilons spans all environments of all actors."""
 
     actors: Replicas = 0
@@ -51,10 +51,6 @@ class Config(RecurrentQConfig, ReplayConfig):
     min_replay: Count = 100
     """Sequences in the replay before the first update."""
     target_period: Count = 400
-    epsilon_base: Fraction = 0.4
-    """Probability of a random action in the first environment of the ladder."""
-    epsilon_alpha: NonNegative = 7.0
-    """Exponent that says how steeply the ladder of epsilons falls."""
 
     def num_actors(self) -> int:
         return self.actors or self.sharing(max(1, cores() - 1))
@@ -117,7 +113,7 @@ def network(cfg: Config, device: str = "cpu") -> RecurrentQNetwork:
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> RecurrentQAgent:
     """Explores as its place on the ladder of epsilons says."""
-    return RecurrentQAgent(network(cfg), ladder(cfg, ctx), seed)
+    return RecurrentQAgent(network(cfg), cfg.eval_epsilon if ctx is None else ladder(cfg, ctx), seed)
 
 
 def sent(cfg: Config) -> Spec:

@@ -22,7 +22,7 @@ from shoal.program import Program
 from shoal.settings.schedule import linear
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets, require_actions
-from shoal.systems.replayed import descent, replay_program
+from shoal.systems.replayed import RISING, descent, replay_program
 from shoal.systems.wiring import stream
 from shoal.types import Values
 
@@ -65,7 +65,7 @@ RAINBOW: Preset = dict(  # Hessel et al. 2018, table 1; 80,000 and 32,000 frames
     optimiser_eps=1.5e-4, max_grad_norm=10.0, priority_exponent=0.5, importance_exponent=linear(0.4, 1.0),
     min_replay=20_000, target_period=2_000,
 )  # fmt: skip
-ATARI: Preset = {**dqn.ATARI, "priority_exponent": 0.5}
+ATARI: Preset = {**dqn.ATARI, "epsilon_ladder": False, "importance_exponent": RISING, "priority_exponent": 0.5}
 CLASSIC: Preset = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
 BOX2D: Preset = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
 PRESETS: Presets = {
