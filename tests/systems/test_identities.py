@@ -31,6 +31,15 @@ def test_apex_with_one_actor_and_uniform_sampling_is_n_step_dqn():
     same(apex.params["params"], plain.params["params"])
 
 
+def test_apex_with_one_actor_and_the_largest_priority_is_prioritised_dqn_with_a_ladder():
+    common = dict(env="CartPole-v1", dueling=True, prioritised=True, envs=4, unroll=4, importance_exponent=0.4)
+    apex = run(load("apex-dqn").program(config("apex-dqn", actor_priorities=False, **common)), 60)
+    given = dict(common, epsilon_ladder=True, epsilon_steps=0)
+    plain = run(load("dqn").program(config("dqn", **given)), 60)
+    assert apex.steps == plain.steps > 100
+    same(apex.params["params"], plain.params["params"])
+
+
 def test_apex_with_prioritised_sampling_differs_from_dqn():
     """The identity above is not trivially true."""
     common = dict(env="CartPole-v1", n_step=3, dueling=True, envs=1, unroll=4)

@@ -184,4 +184,20 @@ def test_epsilon_may_have_its_last_value_from_the_beginning() -> None:
     cfg = dqn.Config(env="CartPole-v1", epsilon_steps=0, epsilon_end=0.25, hidden=(8,), device="cpu")
     agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
     assert agent.epsilon(0) == agent.epsilon(10_000) == 0.25
+
+
+def test_epsilon_falls_to_a_rung_of_each_environment() -> None:
+    """Two actors of two environments, on a ladder of four rungs: 0.4^(1 + 7 i / 3)."""
+    cfg = dqn.Config(env="CartPole-v1", envs=2, epsilon_ladder=True, epsilon_steps=100, hidden=(8,), device="cpu")
+    agents = [dqn.agent(cfg, 0, Context("actor", i, 2, 0, 0, Recorder())) for i in range(2)]
+    rungs = np.array([0.4, 0.0471556, 0.00555913, 0.00065536])
+    for agent, own in zip(agents, (rungs[:2], rungs[2:]), strict=True):
+        assert np.all(agent.epsilon(0) == 1.0)
+        np.testing.assert_allclose(agent.epsilon(25), (1 + own) / 2, rtol=1e-5)  # 50 of both
+        np.testing.assert_allclose(agent.epsilon(50), own, rtol=1e-5)
+
+
+def test_an_agent_that_explores_acts() -> None:
+    cfg = dqn.Config(env="CartPole-v1", epsilon_steps=0, epsilon_end=0.25, hidden=(8,), device="cpu")
+    agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
     agent.act({"obs": np.zeros((2, 4), np.float32)}, np.ones(2, bool), {})
