@@ -10,7 +10,8 @@ a turn, so that its members are independent runs, in the same slices. Each side 
 training score, and its score here is the mean return of that member's policy over fresh evaluation episodes, actions
 sampled. Reported are the mean over repetitions, its 95 % bootstrap interval, that of the difference of the pairs (drawn
 with replacement), and the probability that a population scores higher than a random search.
-Writes results.json, results.md and TASK.png to benchmarks/results/population.
+Writes results.json, results.md and TASK.png to benchmarks/results/population; repetitions of the same task that are
+there are not made again.
 """
 
 from __future__ import annotations
@@ -161,10 +162,19 @@ def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
+def kept(name: str, task: Task) -> list[dict[str, Any]]:
+    """The runs of the same task that are recorded; a later start goes on from them."""
+    path = FOLDER / "results.json"
+    figures = json.loads(path.read_text()).get(name, {}).get("figures", {}) if path.exists() else {}
+    same = figures.get("task") == json.loads(json.dumps(asdict(task)))
+    return list(figures["runs"]) if same else []
+
+
 def measure(name: str, task: Task, seeds: Sequence[int], smoke: bool) -> None:
     """Both sides in turn, repetition after repetition; what is there is written after each."""
-    runs: list[dict[str, Any]] = []
-    for seed in seeds:
+    runs = [] if smoke else kept(name, task)
+    there = {r["seed"] for r in runs}
+    for seed in (s for s in seeds if s not in there):
         for arm in ARMS:
             with tempfile.TemporaryDirectory() as scratch:
                 runs.append(run(task, arm, seed, Path(scratch) / "run"))
