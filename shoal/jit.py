@@ -35,10 +35,11 @@ def jit_late(function: F) -> F:
     return cast(F, call)
 
 
-def _njit(function: F, **options: bool) -> F:
+def _njit(function: F, **options: bool | str) -> F:
     import numba
 
     njit: Any = numba.njit  # typed without ``_nrt``, which its own library uses
+    options["error_model"] = "numpy"  # a check of each divisor would keep loops from being vectorised
     try:
         compiled = njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written: each process compiles for itself

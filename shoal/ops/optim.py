@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from shoal import fast
+from shoal.fast import rmsprop
 from shoal.types import State, Values
 
 __all__ = ["AdaGrad", "Adam", "RMSProp"]
@@ -268,6 +269,9 @@ class RMSProp(Optimiser):
             torch._foreach_div_(grads, divisor)
         decay: float = group["decay"]
         squares = self._slot(params, "square_avg")
+        if rmsprop.moves(params) and not group["centred"] and not group["momentum"]:
+            rmsprop.descend(params, squares, grads, group["lr"], decay, group["eps"])
+            return
         torch._foreach_mul_(squares, decay)
         torch._foreach_addcmul_(squares, grads, grads, value=1.0 - decay)
         if group["centred"]:

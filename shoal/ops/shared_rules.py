@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from shoal.api import Spec, Tensors
+from shoal.fast import rmsprop
 
 __all__ = ["Replace", "SharedRMSProp"]
 
@@ -50,9 +51,12 @@ class SharedRMSProp:
 
     def apply(self, params: Tensors, statistics: Tensors, gradient: Tensors, lr: float) -> None:
         averages = [statistics[_AVERAGE + name] for name in params]
-        steps = [gradient[name] for name in params]
+        steps, moved = [gradient[name] for name in params], list(params.values())
+        if rmsprop.moves(moved):
+            rmsprop.descend(moved, averages, steps, lr, self.decay, self.eps)
+            return
         torch._foreach_mul_(averages, self.decay)
         torch._foreach_addcmul_(averages, steps, steps, value=1.0 - self.decay)
         roots = torch._foreach_add(averages, self.eps)
         torch._foreach_sqrt_(roots)
-        torch._foreach_addcdiv_(list(params.values()), steps, roots, value=-lr)
+        torch._foreach_addcdiv_(moved, steps, roots, value=-lr)

@@ -12,7 +12,9 @@ import oracles
 import pytest
 import torch
 
-from shoal.ops import Adam, RMSProp
+from shoal import fast
+from shoal.api import Field
+from shoal.ops import Adam, RMSProp, SharedRMSProp
 from shoal.ops.optim import divide
 
 
@@ -167,6 +169,34 @@ def test_rmsprop_oracle(centred, momentum, lr, decay, eps):
     found = run(optimiser, params, grads)
     expected = oracles.rmsprop(start, grads, lr, decay, eps, centred, momentum)
     np.testing.assert_allclose(found - start, expected - start, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.usefixtures("fast_enabled")
+def test_the_compiled_rmsprop_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order of the gradient's bytes in memory; both forms of the rule."""
+    torch.manual_seed(0)
+    shapes = ((5, 3, 4, 4), (7,), (2, 3), ())
+    begin, rule = [torch.randn(s) for s in shapes], SharedRMSProp(0.9, 0.01)
+    found = {}
+    for compiled in (True, False):
+        monkeypatch.setattr(fast, "ENABLED", compiled)
+        torch.manual_seed(1)
+        leaves = [torch.nn.Parameter(t.clone()) for t in begin]
+        shared = {str(i): t.clone() for i, t in enumerate(begin)}
+        spec = {name: Field(tuple(t.shape)) for name, t in shared.items()}
+        statistics = {name: torch.zeros(f.shape) for name, f in rule.statistics(spec).items()}
+        optimiser = RMSProp(leaves, lr=0.1, decay=0.9, eps=0.01)
+        for _ in range(4):
+            gradient = [torch.randn(s) for s in shapes]
+            gradient[0] = gradient[0].contiguous(memory_format=torch.channels_last)
+            for leaf, g in zip(leaves, gradient, strict=True):
+                leaf.grad = g.clone()
+            optimiser.step()
+            rule.apply(shared, statistics, dict(zip(shared, gradient, strict=True)), 0.1)
+        assert all(torch.equal(leaf, t) for leaf, t in zip(leaves, shared.values(), strict=True))
+        found[compiled] = leaves
+    for hand, plain in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(hand, plain, rtol=1e-5, atol=1e-6)
 
 
 def test_dqn_trap_eps_inside():
