@@ -1,5 +1,6 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
+from shoal.ops.actor_critic import actor_critic_loss, discrete_actor_critic_loss
 from shoal.ops.auxiliary import central_grid, pixel_change, reward_class
 from shoal.ops.dpg import dpg_loss
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
@@ -48,6 +49,7 @@ __all__ = [
     "Replace",
     "SharedRMSProp",
     "VTrace",
+    "actor_critic_loss",
     "ars_weights",
     "categorical_cross_entropy",
     "categorical_kl",
@@ -56,6 +58,7 @@ __all__ = [
     "categorical_td_loss",
     "central_grid",
     "centred_ranks",
+    "discrete_actor_critic_loss",
     "discrete_ppo_loss",
     "double_q_target",
     "dpg_loss",

@@ -17,7 +17,7 @@ from shoal.algos.algorithm import Algorithm
 from shoal.algos.segments import SegmentLearner
 from shoal.api import Batch, Context, Update, UsageError
 from shoal.envs import make
-from shoal.ops import lambda_returns
+from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.collector import Collector
 from shoal.roles.worker import WorkerRole
@@ -74,18 +74,13 @@ class AdvantageActorCritic(Algorithm):
 
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]
-        log_prob, entropies = outputs.evaluate(items["action"])
-        discounts, next_values, cut = boundaries(items, value.detach(), cfg.gamma)
-        returns = lambda_returns(items["reward"], discounts, next_values, cut, 1.0)
-        mask = items["valid"].float()
-        error = returns - value[:-1]
-        policy_loss = -(error.detach() * log_prob * mask).sum()
-        value_loss = 0.5 * (error.square() * mask).sum()
-        entropy = (entropies * mask).sum()
-        loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
-        count = mask.sum().clamp(min=1.0)
-        sums = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-        return loss, Update({name: term.detach() / count for name, term in sums.items()})
+        given = (items["reward"], *boundaries(items, value.detach(), cfg.gamma), items["valid"])
+        costs = {"value_cost": cfg.value_cost, "entropy_cost": cfg.entropy_cost}
+        if outputs.dist.kind == "discrete":
+            loss, means = discrete_actor_critic_loss(outputs.joined, items["action"], *given, **costs)
+        else:
+            loss, means = actor_critic_loss(*outputs.evaluate(items["action"]), value, *given, **costs)
+        return loss, Update(dict(zip(("policy_loss", "value_loss", "entropy"), means.tolist(), strict=True)))
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:

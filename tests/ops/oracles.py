@@ -277,6 +277,27 @@ def ppo_loss(log_prob, entropy, v, old_log_prob, old_v, advantage, target, weigh
     return sums[0], [*sums[1:], most]
 
 
+def actor_critic_loss(outputs, action, reward, discount, next_value, cut, valid, c_v, c_e):
+    """Its sums one by one: the loss, and the means that it tells."""
+    length, batch = action.shape
+    sums = np.zeros(4)
+    for b in range(batch):
+        for t in range(length):
+            ret, factor = 0.0, 1.0
+            for k in range(t, length):
+                ret, factor = ret + factor * reward[k, b], factor * discount[k, b]
+                if cut[k, b] or k == length - 1:
+                    ret += factor * next_value[k, b]
+                    break
+            row = outputs[t * batch + b]
+            probs = np.exp(row[:-1]) / np.exp(row[:-1]).sum()
+            log_prob, entropy = math.log(probs[action[t, b]]), -sum(p * math.log(p) for p in probs)
+            advantage = ret - row[-1]
+            if valid[t, b]:
+                sums += [-advantage * log_prob, advantage**2 / 2, entropy, 1]
+    return sums[0] + c_v * sums[1] - c_e * sums[2], sums[:3] / max(sums[3], 1)
+
+
 def centred_ranks(returns):
     """Rank by counting: how many are less, plus half of the others that are equal."""
     n = len(returns)

@@ -13,8 +13,9 @@ from helpers import config, run, spy
 from shoal.algos.actor_critic import observations, start_state
 from shoal.algos.algorithm import differentiate
 from shoal.algos.gradient_step import GradientStep, set_learning_rate
-from shoal.api import Batch, Tensors, UsageError
+from shoal.api import Action, Batch, Tensors, UsageError
 from shoal.local.runtime import LocalRuntime
+from shoal.nets import ActionDistribution
 from shoal.ops import RMSProp
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole
@@ -27,6 +28,8 @@ SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
 
 class Values:
     """Outputs of a network that says these values and log-probabilities, and entropy 0.8."""
+
+    dist = ActionDistribution(Action("continuous", low=(0.0,), high=(1.0,)))
 
     def __init__(self, value: torch.Tensor, log_prob: torch.Tensor) -> None:
         self.value, self.log_prob = value, log_prob

@@ -1,0 +1,76 @@
+"""The loss of an n-step actor-critic of discrete actions and its gradient by one compiled function
+(``ops.discrete_actor_critic_loss`` on a CPU)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.fast.known import known_loss
+from shoal.jit import jit_late
+
+
+def actor_critic_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
+    """As ``ops.discrete_actor_critic_loss``, whose arguments are checked; all by position."""
+    gradient, found = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(3, dtype=torch.float64)
+    given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
+    kernel: Callable[..., float] = _by_columns
+    value = kernel(*given, gradient.numpy(), found.numpy())
+    return known_loss(outputs, value, gradient), found.float()
+
+
+@jit_late
+def _by_columns(
+    outputs: np.ndarray, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray, next_values: np.ndarray,
+    cut: np.ndarray, valid: np.ndarray, value_cost: float, entropy_cost: float, gradient: np.ndarray, found: np.ndarray,
+) -> float:  # fmt: skip
+    length, batch = actions.shape
+    count = outputs.shape[1] - 1
+    loss, steps = 0.0, 0
+    gradient[length * batch :] = 0
+    for b in range(batch):
+        passed = 0 * rewards[0, b]  # the return of the step after, in the rewards' precision
+        for t in range(length - 1, -1, -1):
+            row, action = t * batch + b, actions[t, b]
+            if action < 0 or action >= count:
+                raise IndexError("discrete_actor_critic_loss: expected actions from 0 to A - 1, found another")
+            after = next_values[t, b] if cut[t, b] or t == length - 1 else passed
+            passed = rewards[t, b]
+            if discounts[t, b] != 0:  # else nothing passes, be it infinite or no number
+                passed += discounts[t, b] * after
+            if not valid[t, b]:
+                gradient[row] = 0
+                continue
+            logits, error = outputs[row, :count], passed - outputs[row, count]
+            top = logits[0]
+            for a in range(1, count):
+                top = max(top, logits[a])
+            total = entropy = top - top  # 0 in the logits' precision
+            for a in range(count):
+                gradient[row, a] = math.exp(logits[a] - top)
+                total += gradient[row, a]
+            log_total = math.log(total)
+            for a in range(count):
+                gradient[row, a] /= total  # the probability, for now
+                if gradient[row, a] > 0:
+                    entropy -= gradient[row, a] * (logits[a] - top - log_total)
+            policy_loss = -error * (logits[action] - top - log_total)
+            half = 0.5 * error * error
+            for a in range(count):
+                chance = gradient[row, a]
+                by_logit = -error * ((a == action) - chance)
+                if entropy_cost != 0 and chance > 0:
+                    by_logit += entropy_cost * chance * (logits[a] - top - log_total + entropy)
+                gradient[row, a] = by_logit
+            gradient[row, count] = -value_cost * error
+            loss += policy_loss + value_cost * half - entropy_cost * entropy
+            found[0] += policy_loss
+            found[1] += half
+            found[2] += entropy
+            steps += 1
+    found /= max(steps, 1)
+    return loss
