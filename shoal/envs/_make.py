@@ -8,13 +8,14 @@ from functools import partial
 
 import numpy as np
 from gymnasium import spaces as gs
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
 
 from . import ale, masks, registry, wrappers
 from .batch import VectorBatch
 from .looks import Key, known_as, look
+from .one_by_one import OneByOne
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec, batch_of
 from .types import Env, Nested, Space, Vector
@@ -164,7 +165,7 @@ def _codecs(env: str, observation: Space, action: Space, options: EnvOptions) ->
 
 def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options: EnvOptions) -> bool:
     """Whether ``info`` says which actions are allowed."""
-    if isinstance(raw, SyncVectorEnv) and isinstance(raw.envs[0], wrappers.Named):
+    if isinstance(raw, OneByOne) and isinstance(raw.envs[0], wrappers.Named):
         return raw.envs[0].masks
     return masks.in_info(raw, raw.single_observation_space, options.action_mask, action.action, found.id)
 
@@ -173,7 +174,4 @@ def _sync(id: str, single: Callable[[], Env], num: int, options: EnvOptions) -> 
     def named(index: int) -> Env:
         return wrappers.Named(single(), id, index, options.check, options.action_mask)
 
-    return SyncVectorEnv(
-        [partial(named, index) for index in range(num)],
-        autoreset_mode=AutoresetMode.NEXT_STEP,
-    )
+    return OneByOne([partial(named, index) for index in range(num)])

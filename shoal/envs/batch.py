@@ -104,9 +104,8 @@ class VectorBatch:
         valid = ~self._ended
         final: Arrays | None = None
         if self._mode is AutoresetMode.NEXT_STEP:
-            reward = reward * valid
-            terminated = terminated & valid
-            truncated = truncated & valid
+            if not valid.all():
+                reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
             ended = terminated | truncated
             self._ended = ended
             start = -1  # the ignored step brings it to 0

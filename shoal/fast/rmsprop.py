@@ -24,7 +24,7 @@ def moves(params: Sequence[Tensor]) -> bool:
 def descend(
     params: Sequence[Tensor], squares: Sequence[Tensor], gradient: Sequence[Tensor], lr: float, decay: float, eps: float
 ) -> None:
-    """``s = decay s + (1 - decay) g^2``, ``theta = theta - lr g / sqrt(s + eps)``, of contiguous parameters in place."""
+    """``s = decay s + (1 - decay) g^2``, ``theta = theta - lr g / sqrt(s + eps)``, in place."""
     numbers = [np.float32(x) for x in (lr, decay, 1.0 - decay, eps)]
     for p, s, g in zip(params, squares, gradient, strict=True):
         _descend(_flat(p), _flat(s), _flat(g.contiguous()), *numbers)

@@ -45,8 +45,8 @@ def discrete_actor_critic_loss(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``actor_critic_loss`` of a policy of ``A`` discrete actions.
 
-    Args: outputs: float ``[(T + 1) B, A + 1]``, logits and, in the last column, the value; action: int64 ``[T, B]``; the
-    others as ``actor_critic_loss`` has them.
+    Args: outputs: float ``[(T + 1) B, A + 1]``, logits and, in the last column, the value; action: int64 ``[T, B]``;
+    the others as ``actor_critic_loss`` has them.
     Returns: as ``actor_critic_loss``; the loss is differentiable by ``outputs`` alone.
     Raises: IndexError for an action that is none.
     """

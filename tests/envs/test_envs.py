@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
@@ -15,6 +17,7 @@ from gymnasium.vector import SyncVectorEnv
 from shoal.api import Action, EnvBatch, EnvironmentFailed, Observation, UsageError
 from shoal.envs import EnvOptions, make, spec
 from shoal.envs.batch import VectorBatch
+from shoal.envs.one_by_one import OneByOne
 from shoal.envs.options import Backend
 from shoal.envs.registry import FEW
 from shoal.envs.spaces import ObservationCodec
@@ -77,7 +80,7 @@ def test_auto_prefers_a_vectorised_version() -> None:
 
 @pytest.mark.parametrize(
     ("num", "backend", "stepped"),
-    [(1, "auto", SyncVectorEnv), (FEW, "auto", SyncVectorEnv), (FEW + 1, "auto", CartPoleVectorEnv),
+    [(1, "auto", OneByOne), (FEW, "auto", OneByOne), (FEW + 1, "auto", CartPoleVectorEnv),
      (1, "gymnasium-vector", CartPoleVectorEnv)],
 )  # fmt: skip
 def test_a_few_environments_are_stepped_one_by_one(num: int, backend: Backend, stepped: type) -> None:
@@ -85,6 +88,28 @@ def test_a_few_environments_are_stepped_one_by_one(num: int, backend: Backend, s
     batch = make("CartPole-v1", num, 0, EnvOptions(backend=backend))
     assert isinstance(batch, VectorBatch) and isinstance(batch.env, stepped)
     batch.close()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1"])
+def test_one_by_one_is_gymnasiums_vector(env: str) -> None:
+    """Boxes, numbers and tuples, over ends of episodes; what a step returned stays as it was."""
+    makers = [partial(gym.make, env, max_episode_steps=7)] * 2
+    ours, theirs = OneByOne(makers), SyncVectorEnv(makers)
+    ours.action_space.seed(0)
+    kept = [(ours.reset(seed=[3, 4])[0], theirs.reset(seed=[3, 4])[0])]
+    for _ in range(40):
+        action = ours.action_space.sample()
+        mine, others = ours.step(action), theirs.step(action)
+        for a, b in zip(mine[1:4], others[1:4], strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+        assert mine[4].keys() == others[4].keys()
+        kept.append((mine[0], others[0]))
+    for a, b in kept:
+        for x, y in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+    assert ours.reset(seed=[3, 4])[0] is not kept[0][0] and not ours.step(ours.action_space.sample())[3].any()
 
 
 def test_options_and_spec_pickle() -> None:

@@ -1,5 +1,5 @@
-"""The n-step actor-critic's loss: by torch's operations against a loop in NumPy, and by hand, with its gradient, against
-torch's."""
+"""The n-step actor-critic's loss: by torch's operations against a loop in NumPy, and by hand, with its gradient,
+against torch's."""
 
 from __future__ import annotations
 

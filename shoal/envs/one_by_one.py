@@ -1,0 +1,39 @@
+"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv``, without what takes longer than a small step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from gymnasium import spaces as gs
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from .types import Env, Info, Nested
+
+
+class OneByOne(SyncVectorEnv):
+    """Autoreset is NEXT_STEP. Actions are arrays ``[N, ...]``; all that a step returns is new, and stays as it is."""
+
+    def __init__(self, makers: Sequence[Callable[[], Env]]):
+        super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self._box = isinstance(self.single_observation_space, gs.Box)
+
+    def step(self, actions: np.ndarray) -> tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info]:
+        rows: list[Nested] = []
+        rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), np.bool_)
+        infos: Info = {}
+        for i, env in enumerate(self.envs):
+            if self._autoreset_envs[i]:
+                obs, info = env.reset()
+            else:
+                obs, rewards[i], terminated[i], truncated[i], info = env.step(actions[i])
+            rows.append(obs)
+            if info:
+                infos = self._add_info(infos, info, i)
+        self._autoreset_envs = terminated | truncated
+        space = self.single_observation_space
+        if self._box:
+            return np.array(rows, space.dtype), rewards, terminated, truncated, infos
+        empty = create_empty_array(space, self.num_envs)
+        return concatenate(space, rows, empty), rewards, terminated, truncated, infos
