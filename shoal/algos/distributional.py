@@ -167,14 +167,12 @@ class ReturnNetwork(QNetwork):
         )  # fmt: skip
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
-        streams_or_noise = own or sigma is not None
-        last = cast(nn.Linear, self.head.advantage[-1])
-        self.perceptron = None if streams_or_noise else self.encoder.perceptron(last)
+        self.by_hand = self.head.streams(self.encoder) if self.precision == "fp32" else None
 
     def describe(self, obs: Tensors, noise: Tensor | None = None) -> Tensor:
         """[B, A, atoms]; noise: of the head, None: the mean weights."""
-        if self.perceptron is not None and not torch.is_grad_enabled():
-            return self._by_action(self.perceptron.forward(self.encoder.vector(obs))[-1])
+        if self.by_hand is not None and not torch.is_grad_enabled():
+            return self.by_hand.forward(self.encoder.vector(obs), self.head.parts(noise))[0]
         if self.precision == "fp32":
             return self.head(self.encoder(obs), noise)  # type: ignore[no-any-return]
         with autocast(self.precision, self.device):
@@ -185,22 +183,13 @@ class ReturnNetwork(QNetwork):
 
     def outputs(self, items: Tensors) -> Outputs:
         """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
-        obs, perceptron = observations(items), self.perceptron
-        if perceptron is None:
-            values, backward = detached(self.describe(obs, items.get(NOISE + "online")))
+        obs, noise = observations(items), items.get(NOISE + "online")
+        if self.by_hand is None:
+            values, backward = detached(self.describe(obs, noise))
         else:
-            flat, to_parameters = perceptron.differentiable(self.encoder.vector(obs))
-            values = self._by_action(flat)
-
-            def backward(gradient: Tensor) -> Tensor | None:
-                return to_parameters(gradient.flatten(1))
-
+            values, backward = self.by_hand.differentiable(self.encoder.vector(obs), self.head.parts(noise))
         values.requires_grad_()
         return Outputs(values, values, backward)
-
-    def _by_action(self, flat: Tensor) -> Tensor:
-        """[B, A * atoms], however it lies in memory, to [B, A, atoms]."""
-        return flat.contiguous().view(-1, *self.head.shape)
 
 
 class DistributionalQLearning(QLearning):
@@ -238,16 +227,17 @@ class DistributionalQLearning(QLearning):
             next_obs = next_observations(items)
             target = self.target.describe(next_obs, items.get(NOISE + "target"))
             selector = self.nets.describe(next_obs, items.get(NOISE + "selector")) if self.cfg.double else target
-            row = torch.arange(len(reward), device=reward.device)
-            after = target[row, forbid(returns.mean(selector), next_obs.get(MASK)).argmax(-1)]
-        taken = row, items["action"].long()
-        now = outputs[taken]
+            best = forbid(returns.mean(selector), next_obs.get(MASK)).argmax(-1)
+            first = torch.arange(0, len(reward) * outputs.shape[1], outputs.shape[1], device=reward.device)
+            after = target.flatten(0, 1).index_select(0, first + best)
+        taken = first + items["action"]
+        now = outputs.flatten(0, 1).index_select(0, taken)
         terms = returns.terms(now, after, reward, discount)
         if terms.gradient is None:
             loss = terms.loss.dot(items["weight"])
         else:
-            gradient = torch.zeros_like(outputs)
-            gradient[taken] = terms.gradient * items["weight"].unsqueeze(-1)
+            gradient = outputs.new_zeros(outputs.shape)
+            gradient.flatten(0, 1).index_copy_(0, taken, terms.gradient * items["weight"].unsqueeze(-1))
             loss = known_loss(outputs, float(terms.loss.dot(items["weight"])), gradient)
         metrics = {}
         if self.reports():

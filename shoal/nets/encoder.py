@@ -100,15 +100,21 @@ class Encoder(nn.Module):
         return flats[0] if len(flats) == 1 else torch.cat(flats, -1)
 
     def perceptron(self, *heads: nn.Linear) -> Perceptron | None:
-        """The same function of ``vector``, followed by ``heads`` side by side, outside of autograd; None if the
-        encoder is more than linear layers with one activation, or speed is turned off."""
+        """The same function of ``vector``, followed by ``heads`` side by side, outside of autograd; None if ``chain``
+        is."""
+        chain = self.chain()
+        return None if chain is None else Perceptron(*chain, heads)
+
+    def chain(self) -> tuple[list[nn.Linear], type[nn.Module]] | None:
+        """Linear layers and the activation after each, which make the same of ``vector``; None if the encoder is more
+        than that, or speed is turned off."""
         if not fast.ENABLED or self.own is not None or self.images:
             return None
-        chain = list(self.mlp.children())
-        linear, between = chain[::2], {type(m) for m in chain[1::2]} or {nn.ReLU}
+        layers = list(self.mlp.children())
+        linear, between = layers[::2], {type(m) for m in layers[1::2]} or {nn.ReLU}
         if not all(isinstance(m, nn.Linear) for m in linear) or len(between) > 1 or not between <= set(ACTIVATIONS):
             return None
-        return Perceptron(cast(list[nn.Linear], linear), between.pop(), heads)
+        return cast(list[nn.Linear], linear), between.pop()
 
     def _join(self, rows: Mapping[str, Tensor]) -> Tensor:
         parts: list[Tensor] = [self.images[_key(n)](x).float() for n, x in rows.items() if n not in self.flat]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shoal.fast.streams import Streams
+from shoal.nets.encoder import Encoder
 from shoal.nets.heads import scale_gradient
 from shoal.nets.precision import full
 from shoal.ops import dueling
@@ -93,9 +96,22 @@ class ReturnHead(nn.Module):
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """noise: f of normals, [normals], or [B, normals] for noise of each row's own; None: the mean weights."""
-        parts = iter(torch.split(noise, self.sizes, -1) if noise is not None and self.sizes else ())
+        parts = self.parts(noise)
         if self.value is None:
             return self.advantage(x, parts).unflatten(-1, self.shape)  # type: ignore[no-any-return]
         x = scale_gradient(x, 1 / math.sqrt(2))
         advantage = self.advantage(x, parts).unflatten(-1, self.shape)
         return dueling(self.value(x, parts).unsqueeze(-2), advantage, -2)
+
+    def parts(self, noise: Tensor | None) -> Iterator[Tensor]:
+        """The noise of each noisy layer."""
+        return iter(torch.split(noise, self.sizes, -1) if noise is not None and self.sizes else ())
+
+    def streams(self, encoder: Encoder) -> Streams | None:
+        """The same function of ``encoder.vector``, outside of autograd; None if the encoder is no chain of linear
+        layers and relus, or speed is turned off."""
+        chain = encoder.chain()
+        if chain is None or chain[1] is not nn.ReLU:
+            return None
+        streams = [self.advantage] if self.value is None else [self.advantage, self.value]
+        return Streams(chain[0], [cast(list[nn.Linear], list(stream)) for stream in streams], self.shape)
