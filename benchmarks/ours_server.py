@@ -38,8 +38,8 @@ class Shard:
     def offer(self, part: torch.Tensor) -> None:
         self.part.copy_(part)
 
-    def descend(self, gradient: torch.Tensor, steps: int) -> float:
-        self.part.add_(gradient, alpha=-RATE)
+    def descend(self, gradient: torch.Tensor, steps: int, into: torch.Tensor) -> float:
+        self.part = torch.add(self.part, gradient, alpha=-RATE, out=into)
         return RATE
 
     def state_dict(self) -> api.State:
@@ -49,7 +49,7 @@ class Shard:
 
 
 class Learner:
-    """Its gradient is there already; the parameters are copied, as a network would."""
+    """Its gradient is there already; the parameters are copied to where a network lies."""
 
     def __init__(self, floats: int) -> None:
         self.total, self.weights, self.empty = torch.ones(floats), torch.zeros(floats), True
@@ -57,11 +57,7 @@ class Learner:
     def params(self) -> api.Tensors:
         return {"w": self.weights}
 
-    def initial(self) -> torch.Tensor:
-        return self.weights
-
-    def load(self, params: api.Tensors, steps: int) -> None:
-        self.weights.copy_(params["w"])
+    def loaded(self, steps: int) -> None: ...
 
     def add(self, batch: api.Batch) -> api.Update:
         self.empty = False

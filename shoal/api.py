@@ -265,6 +265,10 @@ class ParamsWriter(Protocol):
     def publish(self, params: Tensors) -> int:
         """Make ``params`` the latest version and return its number (1, 2, ...). Never blocks."""
 
+    def slot(self) -> AbstractContextManager[Tensors]:
+        """``with`` it the next version is written in place, all of it; an exception inside discards it. It may be read,
+        by its writer too, until the end of the next slot or ``publish``."""
+
 
 class ParamsReader(Protocol):
     def ready(self) -> bool: ...

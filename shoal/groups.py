@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from shoal.arrays import Arrays, Spec, Tensors
 
@@ -99,4 +100,8 @@ class PartsReader(Protocol):
 
     def ready(self) -> bool: ...
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None: ...
+    def fetch(self, into: torch.Tensor, newer_than: int = -1) -> int | None:
+        """As ``latest``, but copied into the vector of all of them (``into`` [N], float32, on the CPU, whose fields lie
+        where ``places`` says); returns the version alone. None: ``into`` is as it was."""
+
     def newest(self) -> int: ...

@@ -22,7 +22,6 @@ from shoal.algos.gradient_step import (
     global_norm,
     load_optimiser,
     make_optimiser,
-    set_learning_rate,
 )
 from shoal.algos.sgd import to_device
 from shoal.api import (
@@ -40,7 +39,6 @@ from shoal.api import (
     spec_size,
     views,
 )
-from shoal.fast.live import LiveTensors
 from shoal.settings.schedule import at
 
 GRADIENT = "gradient"  # the field of a message to the server
@@ -91,6 +89,8 @@ class RemoteLearner:
     max_norm: global-norm clip of each gradient; None: none. outliers: rejects batches by their loss; None: none.
     progress: share of the run that is done after so many of the server's steps, by which settings that are schedules
     take their values; None: there are none. total: the sum since ``reset`` [N], float32, in this process's memory.
+    weights: the parameters as one vector [N], in which the network lies where ``device`` is the CPU; who writes another
+    version there calls ``loaded``.
     """
 
     def __init__(
@@ -101,11 +101,15 @@ class RemoteLearner:
         self._limit = math.inf if max_norm is None else max_norm
         self.max_norm = at(self._limit, 0.0)
         self.device = torch.device(device)
-        self._live = LiveTensors(algorithm.nets)
         self._parameters: list[nn.Parameter] = list(algorithm.nets.parameters())
-        self._spec = {name: Field(tuple(p.shape)) for name, p in algorithm.nets.named_parameters()}
-        self.total = torch.zeros(spec_size(self._spec))
-        self._places = list(views(self.total, self._spec).values())
+        spec = {name: Field(tuple(p.shape)) for name, p in algorithm.nets.named_parameters()}
+        self.total, self.weights = torch.zeros(spec_size(spec)), torch.zeros(spec_size(spec))
+        self._places = list(views(self.total, spec).values())
+        self._own = self.weights.to(self.device)  # on the CPU the same
+        for p, place in zip(self._parameters, views(self._own, spec).values(), strict=True):
+            p.data = place.copy_(p.detach())
+        algorithm.moved()
+        self._show()
         self._empty, self._skipped = True, 0  # skipped in a row
         self._steps = 0  # of the server, that its parameters had
         self._scheduled: dict[str, float] = {}  # values of settings that are schedules
@@ -113,16 +117,15 @@ class RemoteLearner:
     def params(self) -> Tensors:
         return self.algorithm.params()
 
-    def initial(self) -> Tensor:
-        """The parameters that this learner was made with, as one vector [N]."""
-        out = torch.zeros_like(self.total)
-        for view, p in zip(views(out, self._spec).values(), self._parameters, strict=True):
-            view.copy_(p.detach())
-        return out
+    def _show(self) -> None:
+        """The network has other parameters: ``weights`` are these."""
+        if self._own is not self.weights:
+            self.weights.copy_(self._own)
 
-    def load(self, params: Tensors, steps: int) -> None:
-        """The server's parameters, after so many of its gradient steps."""
-        self._live.load(params)
+    def loaded(self, steps: int) -> None:
+        """``weights`` are the server's parameters now, after so many of its gradient steps."""
+        if self._own is not self.weights:
+            self._own.copy_(self.weights)
         self.algorithm.follow(steps)
         self._schedule(steps)
 
@@ -196,6 +199,7 @@ class RemoteLearner:
         if state["total"] is not None:
             self.total.copy_(state["total"])
         self.algorithm.nets.load_state_dict(state["nets"])
+        self._show()
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
         if self.outliers is not None:
@@ -211,34 +215,34 @@ class Shard:
     def __init__(
         self, cfg: OptimiserConfig, spec: Spec, begin: int, end: int, progress: Callable[[int], float] | None = None
     ) -> None:
-        self._part = torch.zeros(end - begin)
+        self._part = torch.zeros(end - begin)  # after a step in memory that readers see; the next leaves it as it is
         within = [(max(first, begin) - begin, min(last, end) - begin) for first, last in places(spec).values()]
         self._pieces = [(first, last) for first, last in within if first < last]  # of each tensor, what lies in it
-        self._parameters = [nn.Parameter(self._part[slice(*piece)], requires_grad=False) for piece in self._pieces]
-        self._optimiser = make_optimiser(cfg, nn.ParameterList(self._parameters))
+        parameters = [nn.Parameter(piece, requires_grad=False) for piece in self._cut(self._part)]
+        self._optimiser = make_optimiser(cfg, nn.ParameterList(parameters))
         self._rate, self._progress = cfg.learning_rate, progress
-        self._published: Tensors = {PART: self._part}
 
     def params(self) -> Tensors:
         """What is published: the interval, as the field ``part``."""
-        return self._published
+        return {PART: self._part}
 
     def offer(self, part: Tensor) -> None:
         """Begin with these parameters."""
         self._part.copy_(part)
 
-    def descend(self, gradient: Tensor, steps: int) -> float:
-        """One step along a gradient of the interval, after ``steps`` others; returns the learning rate."""
-        if self._progress is not None:
-            set_learning_rate(self._optimiser, at(self._rate, self._progress(steps)))
-        for p, piece in zip(self._parameters, self._pieces, strict=True):
-            p.grad = gradient[slice(*piece)].view(p.shape)
-        self._optimiser.step()
-        rate: float = self._optimiser.param_groups[0]["lr"]
+    def descend(self, gradient: Tensor, steps: int, into: Tensor) -> float:
+        """One step along a gradient of the interval, after ``steps`` others, and from ``into`` the next one: where the
+        interval lies from now on, so that the step itself is what publishes it. Returns the learning rate."""
+        rate: float = at(self._rate, 0.0 if self._progress is None else self._progress(steps))
+        self._optimiser.descend(self._cut(gradient), rate, into=self._cut(into))
+        self._part = into
         return rate
 
+    def _cut(self, part: Tensor) -> list[Tensor]:
+        return [part[begin:end] for begin, end in self._pieces]
+
     def state_dict(self) -> State:
-        return {"part": self._part, "optimiser": self._optimiser.state_dict()}
+        return {"part": self._part.clone(), "optimiser": self._optimiser.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         self.offer(state["part"])

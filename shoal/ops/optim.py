@@ -83,11 +83,16 @@ class Optimiser(torch.optim.Optimizer, ABC):
         return out
 
     @torch.no_grad()
-    def descend(self, grads: list[Tensor], lr: float, divisor: float = 1.0) -> None:
-        """One step of size ``lr`` along ``grads / divisor``, one for each parameter; they are divided in place."""
+    def descend(self, grads: list[Tensor], lr: float, divisor: float = 1.0, into: list[Tensor] | None = None) -> None:
+        """One step of size ``lr`` along ``grads / divisor``, one for each parameter; they are divided in place.
+
+        into: where the parameters are to lie from now on, one tensor for each: what they were stays where it is.
+        """
         (group,) = self.param_groups
         group["lr"] = lr
-        self._update(group["params"], grads, group, divisor)
+        self._update(group["params"], grads, group, divisor, into)
+        for p, place in zip(group["params"], into or (), strict=into is not None):
+            p.data = place
 
     @abstractmethod
     def _slots(self) -> tuple[str, ...]:
@@ -109,8 +114,11 @@ class Optimiser(torch.optim.Optimizer, ABC):
         return joined
 
     @abstractmethod
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
-        """One step along ``grads / divisor``."""
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0,
+        into: list[Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """One step along ``grads / divisor``, of which the result is written to ``into``; None: in place."""
 
 
 class _Averages(NamedTuple):
@@ -121,6 +129,15 @@ class _Averages(NamedTuple):
     squares: list[Tensor]
     taken: Tensor  # steps, one number per parameter
     steps: list[Tensor]  # the same numbers, each by itself
+
+
+def _move(params: list[Tensor], grads: list[Tensor], roots: list[Tensor], lr: float, into: list[Tensor] | None) -> None:
+    """``into = params - lr * grads / roots``; None: in place."""
+    if into is None:
+        torch._foreach_addcdiv_(params, grads, roots, value=-lr)
+        return
+    for p, g, root, place in zip(params, grads, roots, into, strict=True):
+        torch.addcdiv(p, g, root, value=-lr, out=place)
 
 
 def divide(tensors: list[Tensor], parts: int) -> list[list[Tensor]]:
@@ -147,7 +164,10 @@ class Adam(Optimiser):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
         self._known: dict[int, _Averages] = {}  # by group: the state, looked up once
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0,
+        into: list[Tensor] | None = None,
+    ) -> None:  # fmt: skip
         known = self._known.get(id(group))
         if known is None or len(known.params) != len(params) or not all(map(is_, known.params, params)):
             taken = self._numbers(params, "step")
@@ -158,6 +178,9 @@ class Adam(Optimiser):
         ordered = [
             g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in zip(params, grads, strict=True)
         ]
+        if into is not None:
+            torch._foreach_copy_(into, params)
+            params = into
         if not fast.ENABLED:
             self._plain_update(params, ordered, known, group, divisor)
             return
@@ -215,14 +238,17 @@ class AdaGrad(Optimiser):
             raise ValueError(f"AdaGrad: expected eps > 0, found {eps}")
         super().__init__(params, {"lr": lr, "eps": eps})
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0,
+        into: list[Tensor] | None = None,
+    ) -> None:  # fmt: skip
         if divisor != 1.0:
             torch._foreach_div_(grads, divisor)
         sums = self._slot(params, "sum")
         torch._foreach_addcmul_(sums, grads, grads)
         roots = torch._foreach_sqrt(sums)
         torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(params, grads, roots, value=-group["lr"])
+        _move(params, grads, roots, group["lr"], into)
 
     def _slots(self) -> tuple[str, ...]:
         return ("sum",)
@@ -262,7 +288,10 @@ class RMSProp(Optimiser):
         defaults = {"lr": lr, "decay": decay, "eps": eps, "centred": centred, "momentum": momentum}
         super().__init__(params, defaults)
 
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0,
+        into: list[Tensor] | None = None,
+    ) -> None:  # fmt: skip
         if any(g.is_sparse for g in grads):
             raise ValueError("RMSProp: expected dense gradients, found a sparse one")
         if divisor != 1.0:
@@ -288,9 +317,11 @@ class RMSProp(Optimiser):
             steps = self._slot(params, "momentum_buffer")
             torch._foreach_mul_(steps, group["momentum"])
             torch._foreach_addcdiv_(steps, grads, roots, value=group["lr"])
-            torch._foreach_sub_(params, steps)
+            if into is not None:
+                torch._foreach_copy_(into, params)
+            torch._foreach_sub_(params if into is None else into, steps)
         else:
-            torch._foreach_addcdiv_(params, grads, roots, value=-group["lr"])
+            _move(params, grads, roots, group["lr"], into)
 
     def _slots(self) -> tuple[str, ...]:
         group = self.param_groups[0]

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from shoal.api import (
+    PART,
     Arrays,
     Batch,
     Context,
@@ -32,7 +33,7 @@ class Shard(Protocol):
 
     def params(self) -> Tensors: ...
     def offer(self, part: torch.Tensor) -> None: ...
-    def descend(self, gradient: torch.Tensor, steps: int) -> float: ...
+    def descend(self, gradient: torch.Tensor, steps: int, into: torch.Tensor) -> float: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
 
@@ -41,12 +42,12 @@ class RemoteLearner(Protocol):
     """What makes gradients; see ``algos.parameter_server.RemoteLearner``."""
 
     total: torch.Tensor
+    weights: torch.Tensor
 
     @property
     def empty(self) -> bool: ...
     def params(self) -> Tensors: ...
-    def initial(self) -> torch.Tensor: ...
-    def load(self, params: Tensors, steps: int) -> None: ...
+    def loaded(self, steps: int) -> None: ...
     def add(self, batch: Batch) -> Update: ...
     def reset(self) -> None: ...
     def state_dict(self) -> State: ...
@@ -106,9 +107,8 @@ class ServerRole:
             if self._count < self.pieces:
                 return
             part, self._sum, self._count = self._sum.div_(self.pieces), None, 0
-        metrics.record("learning_rate", self.shard.descend(part, version - 1))
-        metrics.enter("publish")
-        self.params.publish(self.shard.params())
+        with self.params.slot() as new:
+            metrics.record("learning_rate", self.shard.descend(part, version - 1, new[PART]))
         if self.ctx.index == 0:
             metrics.count("updates")
 
@@ -149,8 +149,7 @@ class GradientRole:
 
     def start(self) -> None:
         if self.ctx.index == 0:
-            first = self.learner.initial().numpy()
-            self.gradients.put({"gradient": first}, [OFFER] * len(self.params.versions))
+            self.gradients.put({"gradient": self.learner.weights.numpy()}, [OFFER] * len(self.params.versions))
 
     def step(self) -> None:
         metrics = self.ctx.metrics
@@ -185,11 +184,11 @@ class GradientRole:
         self.full = False
 
     def _fetch(self) -> None:
-        if (new := self.params.latest(newer_than=self.version)) is not None:
-            self.version, params = new
-            self.fetched = self.params.versions
-            self.learner.load(params, self.version - 1)
-            self.ctx.metrics.count("bytes", sum(p.nbytes for p in params.values()))
+        weights = self.learner.weights
+        if (version := self.params.fetch(weights, newer_than=self.version)) is not None:
+            self.version, self.fetched = version, self.params.versions
+            self.learner.loaded(version - 1)
+            self.ctx.metrics.count("bytes", weights.nbytes)
 
     def _add(self, batch: Batch) -> Update:
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
@@ -199,6 +200,14 @@ class SerialParams:
         self.version += 1
         self.kept.append((self.version, {k: v.detach().cpu().clone() for k, v in params.items()}))
         return self.version
+
+    @contextmanager
+    def slot(self) -> Iterator[Tensors]:
+        """The next version, to be written in place."""
+        new = {name: torch.zeros(f.shape, dtype=getattr(torch, f.dtype)) for name, f in self.channel.spec.items()}
+        yield new
+        self.version += 1
+        self.kept.append((self.version, new))
 
     def published(self) -> Tensors:
         """The latest parameters."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from shoal.api import PART, Arrays, Deadlock, State, Tensors, bounds, views
+from shoal.api import PART, Arrays, Deadlock, State, Tensors, bounds, spec_size, views
 from shoal.program import Channel
 from shoal.program.divided import parts
 from shoal.serial.channels import SerialParams, SerialParamsReader, SerialQueue, SerialWriter, check_item
@@ -58,14 +58,9 @@ class DividedParams:
     def version(self) -> int:
         return min(part.version for part in self.parts)
 
-    def joined(self, latest: bool) -> Tensors:
-        """The whole: of the latest parts, or as readers see it."""
-        at = -1 if latest else 0
-        return views(torch.cat([part.kept[at][1][PART] for part in self.parts]), self.channel.spec)
-
     def published(self) -> Tensors:
         """The latest parameters."""
-        return self.joined(latest=True)
+        return views(torch.cat([part.published()[PART] for part in self.parts]), self.channel.spec)
 
     def state_dict(self) -> State:
         """``tensors``: the latest whole, for whoever wants the policy; ``parts``: what a run goes on from."""
@@ -88,13 +83,19 @@ class DividedParamsReader(SerialParamsReader):
         return all(part.kept for part in self.whole.parts)
 
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
+        spec = self.whole.channel.spec
+        version = self.fetch(whole := torch.zeros(spec_size(spec)), newer_than)
+        return None if version is None else (version, views(whole, spec))
+
+    def fetch(self, into: torch.Tensor, newer_than: int = -1) -> int | None:
         if not self.ready():
             raise Deadlock(f"no version on channel '{self.whole.channel.name}'")
         versions = tuple(part.kept[0][0] for part in self.whole.parts)
         if versions == self.versions and min(versions) <= newer_than:
             return None
         self.versions = versions
-        return min(versions), self.whole.joined(latest=False)
+        torch.cat([part.kept[0][1][PART] for part in self.whole.parts], out=into)
+        return min(versions)
 
     def newest(self) -> int:
         return self.whole.version

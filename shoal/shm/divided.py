@@ -38,16 +38,14 @@ class PartsProducer:
 
 
 class PartsConsumer:
-    """The read end of parameters in parts (an ``api.PartsReader``): fills the same private tensors each time."""
+    """The read end of parameters in parts (an ``api.PartsReader``): ``latest`` fills the same private tensors each
+    time."""
 
     def __init__(self, session: Session, channel: Channel, layouts: Sequence[StoreLayout], reader: int) -> None:
-        flat = np.zeros(api.spec_size(channel.spec), np.float32)
-        cuts = api.bounds(len(flat), len(layouts), channel.divided)
-        self._readers = [
-            StoreReader(session, layout, reader, into=flat[slice(*cut)].view(np.uint8))
-            for layout, cut in zip(layouts, cuts, strict=True)
-        ]
-        self._tensors = api.views(torch.from_numpy(flat), channel.spec)
+        self._readers = [StoreReader(session, layout, reader) for layout in layouts]
+        self._own = torch.zeros(api.spec_size(channel.spec))
+        self._tensors = api.views(self._own, channel.spec)
+        self._cuts = [slice(*cut) for cut in api.bounds(len(self._own), len(layouts), channel.divided)]
         self.versions = (0,) * len(layouts)
 
     def ready(self) -> bool:
@@ -55,14 +53,20 @@ class PartsConsumer:
 
     def latest(self, newer_than: int = -1) -> tuple[int, api.Tensors] | None:
         """The latest parts and the version of the oldest; None if none has changed since, and that is not newer."""
+        version = self.fetch(self._own, newer_than)
+        return None if version is None else (version, self._tensors)
+
+    def fetch(self, into: torch.Tensor, newer_than: int = -1) -> int | None:
+        """As ``latest``, but copied into the vector ``into``; see ``api.PartsReader``."""
         for reader in self._readers:
             if not reader.ready():
                 reader.wait()
         if min(self.versions) <= newer_than and tuple(reader.newest() for reader in self._readers) == self.versions:
             return None
-        found = [reader.latest() for reader in self._readers]
-        self.versions = tuple(part[0] for part in found if part is not None)
-        return min(self.versions), self._tensors
+        flat = into.numpy()
+        pairs = zip(self._readers, self._cuts, strict=True)
+        self.versions = tuple(reader.copy(flat[cut].view(np.uint8)) for reader, cut in pairs)
+        return min(self.versions)
 
     def newest(self) -> int:
         return min(reader.newest() for reader in self._readers)

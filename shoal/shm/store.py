@@ -7,6 +7,8 @@ never waits for a reader. A writer killed inside ``publish`` leaves the latest v
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import is_
 
 import numpy as np
@@ -61,23 +63,39 @@ class StoreWriter:
 
     def publish(self, params: api.Tensors) -> int:
         """Copy ``params`` (from any device) in as the next version."""
-        self._session.fresh = False
-        words, at = self._words, self._at
-        version: int = words[at] + 1
         sources = list(map(params.get, self._names))
         if len(params) != len(sources) or not self._checked or not all(map(is_, sources, self._checked)):
             self._checked = self._fitting(params)
-        words[at + LINE + version % 2] = version
-        futex.fence()
+        version = self._begin()
         with torch.no_grad():
             torch._foreach_copy_(self._places[version % 2], self._checked)
+        self._commit(version)
+        return version
+
+    @contextmanager
+    def slot(self) -> Iterator[api.Tensors]:
+        """The next version, in the buffer itself; see ``api.ParamsWriter``."""
+        version = self._begin()
+        yield self._targets[version % 2]
+        self._commit(version)
+
+    def _begin(self) -> int:
+        """The number of the next version, whose buffer may now be written."""
+        self._session.fresh = False
+        words, at = self._words, self._at
+        version: int = words[at] + 1
+        words[at + LINE + version % 2] = version
+        futex.fence()
+        return version
+
+    def _commit(self, version: int) -> None:
+        words, at = self._words, self._at
         futex.fence()
         words[at] = version
         futex.fence()
         if words[at + 1]:
             words[at + 1] = 0
             futex.wake(self._address)
-        return version
 
     def _fitting(self, params: api.Tensors) -> list[torch.Tensor]:
         """Their values in the layout's order; UsageError unless names and shapes are the channel's."""
@@ -112,20 +130,17 @@ class StoreReader:
     """A read end (an ``api.ParamsReader``).
 
     ``latest`` fills the same private tensors each time: load or clone them before the next call.
-    into: the bytes to fill, where they are a part of someone's.
     With ``lockstep`` the replica that takes over from a killed one goes on where that one stopped: it reads the same
     version again unless the last item to be made with it was already delivered.
     """
 
-    def __init__(
-        self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: int = 0, into: np.ndarray | None = None
-    ) -> None:
+    def __init__(self, session: Session, layout: StoreLayout, reader: int = 0, lockstep: int = 0) -> None:
         arena = session.arena
         self._session, self._words = session, arena.words
         self._at, self._address = layout.control // 8, arena.base + layout.control
         self._delivered_at = layout.delivered // 8 + reader * LINE
-        self.flat = np.zeros(layout.stride, np.uint8) if into is None else into  # what was read last, as bytes
-        self._buffers = [buffer[: len(self.flat)] for buffer in _buffers(arena, layout)]
+        self.flat = np.zeros(layout.stride, np.uint8)  # what was read last, as bytes
+        self._buffers = _buffers(arena, layout)
         self._tensors = tensors(torch.from_numpy(self.flat), layout.fields)
         self._lockstep = lockstep
         self._read: int = self._words[self._delivered_at] if lockstep else 0
@@ -145,7 +160,7 @@ class StoreReader:
             self._times += 1
         if self._words[self._at] <= newer_than:
             return None
-        before, self._read = self._read, self._copy()
+        before, self._read = self._read, self.copy(self.flat)
         if self._read != before:
             self._times, self._items = 1, 0
         return self._read, self._tensors
@@ -160,12 +175,14 @@ class StoreReader:
         if self._items >= self._lockstep:
             self._words[self._delivered_at] = self._read
 
-    def _copy(self) -> int:
+    def copy(self, into: np.ndarray) -> int:
+        """Copy the bytes of the latest version, of which there is one; returns its number."""
+        self._session.fresh = False
         words, at = self._words, self._at
         while True:
             version: int = words[at]
             futex.fence()
-            self.flat[...] = self._buffers[version % 2]  # one memcpy, no threads: short, so rarely torn
+            into[...] = self._buffers[version % 2][: len(into)]  # one memcpy, no threads: short, so rarely torn
             futex.fence()
             if words[at + LINE + version % 2] == version:
                 return version

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 
 from shoal import fast
 from shoal.api import Field
-from shoal.ops import Adam, RMSProp, SharedRMSProp
+from shoal.ops import AdaGrad, Adam, RMSProp, SharedRMSProp
 from shoal.ops.optim import divide
 
 
@@ -296,3 +298,33 @@ def test_adam_reads_a_gradient_in_any_order_in_memory() -> None:
         ours.step()
         theirs.step()
     assert torch.equal(plain, other)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Adam, lr=1e-2),
+        partial(AdaGrad, lr=1e-2),
+        partial(RMSProp, lr=1e-2),
+        partial(RMSProp, lr=1e-2, centred=True, momentum=0.9),
+    ],
+    ids=["adam", "adagrad", "rmsprop", "rmsprop with momentum"],
+)
+def test_a_step_may_lead_elsewhere(make: Callable[..., Any]) -> None:
+    """Two buffers in turn, as of a parameter server: the same bits as in place, and what they were stays."""
+    torch.manual_seed(0)
+    start, sizes = torch.randn(100), [(0, 33), (48, 100)]
+
+    def cut(whole: torch.Tensor) -> list[torch.Tensor]:
+        return [whole[begin:end] for begin, end in sizes]
+
+    plain, moving = start.clone(), start.clone()
+    buffers = [torch.zeros(100), torch.zeros(100)]
+    one, other = (make([torch.nn.Parameter(p) for p in cut(whole)]) for whole in (plain, moving))
+    for step in range(4):
+        gradient, before = torch.randn(100), plain.clone()
+        one.descend([g.clone() for g in cut(gradient)], 1e-2, 2.0)
+        other.descend(cut(gradient), 1e-2, 2.0, into=cut(buffers[step % 2]))
+        old = moving if step == 0 else buffers[(step - 1) % 2]
+        for now, new, then, left in zip(*map(cut, (plain, buffers[step % 2], before, old)), strict=True):
+            assert torch.equal(now, new) and torch.equal(then, left) and not torch.equal(now, then)

@@ -230,6 +230,36 @@ def test_the_latest_parameters_win(connect: Any) -> None:
     assert other.latest(newer_than=-1)[0] == 3
 
 
+def test_a_version_is_written_in_place(connect: Any) -> None:
+    """One that fails is no version; the one before is read until the end of the slot, and stays as it was."""
+    ends = connect(wired(PARAMS))
+    writer, reader = ends["writer/0/out"], ends["reader/0/inp"]
+
+    def write(place: dict[str, Any], number: int) -> None:
+        for name, tensor in value(number).items():
+            place[name].copy_(tensor)
+
+    def fail() -> None:
+        with writer.slot() as new:
+            write(new, 9)
+            raise ZeroDivisionError
+
+    kept = []
+    for number in (1, 2):
+        with writer.slot() as new:
+            write(new, number)
+            assert writer.version == number - 1
+        assert writer.version == number
+        kept.append(new)
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        version, params = reader.latest()
+        assert version == writer.version == number
+        assert all(torch.equal(params[name], t) for name, t in value(number).items())
+        assert all(torch.equal(kept[-1][name], t) for name, t in value(number).items())
+    assert writer.publish(value(3)) == 3
+
+
 def test_what_was_published_stays_as_it_was(connect: Any) -> None:
     ends = connect(wired(PARAMS))
     writer, reader = ends["writer/0/out"], ends["reader/0/inp"]

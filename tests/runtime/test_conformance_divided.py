@@ -103,6 +103,30 @@ def test_parameters_come_together_from_their_writers(connect: Any, writers: int)
     assert reader.latest(newer_than=version) is None
 
 
+@pytest.mark.parametrize("writers", [1, 3])
+def test_parameters_are_fetched_into_a_vector_of_the_readers(connect: Any, writers: int) -> None:  # noqa: F811
+    """It stays as it is where there is nothing newer; ``latest`` is told apart from it."""
+    ends = connect(wired(Channel("c", "params", WHOLE, divided=1), writers, 1))
+    reader, flat = ends["reader/0/inp"], torch.arange(32.0)
+    parts = [flat[slice(*cut)] for cut in bounds(32, writers)]
+    for k, part in enumerate(parts):
+        ends[f"writer/{k}/out"].publish({PART: part})
+    into = torch.zeros(32)
+    assert reader.fetch(into) == 1 and reader.versions == (1,) * writers
+    assert torch.equal(into, flat)
+    into.zero_()
+    assert reader.fetch(into, newer_than=1) is None and not into.any()
+    with ends["writer/0/out"].slot() as new:
+        torch.neg(parts[0], out=new[PART])
+    assert reader.fetch(into, newer_than=1) == (2 if writers == 1 else 1)
+    assert reader.versions[0] == 2 and torch.equal(into[: len(parts[0])], -parts[0])
+    assert torch.equal(into[len(parts[0]) :], flat[len(parts[0]) :])
+    kept = into.clone()
+    _, params = reader.latest()
+    params["w"].zero_()
+    assert torch.equal(into, kept)
+
+
 def test_views_are_of_the_vector_itself() -> None:
     """Each array begins at a multiple of 16 elements."""
     flat = torch.zeros(spec_size(WHOLE))

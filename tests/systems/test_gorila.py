@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from helpers import Snapshots, config, run, spy
 
 from shoal.algos.gradient_step import OptimiserConfig
 from shoal.algos.off_policy import OffPolicy
-from shoal.algos.parameter_server import OutlierFilter, Shard, gradient_spec
-from shoal.api import PART, Batch, Context, Field, UsageError
+from shoal.algos.parameter_server import OutlierFilter, RemoteLearner, Shard, gradient_spec
+from shoal.algos.q_learning import QLearning
+from shoal.api import PART, Batch, Context, Field, UsageError, views
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.ops import AdaGrad
@@ -161,6 +162,11 @@ class Ends:
         self.version += 1
         return self.version
 
+    @contextlib.contextmanager
+    def slot(self) -> Iterator[Any]:
+        yield {PART: torch.zeros(1)}
+        self.version += 1
+
     def reprioritise(self, keys: Any, priorities: Any) -> None: ...
 
 
@@ -189,12 +195,46 @@ def one_weight() -> Shard:
 def test_the_fact_sheets_adagrad() -> None:
     """distbelief-gorila.md 4.1: steps of .1 * 3 / 3 and .1 * 4 / 5; and two gradients pushed together are one of 7."""
     shard = one_weight()
-    assert [shard.descend(torch.tensor([g]), t) for t, g in enumerate((3.0, 4.0))] == [0.1, 0.1]
-    assert shard.params()["part"].item() == pytest.approx(-0.1 - 0.08)
+    first, second = torch.zeros(1), torch.zeros(1)
+    assert shard.descend(torch.tensor([3.0]), 0, first) == shard.descend(torch.tensor([4.0]), 1, second) == 0.1
+    assert first.item() == pytest.approx(-0.1), "what was published first stays as it is"
+    assert second.item() == shard.params()["part"].item() == pytest.approx(-0.1 - 0.08)
     assert float(shard.state_dict()["optimiser"]["state"][0]["sum"]) == 25.0
     other = torch.nn.Parameter(torch.zeros(1))
     AdaGrad([other], 0.1).descend([torch.tensor([14.0])], 0.1, divisor=2.0)
     assert other.item() == pytest.approx(-0.1)
+
+
+def test_what_a_shard_saves_is_its_own() -> None:
+    """It lies in memory that readers see, and that the step after the next writes again."""
+    shard, buffers = one_weight(), (torch.zeros(1), torch.zeros(1))
+    shard.descend(torch.tensor([3.0]), 0, buffers[0])
+    saved = shard.state_dict()
+    for step in (1, 2):
+        shard.descend(torch.tensor([3.0]), step, buffers[step % 2])
+    other = one_weight()
+    other.load_state_dict(saved)
+    assert saved["part"].item() == other.params()[PART].item() == pytest.approx(-0.1)
+    assert buffers[0].item() == shard.params()[PART].item() < -0.2
+
+
+def test_a_learners_network_lies_in_its_weights() -> None:
+    """What is fetched into them is what it computes with and gives to actors; and so is a state that is loaded."""
+    cfg: Any = config("gorila", **COMMON)
+    learner = RemoteLearner(QLearning(cfg, dqn.network(cfg)))
+    spec = {name: Field(tuple(p.shape)) for name, p in learner.algorithm.nets.named_parameters()}
+    assert all(torch.equal(p, learner.params()[name]) for name, p in views(learner.weights, spec).items())
+    obs = {"obs": torch.ones(2, 4)}
+    state = learner.state_dict()
+    before = learner.algorithm.nets(obs).detach().clone()
+    state["nets"] = {name: p.clone() for name, p in state["nets"].items()}
+    learner.weights.mul_(0.5)
+    learner.loaded(1)
+    assert all(torch.equal(2 * p, state["nets"][name]) for name, p in learner.params().items())
+    assert not torch.equal(learner.algorithm.nets(obs), before)
+    learner.load_state_dict(state)
+    assert torch.equal(learner.algorithm.nets(obs), before)
+    assert all(torch.equal(p, state["nets"][name]) for name, p in views(learner.weights, spec).items())
 
 
 def test_the_fact_sheets_outliers() -> None:
