@@ -262,20 +262,16 @@ class ParamsWriter(Protocol):
         """Number of the latest version, which an earlier life of this replica may have published; 0: there is none."""
 
     def ready(self) -> bool: ...
+    def slot(self) -> AbstractContextManager[Tensors]: ...  # the next version, written in place; an error discards it
     def publish(self, params: Tensors) -> int:
         """Make ``params`` the latest version and return its number (1, 2, ...). Never blocks."""
-
-    def slot(self) -> AbstractContextManager[Tensors]:
-        """``with`` it the next version is written in place, all of it; an exception inside discards it. It may be read,
-        by its writer too, until the end of the next slot or ``publish``."""
 
 
 class ParamsReader(Protocol):
     def ready(self) -> bool: ...
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
-        """The latest (version, parameters), a private copy; None if not newer. Before the first version, or
-        on a lockstep port that has read the latest as often as it may, it blocks. The version of parameters that
-        several writers publish in parts is that of their oldest part."""
+        """The latest (version, parameters), a private copy; None if not newer. Blocks before the first version, and on
+        a lockstep port that has read the latest as often as it may. The version of parts is that of the oldest."""
 
     def newest(self) -> int:
         """Number of the latest version; 0 before the first."""
