@@ -298,8 +298,11 @@ class RMSProp(Optimiser):
             torch._foreach_div_(grads, divisor)
         decay: float = group["decay"]
         squares = self._slot(params, "square_avg")
-        if rmsprop.moves(params) and not group["centred"] and not group["momentum"]:
-            rmsprop.descend(params, squares, grads, group["lr"], decay, group["eps"])
+        moved = params if into is None else into
+        if rmsprop.moves(moved) and not group["centred"] and not group["momentum"]:
+            if into is not None:
+                torch._foreach_copy_(into, params)
+            rmsprop.descend(moved, squares, grads, group["lr"], decay, group["eps"])
             return
         torch._foreach_mul_(squares, decay)
         torch._foreach_addcmul_(squares, grads, grads, value=1.0 - decay)
@@ -319,7 +322,7 @@ class RMSProp(Optimiser):
             torch._foreach_addcdiv_(steps, grads, roots, value=group["lr"])
             if into is not None:
                 torch._foreach_copy_(into, params)
-            torch._foreach_sub_(params if into is None else into, steps)
+            torch._foreach_sub_(moved, steps)
         else:
             _move(params, grads, roots, group["lr"], into)
 
