@@ -20,12 +20,14 @@ class Algorithm:
     nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``); of one without,
     the outputs are None, and the loss calls it itself. frozen: networks that the loss asks but that no gradient
     changes (target networks). scalars: numbers that change from step to step. cfg: the settings that the loss reads;
-    those that are schedules have the values of the moment (``at``). fraction: share of the run that is done.
+    those that are schedules have the values of the moment (``at``). fraction: share of the run that is done. updates:
+    gradient steps before this one, for an algorithm that asks.
     """
 
     cfg: Any = None
     frozen: tuple[nn.Module, ...] = ()
     fraction = 0.0
+    updates = 0
 
     def __init__(self, nets: nn.Module) -> None:
         self.nets: Any = nets
@@ -52,6 +54,10 @@ class Algorithm:
     def prepare(self, batch: Batch) -> Batch:
         """What is worked out once for a whole batch, however many processes share its gradient."""
         return batch
+
+    def rows(self, items: Tensors) -> int:
+        """How many parts a prepared batch's loss has, of which processes take equal numbers."""
+        return len(next(iter(items.values())))
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
         """Some rows (int64) of a prepared batch's items."""

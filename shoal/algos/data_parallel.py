@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Protocol
 
 import torch
@@ -70,10 +71,10 @@ class DataParallel:
     def minimise(self, batch: Batch) -> tuple[float | None, float, Update]:
         """One step on a whole batch: the gradient's norm before clipping (None: skipped), the loss and the metrics."""
         self.load(batch.items)
-        rows = torch.arange(len(next(iter(batch.items.values()))))
-        norm, value, metrics, priorities = self.step(rows)
+        norm, value, metrics, priorities = self.step(torch.arange(self.algorithm.rows(batch.items)))
         means = dict(zip(self._names, metrics.sum(0).tolist(), strict=True))
-        return norm, value, Update(means, None if priorities is None else priorities.clone())
+        count = len(next(iter(batch.items.values())))
+        return norm, value, Update(means, None if priorities is None else priorities[:count].clone())
 
     def load(self, items: Tensors) -> None:
         """Learn from ``items`` from now on; with a team, from a copy of them."""
@@ -100,21 +101,23 @@ class DataParallel:
         scalars, step = self.algorithm.scalars, self.gradient_step
         self._rows[: len(rows)] = rows
         rate = step.optimiser.param_groups[0]["lr"]
-        head = (len(rows), rate, step.max_norm, self.algorithm.fraction, len(scalars), *scalars)
+        algorithm = self.algorithm
+        head = (len(rows), rate, step.max_norm, algorithm.fraction, algorithm.updates, len(scalars), *scalars)
         self._head[: len(head)] = torch.tensor(head, dtype=torch.float64)
         if not self._started:
             self._start(self.team, rows)
         self.team.run()
         value, norm = self._outcome()
         taken = norm if self.gradient_step.accepts(value, norm) else None
-        return taken, value, self._metrics.clone(), self._priorities[: len(rows)] if self._prioritised else None
+        metrics = self._metrics[:, : len(self._names)].clone()
+        return taken, value, metrics, self._priorities[: len(rows)] if self._prioritised else None
 
     def _start(self, team: Team, rows: Tensor) -> None:
         """Make the copies. The loss is tried before: what it calls is compiled once, by whoever is copied."""
-        self._started = True
+        self._started, self.worker.updates = True, 0  # an update with all the metrics there are
         _, update, _ = self._gradient(rows.tensor_split(team.size)[0], self.algorithm.scalars)
-        self._names, self._prioritised = list(update.metrics), update.priorities is not None
-        self._metrics = team.zeros((team.size, len(self._names)))
+        self._prioritised = update.priorities is not None
+        self._metrics = team.zeros((team.size, len(update.metrics)))
         self._priorities = team.zeros((len(self._rows),))
         team.start(self._work)
 
@@ -128,12 +131,14 @@ class DataParallel:
         self.items = {k: team.zeros(v.shape, v.dtype) for k, v in items.items()}
         grads = [[team.zeros(p.shape, p.dtype) for p in self._learned] for _ in range(team.size)]
         self._sent = [self._parts(own) for own in grads]  # [from][to][weights]
+        self._given = team.zeros((team.size, len(self._learned)), torch.bool)  # whether there is a gradient: [from]
         pairs = zip(*(self._parts([p.data for p in of]) for of in (self._learned, parameters)), strict=True)
         self._rounded = [[(c, w) for c, w in zip(*pair, strict=True) if c.dtype != w.dtype] for pair in pairs]
         for mover in range(self._movers):
             self._round(mover)
-        self._rows = team.zeros((max(max(v.shape) for v in items.values()),), torch.int64)  # at least as many as items
-        # number of rows, learning rate, clip, share of the run that is done, number of scalars, then these
+        most = max(self.algorithm.rows(items), *(max(v.shape) for v in items.values()))
+        self._rows = team.zeros((most,), torch.int64)
+        # number of rows, learning rate, clip, share of the run that is done, updates, number of scalars, then these
         self._head = team.zeros((16,), torch.float64)
         self._losses = team.zeros((team.size,))
         self._norms = team.zeros((self._movers,), torch.float64)
@@ -143,25 +148,28 @@ class DataParallel:
         """A member's part of ``step``."""
         team, movers = self.team, range(self._movers)
         assert team is not None
-        count, rate, max_norm, fraction, scalars, *values = self._head.tolist()
+        count, rate, max_norm, fraction, updates, scalars, *values = self._head.tolist()
         if fraction != self.worker.fraction:
             self.worker.at(fraction)
+        self.worker.updates = int(updates)
         rows = self._rows[: int(count)].tensor_split(team.size)
         self._losses[number], update, grads = self._gradient(rows[number], values[: int(scalars)])
-        self._metrics[number] = _stacked(update)
+        self._names = list(update.metrics)
+        self._metrics[number, : len(self._names)] = _stacked(update)
         if update.priorities is not None:
-            self._priorities[: int(count)].tensor_split(team.size)[number].copy_(update.priorities)
-        parts = self._parts(grads)
+            part = self._priorities[: int(count)].tensor_split(team.size)[number]
+            part[: len(update.priorities)] = update.priorities
+        given = [g is not None for g in grads]
+        self._given[number] = torch.tensor(given)
+        parts = self._parts([g for g in grads if g is not None])
         for mover in movers:
             if mover != number:
-                torch._foreach_copy_(self._sent[number][mover], parts[mover])
+                for room, part in zip(compress(self._sent[number][mover], given), parts[mover], strict=True):
+                    room.copy_(part)
         team.meet(number)
         if number not in movers:
             return
-        mine = [g.float() for g in parts[number]]
-        for member in range(team.size):
-            if member != number:
-                torch._foreach_add_(mine, self._sent[member][number])
+        mine = self._sum(number, parts[number])
         self._norms[number] = global_norm(mine)
         if self._movers > 1:
             team.meet(number)
@@ -170,18 +178,30 @@ class DataParallel:
             self._optimisers[number].descend(mine, rate, excess(norm, max_norm))
             self._round(number)
 
+    def _sum(self, number: int, own: list[Tensor]) -> list[Tensor]:
+        """The gradient of what member ``number`` moves, of which ``own`` is what it has found itself."""
+        sums: dict[int, Tensor] = {}  # by the parameter's number
+        given = [list(compress(range(len(self._learned)), some)) for some in self._given.tolist()]
+        for which, part in zip(given[number], own, strict=True):
+            sums[which] = part.float()
+        for member, sent in enumerate(self._sent):
+            for which in given[member] if member != number else ():
+                part = sent[number][which]
+                sums[which] = sums[which].add_(part) if which in sums else part.float()
+        return [sums[i] if i in sums else torch.zeros_like(p) for i, p in enumerate(self._sent[number][number])]
+
     def _round(self, mover: int) -> None:
         """Renew the rounded copies of what ``mover`` moves."""
         for copied, weight in self._rounded[mover]:
             copied.copy_(weight)
 
-    def _gradient(self, rows: Tensor, scalars: list[float]) -> tuple[float, Update, list[Tensor]]:
+    def _gradient(self, rows: Tensor, scalars: list[float]) -> tuple[float, Update, list[Tensor | None]]:
         """Loss, metrics and gradient of this process's rows."""
         self.worker.scalars = scalars
         for p in self._learned:
             p.grad = None
         value, _, update = differentiate(self.worker, Batch(self.worker.select(self.items, rows)))
-        return value, update, [torch.zeros_like(p) if p.grad is None else p.grad for p in self._learned]
+        return value, update, [p.grad for p in self._learned]
 
     def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """[movers][tensors]: of each tensor, what each of the movers moves."""
@@ -194,4 +214,5 @@ class DataParallel:
 
 def _stacked(update: Update) -> Tensor:
     """The values of its metrics."""
-    return torch.stack([torch.as_tensor(value, dtype=torch.float32) for value in update.metrics.values()])
+    values = [torch.as_tensor(value, dtype=torch.float32) for value in update.metrics.values()]
+    return torch.stack(values) if values else torch.empty(0)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.dpg_network import DPGNetwork, Judgement
+from shoal.algos.dpg_network import DPGNetwork, Judgement, observations
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Act, Arrays, Batch, Tensors, Update
@@ -61,11 +61,24 @@ class DPG(OffPolicy):
         drawn = self.returns.noise(len(reward), self.rng)
         return batch._replace(items={**batch.items, **{k: v.to(reward.device) for k, v in drawn.items()}})
 
+    def rows(self, items: Tensors) -> int:
+        """Critic and policy each have a loss of every transition; by one encoder, from the same pass of it."""
+        return super().rows(items) * (1 if self.nets.shared else 2)
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Of the critic's rows, which come first, and of the policy's."""
+        if self.nets.shared:
+            return super().select(items, rows)
+        count, first = len(items["reward"]), int(rows[0]) if len(rows) else 0
+        last, seen = first + len(rows), observations(items)
+        acting = slice(max(first - count, 0), max(last - count, 0))
+        return {k: v[first:last] for k, v in items.items()} | {f"policy/{k}": v[acting] for k, v in seen.items()}
+
     def loss(self, outputs: Judgement, batch: Batch) -> tuple[Tensor, Update]:
         """The critic's loss, with the policy's gradient beside it; priorities are the errors of the expected return."""
         items, target = batch.items, self.target
         with torch.no_grad():
-            features = target.features({k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")})
+            features = target.features(observations(items, "next/"))
             after = target.judge(features, target.act(features))
         loss = items["weight"].dot(self.returns.loss(outputs.critic, items, after))
         ascent = dpg_loss(outputs.action, outputs.by_action, self.cfg.action_gradient_clip).sum()

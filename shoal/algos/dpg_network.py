@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -23,8 +22,8 @@ from shoal.nets.torsos import ACTIVATIONS, Activation
 class Judgement(NamedTuple):
     """What both networks say of a batch.
 
-    critic: its outputs for the batch's actions [B, size]. action: the policy's own [B, A], in [-1, 1]. by_action: the
-    gradient of the critic's expected return by these [B, A].
+    critic: its outputs for the batch's actions [B, size]. action: the policy's own [P, A], in [-1, 1]. by_action: the
+    gradient of the critic's expected return by these [P, A].
     """
 
     critic: Tensor
@@ -45,6 +44,9 @@ class DPGNetwork(nn.Module):
 
     low: Tensor
     high: Tensor
+    middle: Tensor
+    half_width: Tensor
+    divisor: Tensor
 
     def __init__(
         self, env: EnvSpec, returns: Returns | None, *, torso: str = "auto", hidden: Sequence[int] = (256, 256),
@@ -52,8 +54,11 @@ class DPGNetwork(nn.Module):
         precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.register_buffer("low", torch.tensor(env.action.low), persistent=False)
-        self.register_buffer("high", torch.tensor(env.action.high), persistent=False)
+        low, high = torch.tensor(env.action.low), torch.tensor(env.action.high)
+        half = (high - low) / 2
+        box = {"low": low, "high": high, "middle": (high + low) / 2, "half_width": half}
+        for name, side in {**box, "divisor": torch.where(half > 0, half, torch.ones_like(half))}.items():
+            self.register_buffer(name, side, persistent=False)
         actions = len(env.action.low)
         self.encoder = _encoder(env, torso, hidden, activation)
         self.shared = any(True for _ in self.encoder.parameters())
@@ -98,24 +103,42 @@ class DPGNetwork(nn.Module):
 
     def outputs(self, items: Tensors) -> Outputs:
         """A ``Judgement`` of a batch, to learn from. The gradient of the critic's outputs goes to critic and encoder,
-        that of the actions to the policy alone."""
-        features = self.features({k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")})
+        that of the actions to the policy alone. ``policy/obs``: what the policy sees, if not the same as the critic.
+        Of no rows nothing is computed."""
+        features = self.features(observations(items))
         critic, to_critic = self._judged(features, self.from_box(items["action"]))
-        action, to_policy = self._acted(features.detach())
-        by_action = self.value_gradient(features.detach(), action)
-        size = critic.shape[-1]
-        leaf = torch.cat((critic, action), -1).requires_grad_()
-        said = Judgement(leaf[:, :size], leaf[:, size:], by_action)
-        return Outputs(said, leaf, partial(_backward, to_critic, to_policy, size))
+        own = observations(items, "policy/")
+        seen = self.features(own) if own else features.detach()
+        action, to_policy = self._acted(seen)
+        by_action = self.value_gradient(seen, action)
+        parts = (critic, action) if len(critic) == len(action) else (critic.flatten(), action.flatten())
+        sizes = [part.shape[-1] for part in parts]
+        leaf = torch.cat(parts, -1).requires_grad_()
+
+        def cut(joined: Tensor) -> tuple[Tensor, Tensor]:
+            of_critic, of_policy = torch.split(joined, sizes, -1)
+            return of_critic.view(critic.shape), of_policy.view(action.shape)
+
+        def backward(gradient: Tensor) -> None:
+            by_critic, by_policy = cut(gradient)
+            to_critic(by_critic)
+            to_policy(by_policy)
+
+        return Outputs(Judgement(*cut(leaf), by_action), leaf, backward)
 
     def _judged(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Backward]:
         """The critic's outputs, and what takes their gradient to the parameters of critic and encoder."""
+        assert self.returns is not None
+        if not len(actions):
+            return actions.new_zeros((0, self.returns.size)), _nothing
         if self.critic_perceptron is None:
             return detached(self.judge(features, actions))
         return self.critic_perceptron.differentiable(torch.cat((features, actions), -1))
 
     def _acted(self, features: Tensor) -> tuple[Tensor, Backward]:
         """The policy's actions in [-1, 1], and what takes their gradient to its parameters."""
+        if not len(features):
+            return features.new_zeros((0, len(self.low))), _nothing
         if self.policy_perceptron is None:
             return detached(self.act(features))
         found, backward = self.policy_perceptron.differentiable(features)
@@ -125,6 +148,8 @@ class DPGNetwork(nn.Module):
     def value_gradient(self, features: Tensor, actions: Tensor) -> Tensor:
         """dq/da ``[B, A]`` of the critic's expected return; no parameter gets a gradient."""
         assert self.returns is not None
+        if not len(actions):
+            return torch.zeros_like(actions)
         if self.critic_perceptron is None:
             leaf = actions.detach().clone().requires_grad_()
             (found,) = torch.autograd.grad(self.returns.mean(self.judge(features, leaf)).sum(), leaf)
@@ -137,13 +162,12 @@ class DPGNetwork(nn.Module):
 
     def to_box(self, actions: Tensor) -> Tensor:
         """From [-1, 1] to the environment's units, inside its bounds after rounding too."""
-        scaled = (self.high + self.low) / 2 + (self.high - self.low) / 2 * actions
+        scaled = self.middle + self.half_width * actions
         return torch.minimum(torch.maximum(scaled, self.low), self.high)
 
     def from_box(self, actions: Tensor) -> Tensor:
         """The inverse of ``to_box``; 0 along a side of length 0."""
-        half = (self.high - self.low) / 2
-        return (actions - (self.high + self.low) / 2) / torch.where(half > 0, half, torch.ones_like(half))
+        return (actions - self.middle) / self.divisor
 
 
 class Critic(nn.Module):
@@ -171,9 +195,14 @@ def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activa
     return Encoder(env.observations, "none" if plain else torso, hidden[:1], activation)
 
 
-def _backward(to_critic: Backward, to_policy: Backward, size: int, gradient: Tensor) -> None:
-    to_critic(gradient[:, :size])
-    to_policy(gradient[:, size:])
+def observations(items: Tensors, prefix: str = "") -> Tensors:
+    """Of a batch's items: what was seen, the names without their ``prefix``."""
+    names = {k: k.removeprefix(prefix) for k in items if k.startswith(prefix)}
+    return {name: items[k] for k, name in names.items() if name == "obs" or name.startswith("obs/")}
+
+
+def _nothing(gradient: Tensor) -> None:
+    """Takes the gradient of no rows."""
 
 
 def _perceptron(layers: nn.Sequential, activation: Activation) -> Perceptron:

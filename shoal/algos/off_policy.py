@@ -48,7 +48,6 @@ class OffPolicy(Algorithm):
         self.target_period, self.beta, self.reduction = target_period, beta, reduction
         self.target: Any = inferring(copy.deepcopy(nets))
         self.frozen = (self.target,)
-        self.updates = 0
         self._copies = -1  # periods that had passed when ``follow`` last copied
 
     def prepare(self, batch: Batch) -> Batch:

@@ -142,7 +142,8 @@ def _move(params: list[Tensor], grads: list[Tensor], roots: list[Tensor], lr: fl
 
 def divide(tensors: list[Tensor], parts: int) -> list[list[Tensor]]:
     """[parts][tensors]: each tensor's elements, flat, in equal parts (views; expects contiguous tensors)."""
-    return [list(part) for part in zip(*(t.view(-1).tensor_split(parts) for t in tensors), strict=True)]
+    pieces = [t.view(-1).tensor_split(parts) for t in tensors]
+    return [[of[i] for of in pieces] for i in range(parts)]
 
 
 class Adam(Optimiser):

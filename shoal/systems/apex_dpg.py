@@ -6,7 +6,9 @@ Horgan et al. 2018, "Distributed Prioritized Experience Replay", section 3 and a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +24,8 @@ from shoal.settings.ranges import Count, Finite, Natural, NonNegative
 from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import stream
+
+SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,14 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
 
     def num_actors(self) -> int:
         return self.actors or self.sharing(max(1, cores() - 1))
+
+    def shares(self) -> int:
+        """Also of vectors, whose critic and policy learn apart, where a share's products are many."""
+        if self.has_images():
+            return super().shares()
+        seen = sum(math.prod(o.shape) for o in self.env_spec().observations.values())
+        layers = (seen, *self.hidden), (seen, *(self.policy_hidden or self.hidden))
+        return self.batch * sum(a * b for widths in layers for a, b in pairwise(widths)) // SHARE
 
     def returns(self) -> Returns:
         """What the critic says of the return: its mean."""

@@ -76,9 +76,13 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
         )  # fmt: skip
 
     def gradient_processes(self) -> int:
-        """How many share a gradient. A share of fewer than 16 images, or of other rows, costs its process as much;
-        where nobody waits for the learner, the cores are the actors'."""
-        return self.processes(self.batch // 16 if self.has_images() and self.samples_per_insert else 1)
+        """How many share a gradient; where nobody waits for the learner, the cores are the actors'."""
+        return self.processes(self.shares() if self.samples_per_insert else 1)
+
+    def shares(self) -> int:
+        """Into how many shares a batch may be cut: one of fewer than 16 images, or of other rows, costs its process as
+        much as the whole."""
+        return self.batch // 16 if self.has_images() else 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,5 +133,6 @@ def test_the_drawing_is_the_program(system: str) -> None:
     (shown,) = [text for language, _, text in FENCE.findall(page) if language == "mermaid"]
     module = load(system)
     actors = 1 if system in ("dqn", "rainbow") else 2
-    program = module.program(module.Config(actors=actors, device="cpu"))
+    alone = {"learner_processes": 1} if "--learner-processes 1" in page else {}  # else as many as there are cores
+    program = module.program(module.Config(actors=actors, device="cpu", **alone))
     assert shown == draw.mermaid(program)

@@ -28,7 +28,7 @@ from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.ops import Adam
 from shoal.runtime.launch import Launch, Stop
-from shoal.systems import config as settings, dqn, recurrent_ppo
+from shoal.systems import apex_dpg, config as settings, dqn, recurrent_ppo
 from shoal.systems.config import SystemConfig
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
@@ -291,6 +291,23 @@ def test_how_many_processes_share_a_gradient_of_dqn(monkeypatch: pytest.MonkeyPa
     assert chosen(learner_processes=1) == 1
     assert chosen(env="CartPole-v1", learner_processes=3) == 3
     assert chosen(device="cuda") == 1
+
+
+def test_how_many_processes_share_a_gradient_of_dpg(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(**fields: object) -> int:
+        return apex_dpg.Config(**{"env": "Pendulum-v1", "device": "cpu", **fields}).gradient_processes()  # type: ignore[arg-type]
+
+    monkeypatch.setattr(settings, "cores", lambda: 4)
+    assert chosen() == 2  # 256 rows of two networks of 256-256 units
+    assert chosen(hidden=(128, 128), batch=128) == 1
+    assert chosen(hidden=(512, 512)) == 4
+    assert chosen(hidden=(128, 128), policy_hidden=(400, 300)) == 2
+    assert chosen(samples_per_insert=0.0) == 1  # actors keep all cores busy
+    assert chosen(learner_processes=1) == 1
+    assert chosen(device="cuda") == 1
+    assert chosen(env="toy:catch", batch=32) == 2  # by its images, whatever its layers
+    monkeypatch.setattr(settings, "cores", lambda: 1)
+    assert chosen() == 1
 
 
 @pytest.mark.parametrize("cfg", [

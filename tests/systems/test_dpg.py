@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +23,9 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.returns import Categorical, Expected, Mixture, Returns
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
+from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
-from shoal.ops import importance_weights
+from shoal.ops import Adam, importance_weights
 from shoal.systems import apex_dpg, d4pg, load, return_range
 from shoal.systems.replayed import descent
 
@@ -130,6 +132,55 @@ def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, c
     assert float(update.metrics["td_error"]) == pytest.approx(float(error.abs().mean()), rel=1e-4)
     if update.priorities is not None:
         torch.testing.assert_close(update.priorities, error.abs(), rtol=1e-3, atol=1e-4)
+
+
+def descending(algorithm: DPG, team: Team | None = None) -> SGDLearner:
+    return SGDLearner(algorithm, Adam(algorithm.nets.parameters(), 1e-3), max_grad_norm=0.5, team=team)
+
+
+def gradient(algorithm: DPG, items: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    algorithm.nets.zero_grad()
+    differentiate(algorithm, Batch(items))
+    return {name: None if p.grad is None else p.grad.clone() for name, p in algorithm.nets.named_parameters()}
+
+
+@pytest.mark.parametrize("env", [ENV, SMALL_IMAGE], ids=["vectors", "images"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradients_of_two_shares_add_up(env: EnvSpec, kind: str) -> None:
+    """Wherever they are cut. Half of the rows are the critic's and half the policy's, unless both see by one encoder:
+    two processes then need not tell each other more than half of the weights."""
+    nets = network(env, KINDS[kind]())
+    algorithm = DPG(DPGConfig(action_gradient_clip=None), nets, seed=3)
+    items = algorithm.prepare(batch(env)).items
+    whole, rows = gradient(algorithm, items), torch.arange(algorithm.rows(items))
+    assert len(rows) == (2 * ROWS if env is ENV else ROWS)
+    for cut in (3, 11, len(rows) // 2, len(rows) - 5):
+        first, second = (gradient(algorithm, algorithm.select(items, some)) for some in (rows[:cut], rows[cut:]))
+        for name, expected in whole.items():
+            parts = [part for part in (first[name], second[name]) if part is not None]
+            torch.testing.assert_close(sum(parts), expected, rtol=1e-3, atol=1e-6, msg=f"{name}, cut at {cut}")
+            if env is ENV and cut == ROWS:
+                assert (first[name] is None, second[name] is None) == (name.startswith("policy"), "critic" in name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="teams fork")
+@pytest.mark.parametrize("members", [2, 3])
+@pytest.mark.parametrize("env, kind", [(ENV, "mean"), (ENV, "mixture"), (SMALL_IMAGE, "categorical")])
+def test_a_team_learns_what_one_learns(env: EnvSpec, kind: str, members: int) -> None:
+    """Parameters, priorities and metrics, over copies into the target networks."""
+    cfg, team = DPGConfig(target_period=4, prioritised=True, action_gradient_clip=0.002), Team(members)
+    try:
+        alone, together = (descending(DPG(cfg, network(env, KINDS[kind]()), seed=3), one) for one in (None, team))
+        for i in range(12):
+            one, many = alone.update(batch(env, i)), together.update(batch(env, i))
+            assert one.metrics.keys() == many.metrics.keys() and ("q_mean" in one.metrics) == (i % 10 == 0)
+            for name, value in one.metrics.items():
+                assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), (i, name)
+            torch.testing.assert_close(many.priorities, one.priorities, rtol=1e-3, atol=1e-5)
+        for name, tensor in alone.params().items():
+            torch.testing.assert_close(together.params()[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+    finally:
+        team.close()
 
 
 def test_one_hot_target_is_cross_entropy_by_hand() -> None:
