@@ -1,4 +1,4 @@
-"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv``, without what takes longer than a small step."""
+"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv``, without what outlasts a small step."""
 
 from __future__ import annotations
 
