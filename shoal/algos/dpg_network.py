@@ -8,15 +8,14 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from shoal import fast
+from shoal.algos.box_network import BoxNetwork, Critic, perceptron
 from shoal.algos.returns import Returns
 from shoal.api import EnvSpec, Tensors
-from shoal.fast.perceptron import Backward, Perceptron
-from shoal.nets import MLP, Encoder, autocast
-from shoal.nets.encoder import resolve_torso
+from shoal.fast.perceptron import Backward
+from shoal.nets import MLP
 from shoal.nets.outputs import Outputs, detached
-from shoal.nets.precision import Precision, full, resolve
-from shoal.nets.torsos import ACTIVATIONS, Activation
+from shoal.nets.precision import Precision, full
+from shoal.nets.torsos import Activation
 
 
 class Judgement(NamedTuple):
@@ -31,38 +30,21 @@ class Judgement(NamedTuple):
     by_action: Tensor
 
 
-class DPGNetwork(nn.Module):
-    """Actions inside are in [-1, 1], whatever the environment's box; ``to_box`` and ``from_box`` scale them.
-
-    Images (and a network of the user's own) are read by one encoder, which policy and critic share and the critic
-    alone trains; vectors go to both as they are. ``policy_perceptron`` and ``critic_perceptron`` compute the same
-    outside autograd; None where they cannot.
+class DPGNetwork(BoxNetwork):
+    """The encoder is what policy and critic share, and the critic alone trains it. ``policy_perceptron`` and
+    ``critic_perceptron`` compute the same outside autograd; None where they cannot.
 
     returns: what the critic's outputs mean; None: no critic, for an actor that needs no values. policy_hidden: if
     empty, ``hidden``. late_action: the action joins at the critic's second layer, not with the observation.
     """
-
-    low: Tensor
-    high: Tensor
-    middle: Tensor
-    half_width: Tensor
-    divisor: Tensor
 
     def __init__(
         self, env: EnvSpec, returns: Returns | None, *, torso: str = "auto", hidden: Sequence[int] = (256, 256),
         policy_hidden: Sequence[int] = (), activation: Activation = "relu", late_action: bool = False,
         precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
-        super().__init__()
-        low, high = torch.tensor(env.action.low), torch.tensor(env.action.high)
-        half = (high - low) / 2
-        box = {"low": low, "high": high, "middle": (high + low) / 2, "half_width": half}
-        for name, side in {**box, "divisor": torch.where(half > 0, half, torch.ones_like(half))}.items():
-            self.register_buffer(name, side, persistent=False)
-        actions = len(env.action.low)
-        self.encoder = _encoder(env, torso, hidden, activation)
-        self.shared = any(True for _ in self.encoder.parameters())
-        features = self.encoder.features
+        super().__init__(env, torso, hidden, activation, precision, device)
+        features, actions = self.encoder.features, self.actions
         own = tuple(policy_hidden or hidden)
         self.policy = nn.Sequential(*MLP((features, *own), activation), nn.Linear((features, *own)[-1], actions))
         last = cast(nn.Linear, self.policy[-1])
@@ -72,19 +54,11 @@ class DPGNetwork(nn.Module):
         if returns is not None:
             self.critic = Critic(features, actions, hidden, returns.size, activation, late_action)
             returns.start(cast(nn.Linear, self.critic.rest[-1]))
-        self.precision, self.device = resolve(precision, device, self.encoder), device
         self.policy_perceptron = self.critic_perceptron = None
-        if fast.ENABLED and not self.shared:
-            self.policy_perceptron = _perceptron(self.policy, activation)
-            if self.critic is not None and not late_action:
-                self.critic_perceptron = _perceptron(self.critic.rest, activation)
-
-    def features(self, obs: Tensors) -> Tensor:
-        """Observations ``[B, ...]`` to what policy and critic see ``[B, F]``."""
         if not self.shared:
-            return self.encoder.vector(obs)
-        with autocast(self.precision, self.device):
-            return cast(Tensor, self.encoder(obs))
+            self.policy_perceptron = perceptron(self.policy, activation)
+            if self.critic is not None and not late_action:
+                self.critic_perceptron = perceptron(self.critic.rest, activation)
 
     def act(self, features: Tensor) -> Tensor:
         """Features ``[B, F]`` to actions ``[B, A]`` in [-1, 1]."""
@@ -160,40 +134,6 @@ class DPGNetwork(nn.Module):
         (by_outputs,) = torch.autograd.grad(self.returns.mean(outputs).sum(), outputs)
         return self.critic_perceptron.backward_to_input(kept, by_outputs, actions.shape[-1])
 
-    def to_box(self, actions: Tensor) -> Tensor:
-        """From [-1, 1] to the environment's units, inside its bounds after rounding too."""
-        scaled = self.middle + self.half_width * actions
-        return torch.minimum(torch.maximum(scaled, self.low), self.high)
-
-    def from_box(self, actions: Tensor) -> Tensor:
-        """The inverse of ``to_box``; 0 along a side of length 0."""
-        return (actions - self.middle) / self.divisor
-
-
-class Critic(nn.Module):
-    """Features ``[B, F]`` and actions ``[B, A]`` to ``[B, outputs]``."""
-
-    def __init__(
-        self, features: int, actions: int, hidden: Sequence[int], outputs: int, activation: Activation,
-        late_action: bool,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        before, after = hidden[:late_action], hidden[late_action:]
-        self.first = MLP((features, *before), activation) if before else nn.Identity()
-        joined = ((features, *before)[-1] + actions, *after)
-        self.rest = nn.Sequential(*MLP(joined, activation), nn.Linear(joined[-1], outputs))
-
-    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
-        y: Tensor = self.rest(torch.cat((self.first(features), actions), -1))
-        return y
-
-
-def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
-    images = any(o.kind == "image" for o in env.observations.values())
-    resolve_torso(torso)
-    plain = torso in ("mlp", "none") or (not images and ":" not in torso)
-    return Encoder(env.observations, "none" if plain else torso, hidden[:1], activation)
-
 
 def observations(items: Tensors, prefix: str = "") -> Tensors:
     """Of a batch's items: what was seen, the names without their ``prefix``."""
@@ -203,8 +143,3 @@ def observations(items: Tensors, prefix: str = "") -> Tensors:
 
 def _nothing(gradient: Tensor) -> None:
     """Takes the gradient of no rows."""
-
-
-def _perceptron(layers: nn.Sequential, activation: Activation) -> Perceptron:
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    return Perceptron(linear[:-1], ACTIVATIONS[activation], linear[-1:])
