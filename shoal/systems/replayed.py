@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import make_optimiser
+from shoal.algos.gradient_step import OptimiserConfig, make_optimiser
 from shoal.algos.off_policy import OffPolicyConfig
 from shoal.algos.q_learning import QLearningConfig
 from shoal.algos.sgd import SGDLearner
@@ -24,18 +24,14 @@ RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransitionConfig(SystemConfig, OffPolicyConfig):
-    """A replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
+class SamplingConfig(SystemConfig, OptimiserConfig):
+    """Learning from a replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
 
     shares_gradient: ClassVar[bool] = True
+    gamma: Fraction = 0.99
+    """Discount per agent step."""
     n_step: Count = 3
     """Steps of reward before the bootstrap (agent steps)."""
-    sampler: Literal["proportional", "rank", "greedy"] = "proportional"
-    """Sampling law of prioritised replay."""
-    priority_exponent: NonNegative = 0.6
-    """Exponent α of the priorities."""
-    importance_exponent: Scheduled[Fraction] = RISING
-    """Exponent β of the importance weights."""
     batch: Count = 128
     """Transitions in each update."""
     samples_per_insert: NonNegative = 8.0
@@ -44,9 +40,6 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
     """Capacity of the replay (transitions)."""
     min_replay: Count = 1_000
     """Transitions in the replay before the first update."""
-    replay_shards: Count = 1
-    """Processes that each hold an equal part of the replay, sampled in proportion to their priorities; 1: the learner
-    holds all of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,12 +61,11 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
         return Ratio(self.min_replay, self.samples_per_insert, slack=2 * max(message, self.batch))
 
     def table(self, **fields: Any) -> TableSpec:
-        """The replay table; ``fields`` are what a system adds."""
+        """The replay table, uniform; ``fields`` are what a system adds."""
         env = self.env_spec()
         return TableSpec(
-            capacity=self.replay, n_step=self.n_step, gamma=self.gamma, stack=env.stack, pad=env.pad,
-            sampler=self.sampler if self.prioritised else "uniform", alpha=self.priority_exponent, **fields,
-        )  # fmt: skip
+            capacity=self.replay, n_step=self.n_step, gamma=self.gamma, stack=env.stack, pad=env.pad, **fields
+        )
 
     def gradient_processes(self) -> int:
         """How many share a gradient; where nobody waits for the learner, the cores are the actors'."""
@@ -86,17 +78,37 @@ class TransitionConfig(SystemConfig, OffPolicyConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransitionConfig(SamplingConfig, OffPolicyConfig):
+    """A replay that may be prioritised, and a target network."""
+
+    sampler: Literal["proportional", "rank", "greedy"] = "proportional"
+    """Sampling law of prioritised replay."""
+    priority_exponent: NonNegative = 0.6
+    """Exponent α of the priorities."""
+    importance_exponent: Scheduled[Fraction] = RISING
+    """Exponent β of the importance weights."""
+    replay_shards: Count = 1
+    """Processes that each hold an equal part of the replay, sampled in proportion to their priorities; 1: the learner
+    holds all of it."""
+
+    def table(self, **fields: Any) -> TableSpec:
+        """The replay table; ``fields`` are what a system adds."""
+        sampler = self.sampler if self.prioritised else "uniform"
+        return super().table(sampler=sampler, alpha=self.priority_exponent, **fields)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplayConfig(TransitionConfig, QLearningConfig):
     """Q-learning from a replay of n-step transitions."""
 
 
-def progress(cfg: TransitionConfig, ctx: Context, update: int) -> float:
+def progress(cfg: SamplingConfig, ctx: Context, update: int) -> float:
     """Share of the run that is done before an update of that number."""
     return cfg.progress(update) if cfg.samples_per_insert else ctx.steps() / cfg.steps
 
 
 def descent(
-    cfg: TransitionConfig, ctx: Context, algorithm: Algorithm, kind: type[SGDLearner] = SGDLearner
+    cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[SGDLearner] = SGDLearner
 ) -> SGDLearner:  # fmt: skip
     """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says."""
     members = cfg.gradient_processes()
