@@ -153,8 +153,6 @@ class Program:
                 "a replay, each with a writer of its own"
             )
         ((_, port),) = self.ends(channel, "read")
-        if "reward" not in channel.spec:
-            raise WiringError(f"{where} needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
         try:
             check(channel.ratio, port.count, channel.table.items_per_insert(channel.spec))
         except WiringError as error:

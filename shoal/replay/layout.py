@@ -39,6 +39,14 @@ class Layout:
     final_q: bool  # same_step only: ``final/q_max`` is there
 
 
+def steps_and_envs(unroll: Spec) -> tuple[int, int]:
+    """Of an unroll ``[T, E]``. Raises WiringError where it is none."""
+    if "reward" not in unroll:
+        raise WiringError("a replay table needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
+    steps, envs = unroll["reward"].shape[:2]
+    return steps, envs
+
+
 def is_obs(name: str) -> bool:
     return name == "obs" or name.startswith("obs/")
 

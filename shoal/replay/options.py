@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays
+from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays, steps_and_envs
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TableOptions:
 
     def items_per_insert(self, unroll: Spec) -> int:
         """Transitions that one unroll brings."""
-        steps, envs = unroll["reward"].shape[:2]
+        steps, envs = steps_and_envs(unroll)
         return steps * envs
 
     def batch(self, unroll: Spec, items: int) -> Spec:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays
+from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays, steps_and_envs
 
 STATE = "state/"
 PROBES = ("probe/first/", "probe/last/")
@@ -144,7 +144,7 @@ class SequenceOptions:
 
     def items_per_insert(self, unroll: Spec) -> int:
         """Sequences that one unroll brings while episodes are long; many short ones bring more."""
-        steps, envs = unroll["reward"].shape[:2]
+        steps, envs = steps_and_envs(unroll)
         return -(-steps // self.stride) * envs
 
     def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:

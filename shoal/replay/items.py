@@ -1,0 +1,100 @@
+"""A ring of plain items that are drawn uniformly: the newest overwrite the oldest."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from shoal.api import Arrays, Batch, Field, ShoalError, Spec, WiringError
+from shoal.types import State
+
+
+@dataclass(frozen=True)
+class ItemSpec:
+    """A table of rows that come in batches: every field of its channel has them along the first axis.
+
+    capacity: rows that it holds.
+    """
+
+    capacity: int
+
+    def items_per_insert(self, item: Spec) -> int:
+        """Rows of one message. Raises WiringError where its fields disagree, or the table cannot hold them."""
+        rows = {name: f.shape[0] if f.shape else 0 for name, f in item.items()}
+        count = min(rows.values())
+        if max(rows.values()) != count or not count:
+            raise WiringError(f"a table of items needs fields with the same number of rows each, found {rows}")
+        if count > self.capacity:
+            raise WiringError(f"a table of {self.capacity} items cannot take {count} at a time")
+        return count
+
+    def arrays(self, item: Spec) -> dict[str, Field]:
+        """What the table allocates."""
+        return {name: Field((self.capacity, *f.shape[1:]), f.dtype) for name, f in item.items()}
+
+    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
+        """Bytes that the table allocates; the batches it returns are extra."""
+        return sum(f.nbytes for f in self.arrays(unroll).values())
+
+    def build(self, unroll: Spec, writers: int, seed: int) -> ItemTable:
+        """The table of messages of this spec, whoever writes them."""
+        return ItemTable(self, unroll, seed)
+
+
+class ItemTable:
+    """The table behind a channel of items (``api.Replay``). A batch is valid as long as its holder keeps it."""
+
+    def __init__(self, spec: ItemSpec, item: Spec, seed: int) -> None:
+        self.rows, self.capacity = spec.items_per_insert(item), spec.capacity
+        self._arrays: Arrays = {name: np.zeros(f.shape, f.dtype) for name, f in spec.arrays(item).items()}
+        self._lock, self._rng = threading.Lock(), np.random.default_rng(seed)
+        self.inserted = self.sampled = self.size = 0
+
+    def mass(self) -> float:
+        """All items weigh the same."""
+        return float(self.size)
+
+    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
+        """Take one message; how many rows it brought."""
+        with self._lock:
+            begin = self.inserted % self.capacity
+            first = min(self.rows, self.capacity - begin)  # of those up to the end of the ring
+            for name, kept in self._arrays.items():
+                kept[begin : begin + first] = unroll[name][:first]
+                kept[: self.rows - first] = unroll[name][first:]
+            self.inserted += self.rows
+            self.size = min(self.inserted, self.capacity)
+            return self.rows
+
+    def sample(self, n: int) -> Batch:
+        """``n`` items, drawn with replacement."""
+        with self._lock:
+            if not self.size:
+                raise ShoalError("A table of items was sampled before it held one.")
+            chosen = self._rng.integers(self.size, size=n)
+            self.sampled += n
+            items = {name: torch.from_numpy(kept[chosen]) for name, kept in self._arrays.items()}
+            return Batch(items, size=self.size)
+
+    def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Items have no priorities."""
+
+    def state(self) -> State:
+        """Everything that a restored table needs to go on identically; rows that were never used are left out."""
+        counts = {"inserted": self.inserted, "sampled": self.sampled}
+        kept = {name: array[: self.size] for name, array in self._arrays.items()}
+        return {**counts, "items": kept, "rng": self._rng.bit_generator.state}
+
+    def restore(self, state: State) -> None:
+        """Go on from ``state()``. Raises ShoalError where it is of a table of another size."""
+        self.inserted, self.sampled = int(state["inserted"]), int(state["sampled"])
+        self.size = min(self.inserted, self.capacity)
+        for name, array in self._arrays.items():
+            found = np.asarray(state["items"][name])
+            if found.shape != (self.size, *array.shape[1:]) or found.dtype != array.dtype:
+                raise ShoalError(f"The items {name!r} have shape {found.shape}, the table holds {array.shape}.")
+            array[: self.size] = found
+        self._rng.bit_generator.state = state["rng"]
