@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update
-from shoal.ops import AdaGrad, Adam, RMSProp
+from shoal.ops import SGD, AdaGrad, Adam, RMSProp
 from shoal.settings.ranges import Fraction, NonNegative, Positive
 from shoal.settings.schedule import Linear, Scheduled, at
 from shoal.types import State
@@ -28,14 +28,18 @@ class OptimiserConfig:
 
     learning_rate: Scheduled[NonNegative] = 1e-3
     """Learning rate."""
-    optimiser: Literal["adam", "rmsprop", "adagrad"] = "adam"
-    """Optimiser; rmsprop has its epsilon inside the square root, as in the papers."""
+    optimiser: Literal["adam", "rmsprop", "adagrad", "sgd"] = "adam"
+    """Optimiser; rmsprop has its epsilon inside the square root, as in the papers; sgd has `momentum`."""
     optimiser_eps: Positive = 1e-5
     """Epsilon of the optimiser."""
     rmsprop_decay: Fraction = 0.99
     """Factor of RMSProp's running averages."""
     rmsprop_centred: bool = False
     """Subtract the squared mean gradient in RMSProp."""
+    momentum: Fraction = 0.9
+    """Factor of sgd's running sum of gradients."""
+    weight_decay: NonNegative = 0.0
+    """Share of the parameters that sgd adds to their gradient (the gradient of an L2 cost)."""
     max_grad_norm: Scheduled[Positive] | None = 0.5
     """Largest global norm of the gradient; none: no clipping."""
 
@@ -46,6 +50,8 @@ def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> torch.optim.Optimiz
         return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
     if cfg.optimiser == "adagrad":
         return AdaGrad(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
+    if cfg.optimiser == "sgd":
+        return SGD(nets.parameters(), cfg.learning_rate, cfg.momentum, cfg.weight_decay)
     return RMSProp(
         nets.parameters(), cfg.learning_rate, cfg.rmsprop_decay, cfg.optimiser_eps, centred=cfg.rmsprop_centred
     )

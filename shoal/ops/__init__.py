@@ -2,6 +2,7 @@
 
 from shoal.ops.actor_critic import actor_critic_loss, discrete_actor_critic_loss
 from shoal.ops.auxiliary import central_grid, pixel_change, reward_class
+from shoal.ops.cem import Best, cem
 from shoal.ops.dpg import dpg_loss
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
 from shoal.ops.masks import draw_allowed, forbid
@@ -13,7 +14,7 @@ from shoal.ops.mixture import (
     mixture_sample,
 )
 from shoal.ops.noise import factorised_noise, scale_noise
-from shoal.ops.optim import AdaGrad, Adam, RMSProp
+from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
 from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
@@ -43,8 +44,10 @@ from shoal.ops.value import (
 )
 
 __all__ = [
+    "SGD",
     "AdaGrad",
     "Adam",
+    "Best",
     "RMSProp",
     "Replace",
     "SharedRMSProp",
@@ -56,6 +59,7 @@ __all__ = [
     "categorical_mean",
     "categorical_projection",
     "categorical_td_loss",
+    "cem",
     "central_grid",
     "centred_ranks",
     "discrete_actor_critic_loss",

@@ -1,4 +1,4 @@
-"""The optimisers: Adam, AdaGrad, and RMSProp as the papers use it, with epsilon inside the square root."""
+"""The optimisers: Adam, AdaGrad, SGD, and RMSProp as the papers use it, with epsilon inside the square root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal import fast
 from shoal.fast import rmsprop
 from shoal.types import State, Values
 
-__all__ = ["AdaGrad", "Adam", "RMSProp"]
+__all__ = ["SGD", "AdaGrad", "Adam", "RMSProp"]
 Own = TypeVar("Own", bound="Optimiser")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -253,6 +253,35 @@ class AdaGrad(Optimiser):
 
     def _slots(self) -> tuple[str, ...]:
         return ("sum",)
+
+
+class SGD(Optimiser):
+    """Gradient descent with momentum: ``b = m b + g + decay * theta``, ``theta = theta - lr * b``; ``b`` starts at 0.
+
+    Args: params: parameters or groups; lr: step size; momentum: m, in [0, 1]; weight_decay: times theta is the gradient
+    of an L2 cost.
+    Source: Polyak (1964); as in ``torch.optim.SGD``.
+    """
+
+    def __init__(self, params: ParamsT, lr: float = 1e-3, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        if lr < 0.0:
+            raise ValueError(f"SGD: expected lr >= 0, found {lr}")
+        if not 0.0 <= momentum <= 1.0:
+            raise ValueError(f"SGD: expected momentum in [0, 1], found {momentum}")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: Values, divisor: float = 1.0) -> None:
+        if divisor != 1.0:
+            torch._foreach_div_(grads, divisor)
+        sums = self._slot(params, "momentum_buffer")
+        torch._foreach_mul_(sums, group["momentum"])
+        torch._foreach_add_(sums, grads)
+        if group["weight_decay"]:
+            torch._foreach_add_(sums, params, alpha=group["weight_decay"])
+        torch._foreach_add_(params, sums, alpha=-group["lr"])
+
+    def _slots(self) -> tuple[str, ...]:
+        return ("momentum_buffer",)
 
 
 class RMSProp(Optimiser):

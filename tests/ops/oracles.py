@@ -349,3 +349,27 @@ def pixel_change(before, after, cell, grid):
 
 def reward_class(reward):
     return 1 if reward > 0 else 2 if reward < 0 else 0
+
+
+def cem(score, noise, elites, floor=0.0):
+    """The cross-entropy method in [-1, 1]^A, one problem, sample and coordinate after the other; ``score(b, a)``
+    of one point. Returns the best points [B, A] and their scores [B]."""
+    iterations, rows, samples, size = noise.shape
+    points, scores = np.zeros((rows, size)), np.zeros(rows)
+    for b in range(rows):
+        mean, deviation, best = [0.0] * size, [1.0] * size, None
+        for i in range(iterations):
+            tried = []
+            for n in range(samples):
+                point = [min(1.0, max(-1.0, mean[j] + deviation[j] * noise[i, b, n, j])) for j in range(size)]
+                tried.append((score(b, np.array(point)), point))
+            tried.sort(key=lambda pair: -pair[0])
+            if best is None or tried[0][0] > best[0]:
+                best = tried[0]
+            chosen = [point for _, point in tried[:elites]]
+            for j in range(size):
+                mean[j] = sum(point[j] for point in chosen) / elites
+                square = sum((point[j] - mean[j]) ** 2 for point in chosen) / (elites - 1)
+                deviation[j] = max(floor, square**0.5)
+        scores[b], points[b] = best
+    return points, scores
