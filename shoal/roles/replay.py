@@ -1,4 +1,4 @@
-"""A replay in a process of its own: many actors fill it, and several learners draw from it."""
+"""A replay in a process of its own: many actors fill it, and several readers draw from it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from shoal.types import State
 
 
 class ReplayRole:
-    """One step = one sample of the replay, of which each learner gets its part, as a batch without priorities. Where a
-    learner has no room for it, the next step waits, and does nothing else: so that the role is between two steps, and
+    """One step = one sample of the replay, of which each reader gets its part, as a batch without priorities. Where a
+    reader has no room for it, the next step waits, and does nothing else: so that the role is between two steps, and
     can be saved, wherever it waits.
 
-    learners: readers of ``batches``, a divided queue.
+    readers: of ``batches``, a divided queue.
     """
 
-    def __init__(self, ctx: Context, transitions: Reader, batches: PartsWriter, learners: int) -> None:
+    def __init__(self, ctx: Context, transitions: Reader, batches: PartsWriter, readers: int) -> None:
         self.ctx, self.transitions, self.batches = ctx, transitions, batches
-        self.versions = (0,) * learners  # of parameters: transitions are of many
+        self.versions = (0,) * readers  # of parameters: transitions are of many
         self.held: Arrays | None = None  # drawn, and not yet sent
 
     def step(self) -> None:

@@ -11,14 +11,14 @@ from typing import ClassVar
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.q_learning import QLearning, QNetwork
-from shoal.api import Context, PartsWriter, Reader, UsageError
-from shoal.program import Channel, Program
-from shoal.roles.replay import ReplayRole
+from shoal.api import Context, UsageError
+from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.replayed import progress
 from shoal.systems.served import ParameterServer, ServerConfig
+from shoal.systems.sharded import add_servers
 from shoal.systems.wiring import actor, replay, stream
 
 
@@ -68,7 +68,9 @@ def program(cfg: Config) -> Program:
         "actor", actor(cfg, agent, transitions.spec), replicas=cfg.num_actors(), on_failure="restart",
         transitions=transitions.writer(), params=server.params.reader(),
     )  # fmt: skip
-    batches = global_replay(p, cfg, transitions) if cfg.replay_servers else transitions
+    batches = transitions
+    if cfg.replay_servers:
+        batches = add_servers(p, transitions, cfg.replay_servers, cfg.batch, cfg.learners)
     count = 1 if cfg.replay_servers else cfg.batch
     server.learners(algorithm, batches, count=count, device=device, threads=cfg.learner_threads or 1)
     server.server()
@@ -90,18 +92,3 @@ def check(cfg: Config) -> None:
             raise UsageError(f"each {whose} needs an actor: expected at least {tables} actors, found {actors}")
     if cfg.replay_servers and cfg.prioritised:
         raise UsageError("a replay of all learners (replay_servers) is uniform; expected prioritised to be off")
-
-
-def global_replay(p: Program, cfg: Config, transitions: Channel) -> Channel:
-    """Add replay servers, each of which sends every learner a batch of each sample; returns the channel of batches."""
-    spec = cfg.table().batch(transitions.spec, cfg.batch * cfg.learners)
-    batches = p.channel(Channel("batches", "queue", spec, capacity=2, divided=cfg.batch))
-
-    def make(ctx: Context, transitions: Reader, batches: PartsWriter) -> ReplayRole:
-        return ReplayRole(ctx, transitions, batches, cfg.learners)
-
-    p.role(
-        "replay", make, replicas=cfg.replay_servers, on_failure="restore",
-        transitions=transitions.reader(cfg.batch * cfg.learners), batches=batches.writer(),
-    )  # fmt: skip
-    return batches

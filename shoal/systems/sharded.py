@@ -1,4 +1,4 @@
-"""A replay whose parts are in processes of their own, wired between the actors and the learner."""
+"""A replay whose parts are in processes of their own, wired between the actors and those who learn from it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from shoal.api import Board, Context, ParamsWriter, Reader, Reducer, Role, UsageError, Writer
+from shoal.api import Board, Context, ParamsWriter, PartsWriter, Reader, Reducer, Role, UsageError, Writer
 from shoal.program import Channel, Port, Program
+from shoal.roles.replay import ReplayRole
 from shoal.roles.replay_shard import USED, Gathered, ShardRole, Table, learned_spec, masses_spec, part_spec
 
 
@@ -53,3 +54,20 @@ def add_shards(
         learned=learned.reader(), samples=samples.writer(),
     )  # fmt: skip
     return make_learner, {"samples": samples.reader(each=True), "learned": learned.member()}
+
+
+def add_servers(p: Program, replay: Channel, servers: int, batch: int, readers: int) -> Channel:
+    """Add the role ``replay`` to a program: so many readers of ``replay``, each of which sends every one of ``readers``
+    a batch of each sample. Returns the channel of batches."""
+    table: Any = replay.table
+    spec = table.batch(replay.spec, batch * readers)
+    batches = p.channel(Channel("batches", "queue", spec, capacity=2, divided=batch))
+
+    def make(ctx: Context, transitions: Reader, batches: PartsWriter) -> ReplayRole:
+        return ReplayRole(ctx, transitions, batches, readers)
+
+    p.role(
+        "replay", make, replicas=servers, on_failure="restore", transitions=replay.reader(batch * readers),
+        batches=batches.writer(),
+    )  # fmt: skip
+    return batches
