@@ -50,7 +50,7 @@ def check(demonstrations: Demonstrations, codec: Codec, env: EnvSpec) -> None:
 
 def _check_episode(where: str, episode: Episode, codec: Codec, env: EnvSpec) -> None:
     """Raise UsageError unless an episode that says nothing of its spaces is of such an environment."""
-    steps, sizes = len(episode.rewards), env.action.sizes
+    steps, action = len(episode.rewards), env.action
     try:
         leaves = codec.encode_steps(episode.observations)
         actions = codec.encode_actions(episode.actions)
@@ -63,7 +63,8 @@ def _check_episode(where: str, episode: Episode, codec: Codec, env: EnvSpec) -> 
             raise UsageError(f"{where} has '{name}' of shape {leaf.shape[1:]}, but that of {env.id} is {expected}")
         if not np.isfinite(leaf).all():
             raise UsageError(f"{where} has observations that are not finite")
-    if actions.shape != (steps,) or ((actions < 0) | (actions >= sizes[0])).any():
+    low, high = (action.low, action.high) if action.kind == "continuous" else (0, action.sizes[0] - 1)
+    if actions.shape != (steps, *action.shape) or not ((actions >= low) & (actions <= high)).all():
         raise UsageError(f"{where} has actions that {env.id} does not take: its actions are {codec.action_space}")
     if not np.isfinite(np.asarray(episode.rewards, np.float64)).all():
         raise UsageError(f"{where} has rewards that are not finite")

@@ -88,7 +88,10 @@ class Codec:
         return self._observation(obs)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions of a discrete space, as the environment takes them ``[N]`` -> as agents choose them ``[N]``."""
+        """Actions of a Discrete or a Box space, as the environment takes them ``[N, ...]`` -> as agents choose them:
+        int64 ``[N]``, or float32 ``[N, A]``."""
+        if isinstance(self.action_space, gs.Box):
+            return np.asarray(actions, np.float32).reshape(len(actions), -1)
         return np.asarray(actions, np.int64) - int(getattr(self.action_space, "start", 0))
 
     def decode(self, action: np.ndarray, batch: bool = False) -> np.ndarray | int:
