@@ -112,6 +112,7 @@ RECIPES = {
     "pendulum-apex-dpg": Recipe("apex-dpg", "Pendulum-v1", 20_000, -200, greedy=True),
     "pendulum-d4pg": Recipe("d4pg", "Pendulum-v1", 20_000, -200, greedy=True),
     "pendulum-d4pg-mixture": Recipe("d4pg", "Pendulum-v1", 20_000, -200, greedy=True, fields={"critic": "mixture"}),
+    "pendulum-qt-opt": Recipe("qt-opt", "Pendulum-v1", 20_000, -200, greedy=True),
     "cheetah-run-d4pg": Recipe("d4pg", "CheetahRun-v1", 500_000, 0, greedy=True),
     "halfcheetah-d4pg": Recipe("d4pg", "HalfCheetah-v5", 300_000, 0, greedy=True),
     "lunarlander-dqn": Recipe("dqn", "LunarLander-v3", 500_000, 200, greedy=True),

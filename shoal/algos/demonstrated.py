@@ -1,11 +1,13 @@
-"""A learner some of whose batches' elements are demonstrations, from a second, read-only prioritised replay.
+"""Demonstrations from a second, read-only replay, among the elements of a batch from that of the actors.
 
-Paine et al. 2019, "Making Efficient Use of Demonstrations to Solve Hard Exploration Problems" (R2D3).
+Paine et al. 2019, "Making Efficient Use of Demonstrations to Solve Hard Exploration Problems" (R2D3): a fixed share, in
+a learner. Kalashnikov et al. 2018 (QT-Opt): a share that falls, before labels are made.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -51,22 +53,55 @@ class Demonstrated:
 
     def state_dict(self) -> State:
         """Priorities and generators; the demonstrations themselves are read again, and known by a hash."""
-        state = self.table.state()
-        del state["rows/data"]
         return {
-            "learner": self.learner.state_dict(), "table": state, "rng": self.rng.bit_generator.state,
-            "sha256": self._hash(),
+            "learner": self.learner.state_dict(), "rng": self.rng.bit_generator.state, **_table_state(self.table),
         }  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
-        if self._hash() != state["sha256"]:
-            raise ShoalError("the demonstrations are not those that the checkpoint was made with")
+        _restore_table(self.table, state)
         self.learner.load_state_dict(state["learner"])
-        self.table.restore({**state["table"], "rows/data": self.table.state()["rows/data"].copy()})
         self.rng.bit_generator.state, self.step = state["rng"], self.learner.step
 
-    def _hash(self) -> str:
-        return hashlib.sha256(self.table.state()["rows/data"].tobytes()).hexdigest()
+
+class Offline:
+    """Each element of a batch is a transition of ``table`` instead of one of the actors, with a probability that
+    depends on the gradient steps so far (``share``)."""
+
+    def __init__(self, table: Replay, share: Callable[[int], float], seed: int) -> None:
+        self.table, self.share = table, share
+        self.rng = np.random.default_rng(seed)
+
+    def mix(self, batch: Batch, step: int) -> tuple[Batch, float]:
+        """The batch [B, ...] with such elements, and how many of it they are."""
+        chosen = torch.from_numpy(self.rng.random(len(batch.items["reward"])) < self.share(step))
+        shown = self.table.sample(len(chosen)).items
+        items = {
+            name: torch.where(chosen.view(-1, *[1] * (value.ndim - 1)), shown[name], value)
+            for name, value in batch.items.items()
+        }
+        return batch._replace(items=items), float(chosen.float().mean())
+
+    def state_dict(self) -> State:
+        """As ``Demonstrated``'s."""
+        return {"rng": self.rng.bit_generator.state, **_table_state(self.table)}
+
+    def load_state_dict(self, state: State) -> None:
+        _restore_table(self.table, state)
+        self.rng.bit_generator.state = state["rng"]
+
+
+def _table_state(table: Replay) -> State:
+    """Of a replay that nobody fills: all but its rows, of which there is a hash."""
+    state = table.state()
+    rows = state.pop("rows/data")
+    return {"table": state, "sha256": hashlib.sha256(rows.tobytes()).hexdigest()}
+
+
+def _restore_table(table: Replay, state: State) -> None:
+    rows = table.state()["rows/data"]
+    if hashlib.sha256(rows.tobytes()).hexdigest() != state["sha256"]:
+        raise ShoalError("the demonstrations are not those that the checkpoint was made with")
+    table.restore({**state["table"], "rows/data": rows.copy()})
 
 
 def mix(batch: Batch, shown: Batch, chosen: Tensor) -> Batch:

@@ -55,7 +55,16 @@ LEARNING = (
           "far values after the stored recurrent state are from those after the learner's, over the sequence's largest "
           "value; 0 without lag; every tenth update"),
     Entry("delta_q_last", "share", "learner (r2d2)", "ΔQ at the last step, of sequences of full length"),
-    Entry("demonstrations", "share", "learner (r2d3)", "of a batch's elements that were demonstrations"),
+    Entry("demonstrations", "share", "learner (r2d3); updater (qt-opt)", "of a batch's elements that were "
+          "demonstrations"),
+    Entry("label_age_p50", "updates", "learner (qt-opt)", "median of the updates between the parameters that labelled "
+          "a transition and the update that learns from it"),
+    Entry("label_age_p95", "updates", "as above", "its 95th percentile"),
+    Entry("label_age_max", "updates", "as above", "its maximum"),
+    Entry("target_disagreement", "return", "updater (qt-opt)", "mean absolute difference of what the two target "
+          "networks say of the best next action"),
+    Entry("clipped_labels", "share", "updater (qt-opt, with cross-entropy)", "of labels, those that lay outside of "
+          "[0, 1]"),
     Entry("action_gradient", "return", "learner (apex-dpg, d4pg)", "mean absolute derivative of the value by an "
           "element of the policy's action (per half side of the box), before the clip, every tenth update"),
     Entry("edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the outermost two of its returns, "
@@ -139,6 +148,7 @@ PHASES = (
     Entry("params", "", "actor", "copying new parameters in"),
     Entry("batch", "", "learner", "taking messages from the channel and joining them"),
     Entry("learn", "", "learner", "the update, and reading its metrics"),
+    Entry("label", "", "updater", "finding the best next actions, and what they are worth"),
     Entry("publish", "", "learner", "copying parameters out"),
     Entry("insert", "", "replay", "adding unrolls to the table (serial: in the actor's time)"),
     Entry("sample", "", "replay", "drawing and gathering a batch"),

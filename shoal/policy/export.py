@@ -17,6 +17,7 @@ from gymnasium import spaces as gs
 from torch import Tensor
 
 from shoal.algos.actor_critic import ActorCritic
+from shoal.algos.cem_network import CEMNetwork
 from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
@@ -63,7 +64,7 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
-    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork, EvolutionPolicy)):
+    if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork, CEMNetwork, EvolutionPolicy)):
         raise UsageError("only policies with Shoal's own networks (such as ActorCritic or QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
     for name, tensor in nets.state_dict(keep_vars=True).items():

@@ -9,6 +9,7 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCritic
+from shoal.algos.cem_network import CEMNetwork
 from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
@@ -28,14 +29,14 @@ class PolicyModule(nn.Module):
     high: Tensor
 
     def __init__(
-        self, nets: ActorCritic | QNetwork | RecurrentQNetwork | DPGNetwork | EvolutionPolicy, names: list[str],
-        space: gs.Space[Any],
+        self, nets: ActorCritic | QNetwork | RecurrentQNetwork | DPGNetwork | CEMNetwork | EvolutionPolicy,
+        names: list[str], space: gs.Space[Any],
     ):  # fmt: skip
         super().__init__()
         self.nets, self.names, self.space = nets, names, space
         self.q_learning = isinstance(nets, (QNetwork, RecurrentQNetwork))
-        self.deterministic = isinstance(nets, DPGNetwork)
-        self.state_names = [] if isinstance(nets, (QNetwork, DPGNetwork)) else list(nets.initial_state(1))
+        self.deterministic = isinstance(nets, (DPGNetwork, CEMNetwork))
+        self.state_names = [] if isinstance(nets, (QNetwork, DPGNetwork, CEMNetwork)) else list(nets.initial_state(1))
         self.discrete = isinstance(space, gs.Discrete)
         offset = torch.as_tensor(getattr(space, "start", 0)).reshape(-1)
         self.register_buffer("offset", offset.long(), persistent=False)
@@ -60,6 +61,8 @@ class PolicyModule(nn.Module):
             return self._discrete(q.argmax(-1)), q
         if isinstance(self.nets, DPGNetwork):
             return (self._continuous(self.nets.to_box(self.nets.act(self.nets.features(obs)))),)
+        if isinstance(self.nets, CEMNetwork):
+            return (self._continuous(self.nets(obs)),)
         state = dict(zip(self.state_names, rest[1:], strict=False))
         first = rest[0] if rest else next(iter(obs.values())).new_zeros(args[0].shape[0], dtype=torch.bool)
         if isinstance(self.nets, RecurrentQNetwork):

@@ -24,6 +24,7 @@ SYSTEMS: dict[str, str] = {
     "rainbow": "shoal.systems.rainbow",
     "apex-dpg": "shoal.systems.apex_dpg",
     "d4pg": "shoal.systems.d4pg",
+    "qt-opt": "shoal.systems.qt_opt",
     "impala": "shoal.systems.impala",
     "recurrent-ppo": "shoal.systems.recurrent_ppo",
     "es": "shoal.systems.es",

@@ -21,7 +21,7 @@ from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Finite, Natural, NonNegative
-from shoal.systems.config import Preset, Presets, cores, require_actions
+from shoal.systems.config import Preset, Presets, SystemConfig, cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import stream
 
@@ -103,7 +103,7 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
     return DPGAgent(network(cfg), cfg.noise, seed)
 
 
-def require_box(system: str, cfg: Config) -> None:
+def require_box(system: str, cfg: SystemConfig) -> None:
     """Raise UsageError unless the environment's actions are a finite box."""
     env = cfg.env_spec()
     require_actions(system, env, "continuous")

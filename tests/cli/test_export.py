@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rainbow": ("rainbow", "CartPole-v1", dict(streams=16)),
     "r2d2": ("r2d2", "CartPole-v1", dict(core_size=16, dueling=False)),
     "d4pg": ("d4pg", f"{ODD}:matrix", dict(hidden=(16,), prioritised=True, v_min=-9.0, v_max=9.0)),
+    "qt-opt": ("qt-opt", f"{ODD}:matrix", dict(hidden=(16,))),
     "es": ("es", f"{ODD}:matrix", dict(hidden=(16,))),
     "impala, lstm": ("impala", "CartPole-v1", dict(core="lstm", normalise_obs=True, last_action_reward=True)),
     "impala, tuples": ("impala", f"{ODD}:tuples", dict(hidden=(16,))),

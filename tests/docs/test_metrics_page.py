@@ -87,6 +87,7 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
         "r2d3": dict(replay, min_replay=20, sequence=8, overlap=4, burn_in=4, core_size=8),
         "apex-dpg": replay,
         "d4pg": replay,
+        "qt-opt": dict(replay, loss="cross-entropy", cem_samples=8),
         "gorila": dict(replay, actors=2),
         "downpour": dict(replay, actors=2),
         "es": dict(pairs=8, evaluate_every=1),

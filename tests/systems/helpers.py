@@ -51,8 +51,10 @@ def config(system: str, **fields: Any) -> Any:
     )  # fmt: skip
     small["r2d3"] = dict(small["r2d2"], demonstrations=f"{__name__}:demonstrations", demo_ratio=0.25)
     small["apex-dpg"] = small["d4pg"] = {**small["dqn"], "evict_every": 64}
+    small["qt-opt"] = dict(small["dqn"], cem_samples=16, cem_elites=4, polyak=0.9, target_lag=6)
     if "env" not in fields:  # Pendulum; EnvPool's, where it is installed, draws other numbers
         small["apex-dpg"] = small["d4pg"] = {**small["d4pg"], "backend": "gymnasium"}
+        small["qt-opt"] = {**small["qt-opt"], "backend": "gymnasium"}
     small["impala"] = dict(hidden=(16,), unroll=8, envs=4)
     small["es"] = dict(hidden=(16,), pairs=8, envs=4, noise_table=2**20)
     small["dd-ppo"] = dict(hidden=(16,), unroll=8, envs=4, minibatches=2, epochs=2, actors=2, min_fraction=0.5)

@@ -19,7 +19,7 @@ from shoal.systems import SYSTEMS, load
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_named_phases_cover_the_time_of_every_role(system: str) -> None:
     fields: dict[str, Any] = {"demonstrations": ""} if system == "r2d3" else {}
-    if system in ("apex-dpg", "d4pg"):  # whose updates are long
+    if system in ("apex-dpg", "d4pg", "qt-opt"):  # whose updates are long
         fields["samples_per_insert"] = 1.0
     program = load(system).program(config(system, **fields))
     trace = Trace()

@@ -32,7 +32,7 @@ def on(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
 
 def numbers(system: str, preset: str, **fields: Any) -> dict[str, float | None]:
     """Of the configuration and of the channels of its program."""
-    env = {"env": "Pendulum-v1" if system in ("apex-dpg", "d4pg") else ENVS.get(preset, "CartPole-v1")}
+    env = {"env": "Pendulum-v1" if system in ("apex-dpg", "d4pg", "qt-opt") else ENVS.get(preset, "CartPole-v1")}
     module = load(system)
     cfg = resolve(module, preset, overrides={**env, **fields}).cfg
     program = module.program(dataclasses.replace(cfg, device="cpu"))

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = dict(
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_learner_begins_with_them(system: str) -> None:
-    env = "Pendulum-v1" if system in ("apex-dpg", "d4pg") else "CartPole-v1"
+    env = "Pendulum-v1" if system in ("apex-dpg", "d4pg", "qt-opt") else "CartPole-v1"
     own = {"d4pg": {"v_min": -100.0, "v_max": 100.0}, "unreal": {"pixel_control": False}}  # which is for images
     fields = own.get(system, {})
     program = load(system).program(config(system, env=env, **fields))

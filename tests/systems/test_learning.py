@@ -25,6 +25,10 @@ DPG = dict(
     actors=1, envs=8, unroll=4, hidden=(64,), batch=64, samples_per_insert=16.0, min_replay=200, n_step=3, noise=0.1,
     evict_every=100,
 )  # fmt: skip
+QT_OPT = dict(
+    actors=1, envs=8, unroll=4, hidden=(64,), batch=64, samples_per_insert=16.0, min_replay=200, label_uses=2.0,
+    labels=512, polyak=0.98, target_lag=24,
+)  # fmt: skip
 IMPALA = dict(actors=1, envs=16, unroll=8, hidden=(64,), learning_rate=linear(5e-3, 0), max_grad_norm=1.0)
 PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=linear(3e-3, 0))
 ES = dict(actors=1, envs=16, pairs=32, hidden=(16,), learning_rate=0.05, noise_std=0.2, noise_table=2**18)
@@ -40,6 +44,7 @@ CASES = [
     ("r2d2", "toy:memory", 12_000, 0.7, R2D2),
     ("apex-dpg", "toy:point", 6_000, -3.0, DPG),
     ("d4pg", "toy:point", 6_000, -5.0, DPG),
+    ("qt-opt", "toy:point", 6_000, -3.0, QT_OPT),
     ("impala", "toy:bandit-identity", 20_000, 7.0, IMPALA),
     ("impala", "toy:multi", 40_000, 7.0, IMPALA),
     ("impala", "toy:point", 120_000, -2.5, dict(IMPALA, entropy_cost=0.0)),
@@ -96,6 +101,7 @@ LOCAL = [
     ("apex-dqn", "toy:bandit-identity", 10_000, 5.0, {**APEX, "actors": 2}),  # 5.5 to 7.7 over a dozen runs
     ("r2d2", "toy:memory", 20_000, 0.6, {**R2D2, "actors": 2}),
     ("apex-dpg", "toy:point", 10_000, -5.0, {**DPG, "actors": 2}),
+    ("qt-opt", "toy:point", 8_000, -4.0, {**QT_OPT, "actors": 2, "envs": 4, "updaters": 2}),
     ("impala", "toy:bandit-identity", 40_000, 7.0, {**IMPALA, "actors": 2}),
     ("recurrent-ppo", "toy:memory", 60_000, 0.8, {**PPO, **MEMORY, "actors": 2}),
     ("a3c", "toy:bandit-identity", 30_000, 7.0, A3C),

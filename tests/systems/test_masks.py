@@ -30,7 +30,7 @@ from shoal.systems import SYSTEMS, dqn, load
 ENVS = Path(__file__).parents[1] / "envs"
 sys.path.insert(0, str(ENVS))
 LEGAL, BOTH = f"{ENVS / 'legal_env.py'}:Legal", f"{ENVS / 'legal_env.py'}:Both"
-CONTINUOUS = {"apex-dpg", "d4pg"}
+CONTINUOUS = {"apex-dpg", "d4pg", "qt-opt"}
 POLICIES = ("impala", "recurrent-ppo", "dd-ppo", "a3c", "es")
 ENV = EnvSpec(
     "test", {"obs": Observation((4,), "float32"), MASK: Observation((3,), "bool", "mask")}, Action("discrete", (3,))

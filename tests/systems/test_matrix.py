@@ -49,6 +49,7 @@ HEAD = (
     "rainbow",
     "apex-dpg",
     "d4pg",
+    "qt-opt",
     "impala",
     "recurrent-ppo",
     "es",
@@ -62,17 +63,17 @@ HEAD = (
     "unreal",
 )
 EVERY, NONE = (TRAINS,) * len(HEAD), (REFUSED,) * len(HEAD)
-POLICIES = (*NONE[:7], *EVERY[7:12], *NONE[12:])
+POLICIES = (*NONE[:8], *EVERY[8:13], *NONE[13:])
 WITH_IMAGES, BLIND = EVERY, (*EVERY[:-1], REFUSED)  # the last column's tasks need something to see
 OBSERVATION_TABLE = {
     name: NONE if name in ("Text", "Sequence") else WITH_IMAGES if name in ("Box, uint8 image", "Dict") else BLIND
     for name in OBSERVATIONS
 }
 ACTION_TABLE = {
-    "Discrete": (*EVERY[:5], REFUSED, REFUSED, *EVERY[7:]),
+    "Discrete": (*EVERY[:5], *NONE[5:8], *EVERY[8:]),
     "MultiDiscrete": POLICIES,
     "MultiBinary": POLICIES,
-    "Box of floats": (*NONE[:5], *EVERY[5:12], *NONE[12:]),
+    "Box of floats": (*NONE[:5], *EVERY[5:13], *NONE[13:]),
     "Box of integers": NONE,
     "Dict": NONE,
 }

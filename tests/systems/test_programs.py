@@ -31,7 +31,7 @@ from shoal.systems import SYSTEMS, load
 
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
 ENVS |= {"pointgoal": "pointgoal:depth"}
-CONTINUOUS = {"apex-dpg", "d4pg"}  # Pendulum for these
+CONTINUOUS = {"apex-dpg", "d4pg", "qt-opt"}  # Pendulum for these
 DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3", "rainbow", "gorila", "downpour"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
 
@@ -160,6 +160,11 @@ PAPER: dict[str, dict[str, Any]] = {
         DPG, actors=32, prioritised=True, importance_exponent=1.0, action_gradient_clip=None, critic="categorical",
         atoms=51,
     ),
+    "qt-opt": dict(  # Kalashnikov et al. 2018, sections 4 and 5, appendix; tensor2robot, research/qtopt
+        actors=7, updaters=1_000, cem_samples=64, cem_elites=6, cem_iterations=2, gamma=0.9, n_step=1, batch=32,
+        loss="cross-entropy", optimiser="sgd", learning_rate=1e-4, momentum=0.9, weight_decay=7e-5, polyak=0.9999,
+        target_lag=6_000, online_share=linear(0.01, 0.5), samples_per_insert=0.0,
+    ),
     "rainbow": dict(  # Hessel et al. 2018, table 1; 80,000 frames before learning, target every 32,000 frames
         ATARI, actors=1, envs=1, gamma=0.99, batch=32, replay=1_000_000, min_replay=80_000 // 4, learning_rate=6.25e-5,
         optimiser="adam", optimiser_eps=1.5e-4, max_grad_norm=10.0, reduction="mean", n_step=3,
@@ -229,6 +234,7 @@ def test_paper_presets_hold_the_papers_values(system: str, preset: str, values: 
         ("r2d3", dict(lr=2e-4, eps=1e-3, betas=(0.9, 0.999))),
         ("apex-dpg", dict(lr=1e-4, eps=1e-8, betas=(0.9, 0.999))),
         ("d4pg", dict(lr=1e-4, eps=1e-8, betas=(0.9, 0.999))),
+        ("qt-opt", dict(lr=1e-4, momentum=0.9, weight_decay=7e-5)),
         ("rainbow", dict(lr=6.25e-5, eps=1.5e-4, betas=(0.9, 0.999))),
         ("impala", dict(lr=6e-4, decay=0.99, eps=0.01, centred=False, momentum=0.0)),
         ("recurrent-ppo", dict(eps=1e-5, betas=(0.9, 0.999))),
@@ -416,8 +422,8 @@ def test_learners_import_no_machinery_of_compilers() -> None:
 import sys
 from helpers import config, run
 from shoal.systems import load
-for system in ("dqn", "apex-dqn", "rainbow", "d4pg", "impala", "recurrent-ppo"):
-    for env in ("toy:point",) if system == "d4pg" else ("toy:catch", "CartPole-v1"):
+for system in ("dqn", "apex-dqn", "rainbow", "d4pg", "qt-opt", "impala", "recurrent-ppo"):
+    for env in ("toy:point",) if system in ("d4pg", "qt-opt") else ("toy:catch", "CartPole-v1"):
         assert run(load(system).program(config(system, env=env, backend="auto")), 2).updates
         assert not {"sympy", "torch._dynamo"} & sys.modules.keys(), f"{system} on {env}"
 """

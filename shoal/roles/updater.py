@@ -1,0 +1,99 @@
+"""Labels between a replay and a learner: roles that make them, and a learner that publishes what they are made with."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from shoal.api import Arrays, Batch, Context, Learner, ParamsReader, ParamsWriter, Reader, Tensors, Writer
+from shoal.roles.learner import LearnerRole
+from shoal.types import State
+
+
+class Labeller(Protocol):
+    """What makes labels; see ``algos.cem_learning.Bellman``."""
+
+    def load(self, first: Tensors | None, second: Tensors | None) -> None:
+        """Take the newest parameters of the two target networks; None: they are no others."""
+
+    def label(self, batch: Batch, step: int) -> tuple[Arrays, dict[str, float]]:
+        """A labelled batch, made with parameters of so many gradient steps (which it says as ``step``), and metrics."""
+
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class UpdaterRole:
+    """One step = one batch of transitions labelled. Where there is no room for it, the next step waits, and does
+    nothing else: so that the role is between two steps, and can be saved, wherever it waits."""
+
+    def __init__(
+        self, ctx: Context, labeller: Labeller, transitions: Reader, labelled: Writer, params: ParamsReader,
+        lagged: ParamsReader,
+    ) -> None:  # fmt: skip
+        self.ctx, self.labeller, self.transitions, self.labelled = ctx, labeller, transitions, labelled
+        self.params, self.lagged = params, lagged
+        self.versions = [-1, -1]  # of the two target networks
+        self.held: Arrays | None = None  # labelled, and not yet sent
+
+    def step(self) -> None:
+        metrics = self.ctx.metrics
+        if self.held is None:
+            metrics.enter("batch")
+            batch = self.transitions.get()
+            if batch.size:
+                metrics.record("replay_size", batch.size)
+            metrics.enter("params")
+            self.labeller.load(self._newest(0, self.params), self._newest(1, self.lagged))
+            metrics.enter("label")
+            self.held, found = self.labeller.label(batch, self.versions[0] - 1)
+            for name, value in found.items():
+                metrics.record(name, value)
+            if not self.labelled.ready():
+                return
+        metrics.enter("publish")
+        self.labelled.put(self.held)
+        self.held = None
+
+    def _newest(self, which: int, reader: ParamsReader) -> Tensors | None:
+        if (new := reader.latest(newer_than=self.versions[which])) is None:
+            return None
+        self.versions[which], params = new
+        return params
+
+    def state_dict(self) -> State:
+        return {"labeller": self.labeller.state_dict(), "versions": self.versions, "held": self.held}
+
+    def load_state_dict(self, state: State) -> None:
+        self.labeller.load_state_dict(state["labeller"])
+        self.held = state["held"]
+        if self.ctx.exact:  # elsewhere the newest parameters are others than those of the state
+            self.versions = list(state["versions"])
+
+
+class LaggingLearner(Learner, Protocol):
+    """A learner with a second set of parameters to publish."""
+
+    def lagged(self) -> Tensors | None:
+        """None: those of the update before."""
+
+
+class LabelledLearnerRole(LearnerRole):
+    """Learns from labelled transitions; it also publishes the second target network, and tells how old labels are."""
+
+    learner: LaggingLearner
+
+    def __init__(
+        self, ctx: Context, learner: LaggingLearner, labelled: Reader, params: ParamsWriter, lagged: ParamsWriter
+    ) -> None:
+        super().__init__(ctx, learner, labelled, params)
+        self.lagged = lagged
+
+    def _receive(self) -> Batch:
+        batch = super()._receive()
+        self.ctx.metrics.tally("label_age", (self.learner.step - batch.items.pop("step")).tolist())
+        return batch
+
+    def _publish(self) -> None:
+        super()._publish()
+        if (tensors := self.learner.lagged()) is not None:
+            self.lagged.publish(tensors)
