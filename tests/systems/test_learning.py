@@ -44,7 +44,7 @@ CASES = [
     ("r2d2", "toy:memory", 12_000, 0.7, R2D2),
     ("apex-dpg", "toy:point", 6_000, -3.0, DPG),
     ("d4pg", "toy:point", 6_000, -5.0, DPG),
-    ("qt-opt", "toy:point", 6_000, -3.0, QT_OPT),
+    ("qt-opt", "toy:point", 6_000, -4.0, QT_OPT),
     ("impala", "toy:bandit-identity", 20_000, 7.0, IMPALA),
     ("impala", "toy:multi", 40_000, 7.0, IMPALA),
     ("impala", "toy:point", 120_000, -2.5, dict(IMPALA, entropy_cost=0.0)),
