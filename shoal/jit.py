@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def jit(function: F) -> F:
-    """For functions that make no arrays. Numba then counts no references to those they are given, which it would do
-    with an atomic operation at each access and call: most of the time of a short function."""
-    return _njit(function, _nrt=False)
+def jit(function: F, **options: Any) -> F:
+    """For functions that make no arrays; options: numba's. Numba then counts no references to those they are given,
+    which it would do with an atomic operation at each access and call: most of the time of a short function."""
+    return _njit(function, _nrt=False, **options)
 
 
 def jit_allocating(function: F) -> F:
@@ -21,12 +21,12 @@ def jit_allocating(function: F) -> F:
     return _njit(function)
 
 
-def jit_late(function: F) -> F:
+def jit_late(function: F, **options: Any) -> F:
     """As ``jit``, at the first call: for modules that are imported where nobody needs numba."""
 
     @functools.cache
     def compiled() -> F:
-        return jit(function)
+        return jit(function, **options)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -35,7 +35,12 @@ def jit_late(function: F) -> F:
     return cast(F, call)
 
 
-def _njit(function: F, **options: bool | str) -> F:
+def jit_sums(function: F) -> F:
+    """As ``jit_late``, for sums whose order does not matter: they then use the processor's vectors."""
+    return jit_late(function, fastmath={"reassoc", "contract"})
+
+
+def _njit(function: F, **options: Any) -> F:
     import numba
 
     njit: Any = numba.njit  # typed without ``_nrt``, which its own library uses

@@ -121,7 +121,7 @@ class ActorCritic(nn.Module):
         """obs [B, ...], first [B] -> policy parameters [B, P], value [B], next state."""
         obs = self._normalise(obs)
         if self.perceptron is not None and not torch.is_grad_enabled():
-            both = self.perceptron.forward(self.encoder.vector(obs))[-1]
+            both = self.perceptron.values(self.encoder.vector(obs))
             return forbid(self.policy.with_deviation(both[:, :-1]), obs.get(MASK)), both[:, -1], state
         y, state = self.core.step(self._encode(self.encoder, obs), first, state)
         return *self._heads(obs, y), state

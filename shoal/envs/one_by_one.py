@@ -1,4 +1,4 @@
-"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv``, without what outlasts a small step."""
+"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv``, with less around a small step."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class OneByOne(SyncVectorEnv):
         space = self.single_observation_space
         if self._box:
             return np.array(rows, space.dtype), rewards, terminated, truncated, infos
-        empty = create_empty_array(space, self.num_envs)
+        empty: Nested = create_empty_array(space, self.num_envs)
         return concatenate(space, rows, empty), rewards, terminated, truncated, infos

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.api import Action
+from shoal.fast import few
 
 _LOG_2PI = math.log(2 * math.pi)
 _TINY = torch.finfo(torch.float32).tiny
@@ -24,8 +25,12 @@ def sample_categorical(logits: Tensor, generator: torch.Generator | None = None)
     """logits [..., A] -> int64 [...]."""
     if logits.shape[-1] == 2:
         u = torch.rand(logits.shape[:-1], device=logits.device, generator=generator)
+        if few.are_few(u) and logits.ndim == 2:
+            return few.categorical(logits, u)
         return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
     u = torch.rand(logits.shape, device=logits.device, generator=generator)
+    if u.ndim == 2 and few.are_few(u):
+        return few.categorical(logits, u)
     # Of u = 0, whose logarithm would be infinite, as little as there is: no action of logit -inf may win
     return (logits - u.clamp_min_(_TINY).log_().neg_().log_()).argmax(-1)
 

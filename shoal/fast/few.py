@@ -1,0 +1,102 @@
+"""What an actor of a few environments asks at every step, by compiled functions: of so few rows, torch's operations
+take many times as long as their arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.fast.pixels import readable
+from shoal.jit import jit_late, jit_sums
+
+Linears = list[tuple[Tensor, Tensor]]
+FEW = 4  # rows, up to which this is faster
+_TINY = np.finfo(np.float32).tiny
+
+
+def are_few(x: Tensor) -> bool:
+    """Whether the functions below are for rows ``[N, ...]``."""
+    return 0 < len(x) <= FEW and x.dtype == torch.float32 and readable(x)
+
+
+class FewRows:
+    """``fast.perceptron.Perceptron`` of few rows; layers, heads: weights and biases, of at least one layer."""
+
+    def __init__(self, layers: Linears, tanh: bool, heads: Linears) -> None:
+        self._given = layers, tanh, heads
+        self._parameters = [p for layer in (*layers, *heads) for p in layer]
+        self._at: list[int] = []  # where they were when the arrays below became views of them
+        self._arrays: list[tuple[np.ndarray, ...]] = []
+        self._scratch = np.empty((2, max(len(bias) for _, bias in layers)), np.float32)
+        self._outputs = sum(len(bias) for _, bias in heads)
+
+    def __reduce__(self) -> tuple[type[FewRows], tuple[Linears, bool, Linears]]:
+        return FewRows, self._given  # a copy has views of its own parameters
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rows ``[N, inputs]`` to values ``[N, outputs]``."""
+        layers, tanh, heads = self._given
+        at = [p.data_ptr() for p in self._parameters]
+        if at != self._at:
+            groups = (layers, heads)
+            self._arrays = [tuple(p.detach().numpy() for p in part) for g in groups for part in zip(*g, strict=True)]
+            self._at = at
+        out = torch.empty((self._outputs, len(x)))  # output by output in memory, as the perceptron's
+        _perceptron(x.contiguous().numpy(), *self._arrays, tanh, self._scratch, out.numpy())
+        return out.t()
+
+
+def categorical(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Actions ``[N]`` of logits ``[N, A]``, given numbers from [0, 1): ``[N]`` if ``A`` is 2, else ``[N, A]``."""
+    out = torch.empty(len(logits), dtype=torch.int64)
+    if logits.shape[1] == 2:
+        _one_of_two(logits.numpy(), uniform.numpy(), out.numpy())
+    else:
+        _one_of_many(logits.numpy(), uniform.numpy(), out.numpy())
+    return out
+
+
+@jit_sums
+def _perceptron(
+    x: np.ndarray, weights: tuple[np.ndarray, ...], biases: tuple[np.ndarray, ...],
+    head_weights: tuple[np.ndarray, ...], head_biases: tuple[np.ndarray, ...], tanh: bool, scratch: np.ndarray,
+    out: np.ndarray,
+) -> None:  # fmt: skip
+    for row in range(len(x)):
+        given = x[row]
+        for layer in range(len(weights)):
+            made = scratch[layer % 2, : len(biases[layer])]
+            for j in range(len(made)):
+                y = biases[layer][j]
+                for i in range(len(given)):
+                    y += weights[layer][j, i] * given[i]
+                made[j] = math.tanh(y) if tanh else max(y, np.float32(0.0))
+            given = made
+        at = 0
+        for head in range(len(head_weights)):
+            for j in range(len(head_biases[head])):
+                y = head_biases[head][j]
+                for i in range(len(given)):
+                    y += head_weights[head][j, i] * given[i]
+                out[at, row] = y
+                at += 1
+
+
+@jit_late
+def _one_of_two(logits: np.ndarray, uniform: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(out)):
+        out[i] = uniform[i] < np.float32(1.0) / (np.float32(1.0) + math.exp(logits[i, 0] - logits[i, 1]))
+
+
+@jit_late
+def _one_of_many(logits: np.ndarray, uniform: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(out)):
+        best, most = 0, np.float32(-np.inf)
+        for a in range(logits.shape[1]):
+            found = logits[i, a] - math.log(-math.log(max(uniform[i, a], _TINY)))
+            if found > most:
+                best, most = a, found
+        out[i] = best

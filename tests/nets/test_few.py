@@ -1,0 +1,67 @@
+"""What is compiled for few rows is the network, and the choice, of torch's operations."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from shoal import fast
+from shoal.api import Observation
+from shoal.fast.few import FEW
+from shoal.fast.perceptron import Perceptron
+from shoal.nets import Encoder
+from shoal.nets.distributions import sample_categorical
+
+pytestmark = pytest.mark.usefixtures("fast_enabled")
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(12,), (12, 70, 5)])
+@pytest.mark.parametrize("rows", [1, FEW, FEW + 1])
+def test_values_of_few_rows(activation: str, hidden: tuple[int, ...], rows: int) -> None:
+    """Also of copies, and when the parameters change or move."""
+    torch.manual_seed(0)
+    encoder = Encoder({"obs": Observation((9,), "float32", "vector")}, hidden=hidden, activation=activation)  # type: ignore[arg-type]
+    heads = [nn.Linear(encoder.features, 3), nn.Linear(encoder.features, 1)]
+    perceptron = encoder.perceptron(*heads)
+    assert perceptron is not None
+    net = nn.ModuleList([encoder, *heads])
+    net.by_hand = perceptron  # type: ignore[assignment]
+
+    @torch.no_grad()
+    def check(net: nn.ModuleList) -> None:
+        x, by_hand = torch.randn(rows, 9), net.by_hand
+        features = net[0]({"obs": x})
+        wanted = torch.cat([head(features) for head in (net[1], net[2])], 1)
+        assert isinstance(by_hand, Perceptron)
+        torch.testing.assert_close(by_hand.values(x), wanted, rtol=1e-5, atol=1e-5)
+
+    check(net)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1)
+    check(net)
+    for p in net.parameters():
+        p.data = p.data.clone() - 0.2
+    check(net)
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(2.0)
+    check(other)
+    check(net)
+
+
+@pytest.mark.parametrize("actions", [2, 5])
+def test_the_same_numbers_choose_the_same_actions(actions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(500, actions, generator=torch.Generator().manual_seed(0))
+    logits[::7, 1:] = -torch.inf
+    found = []
+    for compiled in (True, False):
+        monkeypatch.setattr(fast, "ENABLED", compiled)
+        generator = torch.Generator().manual_seed(1)
+        found.append(torch.cat([sample_categorical(row, generator) for row in logits.split(2)]))
+    assert torch.equal(*found) and not found[0][::7].any() and len(found[0].unique()) == actions
