@@ -4,6 +4,7 @@ take many times as long as their arithmetic."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -45,7 +46,8 @@ class FewRows:
             self._arrays = [tuple(p.detach().numpy() for p in part) for g in groups for part in zip(*g, strict=True)]
             self._at = at
         out = torch.empty((self._outputs, len(x)))  # output by output in memory, as the perceptron's
-        _perceptron(x.contiguous().numpy(), *self._arrays, tanh, self._scratch, out.numpy())
+        kernel: Callable[..., None] = _perceptron
+        kernel(x.contiguous().numpy(), *self._arrays, tanh, self._scratch, out.numpy())
         return out.t()
 
 

@@ -25,7 +25,7 @@ def sample_categorical(logits: Tensor, generator: torch.Generator | None = None)
     """logits [..., A] -> int64 [...]."""
     if logits.shape[-1] == 2:
         u = torch.rand(logits.shape[:-1], device=logits.device, generator=generator)
-        if few.are_few(u) and logits.ndim == 2:
+        if logits.ndim == 2 and few.are_few(u):
             return few.categorical(logits, u)
         return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
     u = torch.rand(logits.shape, device=logits.device, generator=generator)

@@ -26,6 +26,7 @@ from shoal.settings.schedule import linear
 from shoal.systems.asynchronous import shared_parameters
 from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.wiring import begin, trajectories
+from shoal.types import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class AdvantageActorCritic(Algorithm):
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]
         given = (items["reward"], *boundaries(items, value.detach(), cfg.gamma), items["valid"])
-        costs = {"value_cost": cfg.value_cost, "entropy_cost": cfg.entropy_cost}
+        costs: Values = {"value_cost": cfg.value_cost, "entropy_cost": cfg.entropy_cost}
         if outputs.dist.kind == "discrete":
             loss, means = discrete_actor_critic_loss(outputs.joined, items["action"], *given, **costs)
         else:
