@@ -44,7 +44,7 @@ class OptimiserConfig:
     """Largest global norm of the gradient; none: no clipping."""
 
 
-def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> torch.optim.Optimizer:
+def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Adam | AdaGrad | RMSProp:
     """The optimiser of ``nets`` that ``cfg`` asks for."""
     if cfg.optimiser == "adam":
         return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)

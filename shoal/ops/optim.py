@@ -131,7 +131,10 @@ class _Averages(NamedTuple):
     steps: list[Tensor]  # the same numbers, each by itself
 
 
-def _move(params: list[Tensor], grads: list[Tensor], roots: list[Tensor], lr: float, into: list[Tensor] | None) -> None:
+def _move(
+    params: list[Tensor], grads: list[Tensor], roots: tuple[Tensor, ...] | list[Tensor], lr: float,
+    into: list[Tensor] | None,
+) -> None:  # fmt: skip
     """``into = params - lr * grads / roots``; None: in place."""
     if into is None:
         torch._foreach_addcdiv_(params, grads, roots, value=-lr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -248,6 +249,7 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
 
 
 # ----------------------------------------------------------------------------------- provenance
+@functools.cache  # each takes a millisecond, and a member of a population asks again for every slice
 def versions() -> dict[str, str]:
     out = {"python": platform.python_version()}
     for name in ("shoal", *PACKAGES):

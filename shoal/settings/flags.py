@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import re
 import types
@@ -158,6 +159,11 @@ def _number(hint: type, value: Any) -> int | float:
 
 def ranged(Config: Any) -> Values:
     """The type of each field with its range; one declared again with the same type keeps that of the base class."""
+    return dict(_ranged(Config))
+
+
+@functools.cache  # it takes milliseconds, and a member of a population asks again for every slice
+def _ranged(Config: Any) -> Values:
     plain = get_type_hints(Config)
     out = dict(plain)
     for cls in reversed(Config.__mro__[:-1]):
