@@ -16,7 +16,7 @@ from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.algos.gradient_step import GradientStep, excess, finite, global_norm
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
-from shoal.ops.optim import Optimiser, divide
+from shoal.ops.optimiser import Optimiser, divide
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all
 

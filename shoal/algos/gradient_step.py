@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update
 from shoal.ops import SGD, AdaGrad, Adam, RMSProp
+from shoal.ops.optimiser import Optimiser
 from shoal.settings.ranges import Fraction, NonNegative, Positive
 from shoal.settings.schedule import Linear, Scheduled, at
 from shoal.types import State
@@ -44,7 +45,7 @@ class OptimiserConfig:
     """Largest global norm of the gradient; none: no clipping."""
 
 
-def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Adam | AdaGrad | RMSProp:
+def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Optimiser:
     """The optimiser of ``nets`` that ``cfg`` asks for."""
     if cfg.optimiser == "adam":
         return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)

@@ -16,8 +16,8 @@ import torch
 
 from shoal import fast
 from shoal.api import Field
-from shoal.ops import AdaGrad, Adam, RMSProp, SharedRMSProp
-from shoal.ops.optim import divide
+from shoal.ops import SGD, AdaGrad, Adam, RMSProp, SharedRMSProp
+from shoal.ops.optimiser import divide
 
 
 def close(found, *expected, tol=1e-6):
@@ -307,8 +307,9 @@ def test_adam_reads_a_gradient_in_any_order_in_memory() -> None:
         partial(AdaGrad, lr=1e-2),
         partial(RMSProp, lr=1e-2),
         partial(RMSProp, lr=1e-2, centred=True, momentum=0.9),
+        partial(SGD, lr=1e-2, momentum=0.9, weight_decay=0.1),
     ],
-    ids=["adam", "adagrad", "rmsprop", "rmsprop with momentum"],
+    ids=["adam", "adagrad", "rmsprop", "rmsprop with momentum", "sgd"],
 )
 def test_a_step_may_lead_elsewhere(make: Callable[..., Any]) -> None:
     """Two buffers in turn, as of a parameter server: the same bits as in place, and what they were stays."""
