@@ -6,7 +6,7 @@ Jaderberg et al. 2017, "Population Based Training of Neural Networks".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -57,13 +57,15 @@ class Rules:
 class Member:
     """One member: its hyperparameters, how far it is, and what it has reached since its last copy.
 
-    score: the newest, None if there is none; samples: the last that the t-test compares, the newest last; turn: step of
-    its last turn; lost: it has failed too often, and is copied from no more.
+    step: of what it is now, its parents' steps included; trained: steps that it has made itself, which a copy does not
+    change. score: the newest, None if there is none; samples: the last that the t-test compares, the newest last; turn:
+    step of its last turn; lost: it has failed too often, and is copied from no more.
     """
 
     index: int
     values: Values
     step: int = 0
+    trained: int = 0
     turn: int = 0
     score: float | None = None
     samples: list[float] = field(default_factory=list)
@@ -108,11 +110,18 @@ class Population:
         """Member ``index`` has reached ``step`` with ``score`` (nan: none yet). samples: for the t-test, such as the
         last episodes' returns; None: the score is one."""
         member = self.members[index]
+        member.trained += max(0, step - member.step)
         member.step = step
         if math.isfinite(score):
             member.score = float(score)
         new = [score] if samples is None else samples
         member.samples = [*member.samples, *(float(s) for s in new if math.isfinite(s))][-WINDOW:]
+
+    def waiting(self, steps: int, busy: Collection[int] = ()) -> list[Member]:
+        """Members that have trained for less than ``steps``, who has trained least first; none of ``busy`` or lost. (By
+        the steps of what a member is now, one that copies from further back would begin again and again.)"""
+        found = [m for m in self.members if m.trained < steps and m.index not in busy and not m.lost]
+        return sorted(found, key=lambda m: m.trained)
 
     def ready(self, index: int) -> bool:
         """Whether a member has made enough steps since its last turn."""
@@ -168,7 +177,7 @@ class Population:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.members = [Member(**m) for m in state["members"]]
+        self.members = [Member(**{"trained": m["step"], **m}) for m in state["members"]]  # older states have no such
         self.lineage = [Copy(**c) for c in state["lineage"]]
         self.generator.bit_generator.state = state["generator"]
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ class PopulationRun:
         """Train until every member has made its steps, or until a signal."""
         lock = RunLock(self.path)
         try:
-            if not self._waiting(set()):
+            if not self._waiting():
                 raise UsageError(
                     f"the population in '{self.path}' is finished: every member has made {self.setup.steps:,} steps"
                 )
@@ -178,8 +178,8 @@ class PopulationRun:
     def _train(self, slots: Slots, interrupts: Interrupts) -> None:
         asked = False
         while True:
-            while slots.free and not interrupts.reason and (waiting := self._waiting(set(slots.busy()))):
-                slots.submit(waiting[0], self._slice(self.control.members[waiting[0]]))
+            while slots.free and not interrupts.reason and (waiting := self._waiting(slots.busy())):
+                slots.submit(waiting[0].index, self._slice(waiting[0]))
             if interrupts.reason and not asked:
                 asked = True
                 slots.stop()
@@ -191,10 +191,8 @@ class PopulationRun:
                 else:
                     self._reached(index, reached)
 
-    def _waiting(self, busy: set[int]) -> list[int]:
-        """Members that have steps to make, the one furthest back first."""
-        found = [m for m in self.control.members if m.step < self.setup.steps and m.index not in busy and not m.lost]
-        return [m.index for m in sorted(found, key=lambda m: m.step)]
+    def _waiting(self, busy: Collection[int] = ()) -> list[Member]:
+        return self.control.waiting(self.setup.steps, busy)
 
     def _slice(self, member: Member) -> Slice:
         setup, interval = self.setup, self.control.rules.interval
@@ -204,7 +202,7 @@ class PopulationRun:
         return Slice(
             member_path(self.path, member.index), setup.system, {**setup.values, **member.values},
             {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
-            min(setup.steps, until), setup.runtime, evaluate=setup.evaluate,
+            min(until, member.step + setup.steps - member.trained), setup.runtime, evaluate=setup.evaluate,
         )  # fmt: skip
 
     def _reached(self, index: int, reached: Reached) -> None:
@@ -223,7 +221,7 @@ class PopulationRun:
                 f"no episode of member {index} ended in its last {self.control.rules.interval:,} steps, so it has no "
                 "new score: --eval-episodes N plays some for it, a longer --interval ends some"
             )
-        if reached.steps < self.setup.steps and (copy := self.control.turn(index)) is not None:
+        if member.trained < self.setup.steps and (copy := self.control.turn(index)) is not None:
             self._copied(copy)
         self._save()
 

@@ -104,13 +104,13 @@ class _Search:
             slots.close()
 
     def _next(self, busy: set[int]) -> int | None:
-        """The member that is furthest back and not ``busy``."""
-        waiting = [m for m in self.control.members if m.step < self.steps and m.index not in busy]
-        return min(waiting, key=lambda m: m.step).index if waiting else None
+        """The member that has trained least and is not ``busy``."""
+        waiting = self.control.waiting(self.steps, busy)
+        return waiting[0].index if waiting else None
 
     def _task(self, index: int) -> tuple[Objective, bytes, Values, int]:
         member = self.control.members[index]
-        return self.objective, self.states[index], dict(member.values), min(self.interval, self.steps - member.step)
+        return self.objective, self.states[index], dict(member.values), min(self.interval, self.steps - member.trained)
 
     def _take(self, index: int, result: tuple[bytes, float, int]) -> None:
         state, score, steps = result
@@ -118,7 +118,7 @@ class _Search:
         self.states[index] = state
         self.history[index].append((member.step + steps, score, dict(member.values)))
         self.control.report(index, member.step + steps, score)
-        made = self.control.turn(index) if member.step < self.steps else None
+        made = self.control.turn(index) if member.trained < self.steps else None
         if made is not None:
             self.states[made.child] = self.states[made.parent]
 

@@ -186,6 +186,28 @@ def test_a_search_is_deterministic_and_moves_states() -> None:
     assert after[1] >= copied.parent_score  # it went on from the parent's state, not from its own
 
 
+def test_every_member_trains_for_its_own_steps_whatever_it_copies() -> None:
+    """Scores that are chance: many copies, some of members that are further back. None makes anybody train longer."""
+    rng, made = np.random.default_rng(0), []
+
+    def chance(state: Any, values: Any, steps: int) -> tuple[int, float]:
+        made.append(steps)
+        return (state or 0) + steps, float(rng.normal())
+
+    found = shoal.pbt(chance, RATE, steps=40, interval=2, population=6, share=0.5)
+    assert sum(made) == 6 * 40
+    assert any(c.parent_step < c.step for c in found.lineage)
+
+
+def test_an_older_state_has_trained_as_far_as_it_is() -> None:
+    made = population([1.0, 2.0])
+    state = made.state_dict()
+    for member in state["members"]:
+        del member["trained"]
+    made.load_state_dict(state)
+    assert [m.trained for m in made.members] == [10, 10] and made.waiting(10) == []
+
+
 def test_a_search_on_two_processes_survives_a_kill() -> None:
     def dies(state: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:
         import os

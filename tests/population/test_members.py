@@ -114,7 +114,7 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     unfinished = PopulationRun.reopen(path)
     assert unfinished.control.members == run.control.members
     assert unfinished.go().reason == "steps"
-    assert all(m.step >= 1_500 for m in unfinished.control.members)
+    assert all(m.trained >= 1_500 for m in unfinished.control.members)
     scores, copies = rows(path / "scores.csv"), rows(path / "lineage.csv")
     assert {row["member"] for row in scores} == {"0", "1", "2"} and len(copies) == len(unfinished.control.lineage) > 0
     for copy in copies:  # the child goes on with what it was given
