@@ -90,6 +90,8 @@ def run(task: Task, arm: str, seed: int, path: Path) -> dict[str, Any]:
     """Train one side, and evaluate the member that it gives."""
     began = time.monotonic()
     ended = PopulationRun.begin(path, setup(task, arm, seed)).go()
+    if ended.reason != "steps":
+        raise SystemExit(f"{arm}, seed {seed}, was {ended.reason}: nothing is kept of this repetition")
     trained = time.monotonic() - began
     policy = Run.open(member_path(path, ended.best.index)).policy()
     returns = policy.evaluate(task.episodes, seed=10_000 + seed, greedy=False)

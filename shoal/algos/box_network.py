@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,11 +34,12 @@ class BoxNetwork(nn.Module):
         self, env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation, precision: Precision, device: str
     ) -> None:  # fmt: skip
         super().__init__()
-        low, high = torch.tensor(env.action.low), torch.tensor(env.action.high)
+        # by NumPy: torch would import its compilers to compute on the device meta, on which shapes are found
+        low, high = np.array(env.action.low, np.float32), np.array(env.action.high, np.float32)
         half = (high - low) / 2
         box = {"low": low, "high": high, "middle": (high + low) / 2, "half_width": half}
-        for name, side in {**box, "divisor": torch.where(half > 0, half, torch.ones_like(half))}.items():
-            self.register_buffer(name, side, persistent=False)
+        for name, side in {**box, "divisor": np.where(half > 0, half, np.float32(1))}.items():
+            self.register_buffer(name, torch.tensor(side), persistent=False)
         self.actions = len(env.action.low)
         self.encoder = _encoder(env, torso, hidden, activation)
         self.shared = any(True for _ in self.encoder.parameters())

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.algos.q_learning import QAgent
-from shoal.api import Context
 from shoal.program import Program
 from shoal.settings.ranges import Count, Natural, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.replayed import replay_program
-from shoal.systems.wiring import stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,6 @@ class Config(dqn.Config):
     """Sample in proportion to priorities; false: uniformly."""
     importance_exponent: float = 0.4
     actor_priorities: bool = True
-    """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
     epsilon_ladder: bool = True
     epsilon_steps: Natural = 0
     evict_every: Count = 1_000
@@ -48,24 +44,17 @@ PAPER: Preset = dict(  # sections 3.1 and 4.1, appendix C
     life_loss=True, torso="nature", precision="fp32",
     evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
-ATARI: Preset = {**dqn.ATARI, "actors": 1, "envs": 32}
+ATARI: Preset = {**dqn.ATARI, "actors": 1}
 CLASSIC: Preset = dict(  # streams of 512 units are for images
     dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
 )  # fmt: skip
 BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False, "epsilon_steps": 0}
 PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
-network = dqn.network
-
-
-def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
-    """Explores as its environments' places on the ladder say, and tells the values from which first priorities
-    follow."""
-    return dqn.explorer(cfg, network(cfg), seed, ctx, with_values=True)
+network, agent = dqn.network, dqn.agent
 
 
 def program(cfg: Config) -> Program:
     """Actors, one replay, one learner."""
     require_actions("apex-dqn", cfg.env_spec(), "discrete")
-    sent = stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")})
-    table = cfg.table(initial="given" if cfg.actor_priorities else "max", evict_every=cfg.evict_every)
-    return replay_program("apex-dqn", cfg, sent, table, network, agent, dqn.learner(cfg))
+    table = dqn.table(cfg, evict_every=cfg.evict_every)
+    return replay_program("apex-dqn", cfg, dqn.sent(cfg), table, network, agent, dqn.learner(cfg))

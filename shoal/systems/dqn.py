@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.algos.q_learning import Epsilon, QAgent, QLearning, QNetwork
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Context
+from shoal.api import Context, Spec
 from shoal.program import Program
+from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Fraction, Natural, Replicas
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.config import Preset, Presets, require_actions
@@ -43,6 +45,8 @@ class Config(ReplayConfig, LadderConfig):
     has its last probability from the beginning."""
     epsilon_ladder: bool = False
     """Give each environment a last probability of its own, its rung of Ape-X's ladder, in place of `epsilon_end`."""
+    actor_priorities: bool = False
+    """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
 
 
 PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
@@ -52,9 +56,9 @@ PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods conver
     life_loss=True, torso="nature", precision="fp32",
 )  # fmt: skip
 ATARI: Preset = dict(
-    envs=16, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=2.5e-4, optimiser_eps=1.5e-4,
+    envs=32, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=2.5e-4, optimiser_eps=1.5e-4,
     batch=128, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=200, importance_exponent=0.4,
-    epsilon_ladder=True, epsilon_steps=0,  # with one epsilon Pong is learned far more slowly (docs/results.md)
+    epsilon_ladder=True, epsilon_steps=0, actor_priorities=True,  # as in Ape-X: Pong is learned (docs/results.md)
     reward_clip="sign", life_loss=True, torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: Preset = dict(
@@ -81,18 +85,28 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
     return explorer(cfg, network(cfg), seed, ctx)
 
 
-def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None, with_values: bool = False) -> QAgent:
+def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAgent:
     """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, an agent for
-    evaluation."""
+    evaluation. Tells the values that first priorities follow from, if they are asked for."""
     if ctx is None:
-        return QAgent(nets, cfg.eval_epsilon, seed, with_values)
+        return QAgent(nets, cfg.eval_epsilon, seed)
     replicas, start, last = ctx.replicas, cfg.epsilon_start, ladder(cfg, ctx) if cfg.epsilon_ladder else cfg.epsilon_end
 
     def epsilon(steps: int) -> Epsilon:
         done = steps * replicas / cfg.epsilon_steps if cfg.epsilon_steps else 1.0
         return last if done >= 1.0 else start + (last - start) * done
 
-    return QAgent(nets, epsilon, seed, with_values, ctx.counts.get("actions", 0))
+    return QAgent(nets, epsilon, seed, cfg.actor_priorities, ctx.counts.get("actions", 0))
+
+
+def sent(cfg: Config) -> Spec:
+    """What actors send: steps, with values for the first priorities if those are the actor's."""
+    return stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")} if cfg.actor_priorities else None)
+
+
+def table(cfg: Config, **fields: Any) -> TableSpec:
+    """The replay table; ``fields`` are what a system adds."""
+    return cfg.table(initial="given" if cfg.actor_priorities else "max", **fields)
 
 
 def exponent(cfg: ReplayConfig) -> float | None:
@@ -107,4 +121,4 @@ def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], SGDLearner]:
 
 def program(cfg: Config) -> Program:
     """One actor, a replay, a learner."""
-    return replay_program("dqn", cfg, stream(cfg), cfg.table(), network, agent, learner(cfg))
+    return replay_program("dqn", cfg, sent(cfg), table(cfg), network, agent, learner(cfg))

@@ -19,7 +19,7 @@ from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.replayed import progress
 from shoal.systems.served import ParameterServer, ServerConfig
 from shoal.systems.sharded import add_servers
-from shoal.systems.wiring import actor, replay, stream
+from shoal.systems.wiring import actor, replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Config(dqn.Config, ServerConfig):
 PAPER: Preset = {  # sections 4 and 5; the network and preprocessing are DQN's
     **dqn.PAPER, "actors": 100, "learners": 100, "shards": 31, "optimiser": "adagrad", "target_period": 60_000,
 }  # fmt: skip
-ATARI: Preset = dqn.ATARI | {"prioritised": False}
+ATARI: Preset = dqn.ATARI | {"envs": 16, "prioritised": False, "actor_priorities": False}
 CLASSIC: Preset = dqn.CLASSIC | {"outliers": 0.0}  # near the end of CartPole, the rare falls are the outliers
 BOX2D: Preset = dqn.BOX2D
 PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
@@ -62,7 +62,7 @@ def program(cfg: Config) -> Program:
     p = Program("gorila")
     device, taken = cfg.learner_device(), cfg.batch * (cfg.learners if cfg.replay_servers else 1)
     ratio = replace(cfg.ratio(), slack=max(cfg.ratio().slack, 2 * taken))
-    transitions = p.channel(replay("transitions", stream(cfg), cfg.table(), ratio))
+    transitions = p.channel(replay("transitions", dqn.sent(cfg), dqn.table(cfg), ratio))
     server = ParameterServer(p, cfg, partial(network, cfg, device), partial(progress, cfg))
     p.role(
         "actor", actor(cfg, agent, transitions.spec), replicas=cfg.num_actors(), on_failure="restart",

@@ -17,13 +17,12 @@ from shoal.algos.distributional import (
 )  # fmt: skip
 from shoal.algos.q_learning import QAgent, QLearning, QNetwork
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Context
+from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.settings.schedule import linear
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.replayed import RISING, descent, replay_program
-from shoal.systems.wiring import stream
 from shoal.types import Values
 
 
@@ -65,7 +64,9 @@ RAINBOW: Preset = dict(  # Hessel et al. 2018, table 1; 80,000 and 32,000 frames
     optimiser_eps=1.5e-4, max_grad_norm=10.0, priority_exponent=0.5, importance_exponent=linear(0.4, 1.0),
     min_replay=20_000, target_period=2_000,
 )  # fmt: skip
-ATARI: Preset = {**dqn.ATARI, "epsilon_ladder": False, "importance_exponent": RISING, "priority_exponent": 0.5}
+ATARI: Preset = dict(
+    dqn.ATARI, envs=16, epsilon_ladder=False, actor_priorities=False, importance_exponent=RISING, priority_exponent=0.5,
+)  # fmt: skip
 CLASSIC: Preset = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
 BOX2D: Preset = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
 PRESETS: Presets = {
@@ -85,6 +86,8 @@ def network(cfg: Config, device: str = "cpu") -> QNetwork:
     )  # fmt: skip
     if cfg.returns == "mean" and not cfg.noisy:
         return QNetwork(env, **nets)
+    if cfg.actor_priorities:
+        raise UsageError("actor_priorities are TD errors of plain values: expected returns mean, and noisy off")
     return ReturnNetwork(env, described(cfg), sigma=cfg.noisy_sigma if cfg.noisy else None, **nets)
 
 
@@ -106,4 +109,4 @@ def program(cfg: Config) -> Program:
             return descent(cfg, ctx, DistributionalQLearning(cfg, nets, beta, ctx.seed))
         return descent(cfg, ctx, QLearning(cfg, nets, beta))
 
-    return replay_program("rainbow", cfg, stream(cfg), cfg.table(), network, agent, learn)
+    return replay_program("rainbow", cfg, dqn.sent(cfg), dqn.table(cfg), network, agent, learn)

@@ -31,11 +31,12 @@ def test_apex_with_one_actor_and_uniform_sampling_is_n_step_dqn():
     same(apex.params["params"], plain.params["params"])
 
 
-def test_apex_with_one_actor_and_the_largest_priority_is_prioritised_dqn_with_a_ladder():
-    common = dict(env="CartPole-v1", dueling=True, prioritised=True, envs=4, unroll=4, importance_exponent=0.4)
-    apex = run(load("apex-dqn").program(config("apex-dqn", actor_priorities=False, **common)), 60)
-    given = dict(common, epsilon_ladder=True, epsilon_steps=0)
-    plain = run(load("dqn").program(config("dqn", **given)), 60)
+@pytest.mark.parametrize("actor_priorities", [True, False])
+def test_apex_with_one_actor_is_prioritised_dqn_with_a_ladder(actor_priorities):
+    common = dict(env="CartPole-v1", dueling=True, prioritised=True, envs=4, unroll=4, importance_exponent=0.4,
+                  actor_priorities=actor_priorities)  # fmt: skip
+    apex = run(load("apex-dqn").program(config("apex-dqn", **common)), 60)
+    plain = run(load("dqn").program(config("dqn", epsilon_ladder=True, epsilon_steps=0, **common)), 60)
     assert apex.steps == plain.steps > 100
     same(apex.params["params"], plain.params["params"])
 

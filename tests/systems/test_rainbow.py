@@ -172,6 +172,12 @@ def test_a_support_without_extent_is_refused(fields: dict[str, Any]) -> None:
         rainbow.program(config("rainbow", **fields))
 
 
+@pytest.mark.parametrize("fields", [dict(noisy=True, returns="mean"), dict(noisy=False, returns="quantile")])
+def test_the_actors_priorities_are_of_plain_values(fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected returns mean, and noisy off"):
+        rainbow.program(config("rainbow", actor_priorities=True, **fields))
+
+
 def test_the_range_is_a_setting() -> None:
     cfg = config("rainbow", v_min=-3.0, v_max=12.0, atoms=4)
     nets = rainbow.network(cfg)
