@@ -47,7 +47,7 @@ def _elites(score: Callable[[Tensor], Tensor], points: Tensor, elites: int) -> t
     """The best of ``points``, so many of each problem ``[B, elites, A]``, and the very best."""
     scores, places = score(points).topk(elites, -1)
     index = places.unsqueeze(-1).expand(-1, -1, points.shape[-1])
-    chosen = points.expand(len(index), -1, -1).gather(1, index)
+    chosen = points.expand(index.shape[0], -1, -1).gather(1, index)
     return chosen, Best(chosen[:, 0], scores[:, 0])
 
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from tolerance import rounding
 
+from shoal.algos.box_network import BoxNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
@@ -126,7 +127,7 @@ def play(policy: Policy, steps: int) -> tuple[dict[str, np.ndarray], dict[str, n
                 if name == "logits" and nets.dist.kind == "continuous":
                     parts = dict(zip(("mean", "log_std"), found.chunk(2, -1), strict=True))
             else:
-                parts = {} if hasattr(nets, "policy") else {"q": nets(tensors)}
+                parts = {} if isinstance(nets, BoxNetwork) or hasattr(nets, "policy") else {"q": nets(tensors)}
         act = agent.act(obs, first, state, greedy=True)
         state = act.state
         parts |= {f"next-{k}": v for k, v in state.items()}
