@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -61,11 +62,14 @@ def members(args: argparse.Namespace) -> dict[str, Any]:
     module = systems.load(args.system)
     resolved = resolve(module, "none", None, fields, source="argument", name=args.system)
     values = plain(resolved.values())
-    stamps: list[float] = []
+    stamps: list[tuple[float, int]] = []  # end of a slice: when, and the steps of all members
+    made = [0] * args.population
 
     def tell(line: str) -> None:
-        if " steps, score " in line:
-            stamps.append(time.perf_counter())
+        if found := re.match(r"member (\d+): .* steps, score ", line):
+            index = int(found[1])
+            made[index] = run.control.members[index].trained  # more than was asked: whole rollouts
+            stamps.append((time.perf_counter(), sum(made)))
 
     space = {"learning_rate": interval_of("learning_rate", values["learning_rate"])}
     setup = Setup(
@@ -73,10 +77,10 @@ def members(args: argparse.Namespace) -> dict[str, Any]:
         steps=args.interval * (args.slices + 1), slots=args.population, seed=0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        ended = PopulationRun.begin(Path(folder) / "population", setup, tell).go()
-    first = args.population - 1  # by then each has ended its first slice, which starts its process
-    slices, span = len(stamps) - 1 - first, stamps[-1] - stamps[first]
-    return {"env_steps_per_s": slices * args.interval / span, "window_s": span, "copies": ended.copies}
+        run = PopulationRun.begin(Path(folder) / "population", setup, tell)
+        ended = run.go()
+    (begin, before), (end, after) = stamps[args.population - 1], stamps[-1]  # each has ended its first slice by then
+    return {"env_steps_per_s": (after - before) / (end - begin), "window_s": end - begin, "copies": ended.copies}
 
 
 def main() -> None:

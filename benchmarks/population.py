@@ -44,7 +44,8 @@ FOLDER = RESULTS / "population"
 
 @dataclass(frozen=True)
 class Task:
-    """steps: of each member; interval: between two of its turns; space: the interval of each hyperparameter."""
+    """steps: of each member; interval: between two of its turns; warm_up: steps before its first; space: the interval
+    of each hyperparameter."""
 
     system: str
     env: str
@@ -54,6 +55,7 @@ class Task:
     fields: dict[str, Any] = field(default_factory=dict)
     size: int = 8
     episodes: int = 50
+    warm_up: int = 0
 
 
 TASKS = {
@@ -63,9 +65,10 @@ TASKS = {
         dict(envs=8, unroll=64, epochs=3, minibatches=4, gamma=0.98, normalise_reward=True),
     ),
     "lunarlander": Task(  # eight environments: a slice has room for whole episodes, long ones too
-        "recurrent-ppo", "LunarLander-v3", 400_000, 20_000,
+        "recurrent-ppo", "LunarLander-v3", 400_000, 40_000,
         {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0), "gamma": (0.9, 0.9999)},
         dict(envs=8, unroll=128, epochs=4, minibatches=4, gae_lambda=0.97, reward_scale=0.05, hidden=(64, 64)),
+        warm_up=100_000,  # few turns, and late: the first scores say little
     ),
 }  # fmt: skip
 
@@ -77,7 +80,7 @@ def setup(task: Task, arm: str, seed: int) -> Setup:
     resolved = resolve(module, "none", None, given, source="argument", name=task.system)
     values = plain(resolved.values())
     space = {name: interval_of(name, (low * high) ** 0.5, low, high) for name, (low, high) in task.space.items()}
-    rules = {"interval": task.interval, "warm_up": 0 if arm == ARMS[0] else task.steps + 1}
+    rules = {"interval": task.interval, "warm_up": task.warm_up if arm == ARMS[0] else task.steps + 1}
     made = Setup(
         task.system, values, resolved.origins, "none", space, task.size, rules, task.steps, cores(), seed
     )  # fmt: skip
@@ -133,7 +136,8 @@ def shown(task: Task, runs: Sequence[dict[str, Any]]) -> str:
     rows.append(["difference", *_interval(found["difference"]), "", ""])
     count = len(runs) // 2
     words = (
-        f"{task.system} on {task.env}: {task.size} members of {task.steps:,} steps, a turn every {task.interval:,}; "
+        f"{task.system} on {task.env}: {task.size} members of {task.steps:,} steps, a turn every {task.interval:,}"
+        f"{f' after the first {task.warm_up:,}' if task.warm_up else ''}; "
         f"{count} repetitions. P(population > random search) = {found['probability']:.2f}."
     )
     return words + "\n\n" + table(["", "score", "95 % interval", "each repetition", "copies"], rows)
@@ -168,7 +172,7 @@ def kept(name: str, task: Task) -> list[dict[str, Any]]:
     """The runs of the same task that are recorded; a later start goes on from them."""
     path = FOLDER / "results.json"
     figures = json.loads(path.read_text()).get(name, {}).get("figures", {}) if path.exists() else {}
-    same = figures.get("task") == json.loads(json.dumps(asdict(task)))
+    same = {"warm_up": 0, **figures.get("task", {})} == json.loads(json.dumps(asdict(task)))
     return list(figures["runs"]) if same else []
 
 
@@ -201,7 +205,7 @@ def main() -> None:
     if args.steps:
         task = replace(task, steps=args.steps)
     if args.smoke:
-        task = replace(task, steps=1_000, interval=500, size=2, episodes=2)
+        task = replace(task, steps=1_000, interval=500, size=2, episodes=2, warm_up=0)
     measure(args.only, task, range(args.first, args.first + (1 if args.smoke else args.repetitions)), args.smoke)
 
 

@@ -151,13 +151,14 @@ def unfinished(saving: Saving, number: int) -> Path:
 
 
 def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
-    """Write parts; their files. OSError, before anything is written, if they do not fit onto the disk."""
+    """Write parts onto the disk; their files. OSError, before anything is written, if they do not fit there."""
     needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE, shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
     out: dict[str, Written] = {}
     for name, packed in parts.items():
         out |= state_files.write(packed, folder, name)
+    state_files.sync(folder / name for name in out)
     return out
 
 
@@ -167,13 +168,12 @@ def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts:
     manifest = {"format": FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
     with open(temporary / _MANIFEST, "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2)
-        state_files.sync(file)
-    _sync_folder(temporary)
+    state_files.sync([temporary / _MANIFEST, temporary])
     steps, newest = facts["steps"], _complete(saving.folder)[:1]
     before = _order(newest[0]) if newest else (-1, 0)
     path = saving.folder / (f"{steps:012d}" if steps != before[0] else f"{steps:012d}.{before[1] + 1}")
     os.rename(temporary, path)
-    _sync_folder(saving.folder)
+    state_files.sync([saving.folder])
     for old in _complete(saving.folder)[saving.keep :]:
         shutil.rmtree(old, ignore_errors=True)
     return path
@@ -184,14 +184,6 @@ def discard(temporary: Path) -> None:
     if temporary.parent.name != FOLDER or not temporary.name.startswith(_TEMPORARY):
         raise ValueError(f"'{temporary}' is not the folder of an unfinished checkpoint")
     shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---------------------------------------------------------------------------------------- reading

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,10 +43,11 @@ class MetricFiles:
 
     def update(self, snapshot: Snapshot) -> None:
         seen = {name: dict(sorted(tally.items())) for name, tally in snapshot.histograms.items()}
-        self._training.write(training_row(snapshot), {f"{name}_histogram": tally for name, tally in seen.items()})
-        self._performance.write(performance_row(snapshot))
-        for ret, length in snapshot.new_episodes:
-            self._episodes.write({"row": snapshot.row, "steps": snapshot.steps, "return": ret, "length": length})
+        nested = {f"{name}_histogram": tally for name, tally in seen.items()}
+        self._training.write([training_row(snapshot)], nested)
+        self._performance.write([performance_row(snapshot)])
+        at = {"row": snapshot.row, "steps": snapshot.steps}
+        self._episodes.write([{**at, "return": ret, "length": length} for ret, length in snapshot.new_episodes])
 
     def close(self) -> None:
         for table in self._tables:
@@ -108,8 +110,8 @@ def _read(path: Path) -> list[dict[str, float]]:
 
 
 class _Table:
-    """NAME.csv, and the same rows in NAME.jsonl. Columns are added as their names first appear. A row that does not
-    fit on the disk raises OSError and leaves no part of itself."""
+    """NAME.csv, and the same rows in NAME.jsonl. Columns are added as their names first appear. Rows that do not fit on
+    the disk raise OSError and leave no part of themselves."""
 
     def __init__(
         self, directory: Path, name: str, columns: tuple[str, ...], after: int | None, jsonl: bool = True
@@ -127,30 +129,48 @@ class _Table:
         self._jsonl = None if self._lines is None else self._open(self._lines)
 
     def _cut(self, columns: tuple[str, ...], after: int) -> None:
-        """Drop the rows behind the one of this number. ShoalError if the files are not there, or damaged."""
+        """Drop the rows behind the one of this number, and the columns that no other has used. ShoalError if the files
+        are not there, or damaged. What is kept is not read: a member of a population comes back for every slice."""
+        with reading(self._path):
+            data = self._path.read_bytes()
+            first = data.find(b"\n") + 1
+            last, end = _last(data, first, after, lambda line: int(line.partition(b",")[0]))
+            some = io.StringIO((data[:first] + data[last:]).decode(), newline="")
+            self._columns, *rows = csv.reader(some)
+        used = [{name for name, cell in zip(self._columns, row, strict=False) if cell} for row in rows]
+        kept = {*columns}.union(*used[: last < end])
+        if self._lines is not None:
+            with reading(self._lines):
+                lines = self._lines.read_bytes()
+                _, size = _last(lines, 0, after, lambda line: int(json.loads(line)["row"]))
+            os.truncate(self._lines, size)
+        if kept.issuperset(itertools.chain(*used)):
+            os.truncate(self._path, end)
+        else:
+            self._drop_columns(columns, after)
+
+    def _drop_columns(self, columns: tuple[str, ...], after: int) -> None:
+        """Rewrite the CSV up to a row, with ``columns`` and those that are used there."""
         with reading(self._path):
             header, rows = self._rows()
             rows = [row for row in rows if int(row[0]) <= after]
         used = [i for i, c in enumerate(header) if c in columns or any(row[i] for row in rows)]
         self._columns = [header[i] for i in used]
-        kept: list[str] = []
-        if self._lines is not None:
-            with reading(self._lines):
-                lines = self._lines.read_text(encoding="utf-8").splitlines(keepends=True)
-                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["row"] <= after]
-            _replace(self._lines, "".join(kept))
         self._rewrite([[row[i] for i in used] for row in rows])
 
-    def write(self, row: Mapping[str, Any], nested: Mapping[str, Any] = NOTHING) -> None:
+    def write(self, rows: Sequence[Mapping[str, Any]], nested: Mapping[str, Any] = NOTHING) -> None:
         """``nested``: what has no place in a table, and is in the JSON lines only."""
-        new = [name for name in row if name not in self._columns]
+        if not rows:
+            return
+        new = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in self._columns]
         if new:
             self._add_columns(new)
         text = io.StringIO()
-        csv.writer(text).writerow([_cell(row.get(name)) for name in self._columns])
+        csv.writer(text).writerows([_cell(row.get(name)) for name in self._columns] for row in rows)
         _append(self._csv, text.getvalue())
         if self._jsonl is not None:
-            _append(self._jsonl, json.dumps({k: finite(v) for k, v in row.items()} | dict(nested)) + "\n")
+            lines = [json.dumps({k: finite(v) for k, v in row.items()} | dict(nested)) + "\n" for row in rows]
+            _append(self._jsonl, "".join(lines))
 
     def close(self) -> None:
         self._csv.close()
@@ -184,6 +204,18 @@ class _Table:
     @staticmethod
     def _open(path: Path) -> IO[bytes]:
         return open(path, "ab", buffering=0)
+
+
+def _last(data: bytes, first: int, after: int, number: Callable[[bytes], int]) -> tuple[int, int]:
+    """Where the last whole line up to ``after`` begins and ends, of lines that begin at ``first`` and whose numbers do
+    not fall: looked for from the end. (A killed run may have left half a line there.)"""
+    end = data.rfind(b"\n") + 1
+    while end > first:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        if number(data[start:end]) <= after:
+            return start, end
+        end = start
+    return end, end
 
 
 def _append(file: IO[bytes], text: str) -> None:

@@ -105,9 +105,14 @@ class RunDirectory:
         for name in ("report.json", "params.json"):
             (self.path / name).unlink(missing_ok=True)
 
-    def describe(self, config: Mapping[str, Any], drawings: Mapping[str, str]) -> None:
-        """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings."""
-        facts = {"format": FORMAT, **config, "versions": versions(), "hardware": hardware(), "git": git_commit()}
+    def describe(
+        self, config: Mapping[str, Any], drawings: Mapping[str, str], made_with: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings.
+
+        made_with: the ``provenance`` that is known already; None: it is looked up.
+        """
+        facts = {"format": FORMAT, **config, **(provenance() if made_with is None else made_with)}
         self._write("config.json", json.dumps(facts, indent=2, default=str) + "\n")
         for name, drawing in drawings.items():
             self._write(name, drawing)
@@ -249,7 +254,12 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
 
 
 # ----------------------------------------------------------------------------------- provenance
-@functools.cache  # each takes a millisecond, and a member of a population asks again for every slice
+def provenance() -> Values:
+    """What a run is made with: versions, hardware and git commit."""
+    return {"versions": versions(), "hardware": hardware(), "git": git_commit()}
+
+
+@functools.cache  # each takes a millisecond
 def versions() -> dict[str, str]:
     out = {"python": platform.python_version()}
     for name in ("shoal", *PACKAGES):

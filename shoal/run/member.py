@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
-from shoal.records.run_dir import RunDirectory
+from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
@@ -100,7 +101,8 @@ def train_slice(task: Slice) -> Reached:
             "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
             "actors": cfg.num_actors(), "policy": program.policy_channel().name, **options.to_json(task.until),
         }  # fmt: skip
-        directory.describe(settings, {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)})
+        drawings = {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)}
+        directory.describe(settings, drawings, _provenance())
         pending = 0 if checkpoint is None else len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
         episodes = _Episodes(pending)
         saving = Saving(task.path.absolute() / FOLDER, 0.0, task.replay_gb * 1e9, launch=directory.lock.launch)
@@ -118,6 +120,11 @@ def train_slice(task: Slice) -> Reached:
         return Reached(report.steps, returns, report.seconds - before, report.reason)
     finally:
         directory.close()
+
+
+@functools.cache  # two processes of git for every slice otherwise
+def _provenance() -> Values:
+    return provenance()
 
 
 def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
