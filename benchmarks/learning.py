@@ -214,7 +214,7 @@ def summary() -> None:
     """Write summary.md and one plot per environment from what is recorded."""
     lines = ["| recipe | seeds | score | required | greedy | steps | wall time |", "|---|---|---|---|---|---|---|"]
     for name, recipe in RECIPES.items():
-        results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).rglob("seed-?.json"))]
+        results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).glob("seed-?.json"))]
         if not results:
             lines.append(f"| {name} | - | not yet run | {recipe.required:g} | | | |")
             continue
