@@ -19,6 +19,8 @@ from shoal.algos.off_policy import METRICS_EVERY
 from shoal.algos.q_learning import QLearningConfig, random_actions
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.fast.live import LiveTensors
+from shoal.fast.lstm import SMALL, RecurrentStreams
+from shoal.fast.pixels import readable
 from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, RecurrentCore, autocast
 from shoal.nets.outputs import Outputs, detached
@@ -87,6 +89,7 @@ class RecurrentQNetwork(nn.Module):
         self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device, self.burn_in, self.stored_state = device, burn_in, stored_state
+        self.by_hand = self._recurrent_streams(actions)
 
     def initial_state(self, batch: int) -> Tensors:
         """The state before an episode: {} without a core."""
@@ -101,22 +104,48 @@ class RecurrentQNetwork(nn.Module):
         """A batch of sequences, L rows of which ``burn_in`` come before those to learn from -> values
         [L - burn_in, B, A]."""
         burn_in, first = self.burn_in, items["first"]
+        if self.by_hand is not None and not torch.is_grad_enabled() and readable(first):
+            return self._forbid(self.by_hand.forward(*self._given(items))[0], items)
         before = {k: v[:burn_in] for k, v in observations(items).items()}
         learned = {k: v[burn_in:] for k, v in observations(items).items()}
-        state = self.initial_state(first.shape[1])
-        if self.stored_state:
-            state = {k: items[f"state/{k}"] for k in state}
+        state = self._start(items)
         if burn_in and state:
             with torch.no_grad():
                 _, state = self.core.unroll(self._encode(before), first[:burn_in], state)
         y, _ = self.core.unroll(self._encode(learned), first[burn_in:], state)
-        return forbid(self.head(y), learned.get(MASK))
+        return self._forbid(self.head(y), items)
 
     def outputs(self, items: Tensors) -> Outputs:
         """``forward`` of a batch, to learn from."""
-        values, backward = detached(self(items))
+        if self.by_hand is not None and readable(items["first"]):
+            values, backward = self.by_hand.differentiable(*self._given(items))
+            values = self._forbid(values, items)
+        else:
+            values, backward = detached(self(items))
         values.requires_grad_()
         return Outputs(values, values, backward)
+
+    def _start(self, items: Tensors) -> Tensors:
+        """The state before the first row of a batch."""
+        state = self.initial_state(items["first"].shape[1])
+        return {k: items[f"state/{k}"] for k in state} if self.stored_state else state
+
+    def _forbid(self, values: Tensor, items: Tensors) -> Tensor:
+        mask = items.get(MASK)
+        return forbid(values, None if mask is None else mask[self.burn_in :])
+
+    def _recurrent_streams(self, actions: int) -> RecurrentStreams | None:
+        """The same function outside of autograd; None where the network is more than that, or large."""
+        chain, rnn = self.encoder.chain(), self.core.rnn
+        if chain is None or not isinstance(rnn, nn.LSTM) or rnn.hidden_size > SMALL or self.precision != "fp32":
+            return None
+        return RecurrentStreams(chain[0], rnn, self.head.streams, actions)
+
+    def _given(self, items: Tensors) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], int]:
+        """What ``RecurrentStreams`` asks of a batch."""
+        rows = {k: v.flatten(0, 1) for k, v in observations(items).items()}
+        state = self._start(items)
+        return self.encoder.vector(rows), items["first"], (state["h"], state["c"]), self.burn_in
 
     def _encode(self, obs: Tensors) -> Tensor:
         if self.precision == "fp32":
