@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
-SUMS = {"reassoc", "contract"}  # numba's ``fastmath`` of sums whose order does not matter: they use the processor's vectors
+# ``fastmath`` of functions with sums whose order does not matter: they then use the processor's vectors
+SUMS = {"reassoc", "contract"}
 
 
 def jit(function: F, **options: Any) -> F:

@@ -17,8 +17,8 @@ SMALL = 128  # units, up to which this is faster
 
 
 class Steps(NamedTuple):
-    """In an LSTM's forward pass: what went in [T, B, F], the gates [T, B, 4 H], which steps start an episode [T, B], the
-    state before each step and after the last [T + 1, B, H], and tanh of the cells after each [T, B, H]."""
+    """In an LSTM's forward pass: what went in [T, B, F], the gates [T, B, 4 H], which steps start an episode [T, B],
+    the state before each step and after the last [T + 1, B, H], and tanh of the cells after each [T, B, H]."""
 
     x: Tensor
     gates: Tensor
@@ -33,7 +33,7 @@ class LSTM(Layer):
 
     def __init__(self, rnn: nn.LSTM) -> None:
         super().__init__(rnn)
-        self._scale = np.repeat(np.float32([0.5, 0.5, 1.0, 0.5]), rnn.hidden_size)
+        self._scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), rnn.hidden_size)
 
     def unroll(self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Steps]:
         """x [T, B, F], first bool [T, B], state before t=0 -> y [T, B, H], and what ``back`` needs."""
@@ -42,8 +42,8 @@ class LSTM(Layer):
         by_input, by_state, *biases = self.parameters
         (length, batch), size = first.shape, by_state.shape[1]
         gates = torch.addmm(biases[0] + biases[1], x.flatten(0, 1), by_input.t()).view(length, batch, -1)
-        hidden, cells = x.new_empty(2, length + 1, batch, size)
-        squashed, y = x.new_empty(2, length, batch, size)
+        hidden, cells = x.new_empty(2, length + 1, batch, size).unbind()
+        squashed, y = x.new_empty(2, length, batch, size).unbind()
         hidden[0], cells[0] = state
         steps = Steps(x, gates, first.contiguous(), hidden, cells, squashed)
         lstm_kernels.unroll(
@@ -92,8 +92,8 @@ class RecurrentStreams:
         self._gradient = torch.empty(0)  # of all parameters
 
     def forward(self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor], skip: int) -> tuple[Tensor, Kept]:
-        """Rows ``[L * B, inputs]``, first bool ``[L, B]`` and the state before them to values ``[L - skip, B, actions]``
-        of all but the first steps, and what ``backward`` needs. Call it outside autograd."""
+        """Rows ``[L * B, inputs]``, first ``[L, B]`` and the state before them to values ``[L - skip, B, A]`` of all
+        but the first ``skip`` steps, and what ``backward`` needs. Call it outside autograd."""
         features, of_torso = self._around.features(x, iter(()))
         y, steps = self._lstm.unroll(features.view(*first.shape, -1), first, state)
         described, of_streams = self._around.described(y[skip:].flatten(0, 1), iter(()))
@@ -109,8 +109,8 @@ class RecurrentStreams:
 
     @torch.no_grad()
     def backward(self, kept: Kept, gradient: Tensor) -> Tensor:
-        """Set ``grad`` of every parameter, given what ``forward`` kept (and is lost) and the loss's gradient by its values.
-        Returns all of them as one vector; it and they are valid until the next call."""
+        """Set ``grad`` of every parameter, given what ``forward`` kept, which is lost, and the loss's gradient by its
+        values. Returns all of them as one vector; it and they are valid until the next call."""
         if not len(self._gradient):
             self._gradient = side_by_side([*self._around.layers, self._lstm], gradient)
         by_y = self._around.back_to_features(kept.streams, gradient.flatten(0, 1).unsqueeze(-1), True)

@@ -3,13 +3,12 @@ processor's vectors are used; loops are short because only those that touch few 
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import numpy as np
 
-from shoal.jit import SUMS, jit
+from shoal.jit import SUMS, F, jit
 
-_jit = partial(jit, fastmath=SUMS)
 _ONE, _HALF, _LARGE = np.float32(1.0), np.float32(0.5), np.float32(7.905311)
 _P1, _P3, _P5 = np.float32(4.89352455891786e-3), np.float32(6.37261928875436e-4), np.float32(1.48572235717979e-5)
 _P7, _P9, _P11 = np.float32(5.12229709037114e-8), np.float32(-8.60467152213735e-11), np.float32(2.00018790482477e-13)
@@ -18,8 +17,12 @@ _Q0, _Q2, _Q4 = np.float32(4.89352518554385e-3), np.float32(2.26843463243900e-3)
 _Q6 = np.float32(1.19825839466702e-6)
 
 
+def _jit(function: F) -> F:
+    return jit(function, fastmath=SUMS)
+
+
 @_jit
-def _tanh(x: np.float32) -> np.float32:
+def _tanh(x: Any) -> Any:
     """A quotient of polynomials, to a few units in the last place (that of the Eigen library), as vectors."""
     x = _LARGE if x > _LARGE else x  # what is no number stays so
     x = -_LARGE if x < -_LARGE else x
@@ -44,7 +47,14 @@ def _add_product(x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
             y = out[n]
             for j in range(outputs):
                 y[j] += (
-                    x0 * w0[j] + x1 * w1[j] + x2 * w2[j] + x3 * w3[j] + x4 * w4[j] + x5 * w5[j] + x6 * w6[j] + x7 * w7[j]
+                    x0 * w0[j]
+                    + x1 * w1[j]
+                    + x2 * w2[j]
+                    + x3 * w3[j]
+                    + x4 * w4[j]
+                    + x5 * w5[j]
+                    + x6 * w6[j]
+                    + x7 * w7[j]
                 )
     for k in range(eights, inputs):
         for n in range(len(x)):
