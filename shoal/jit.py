@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+# ``fastmath`` of functions with sums whose order does not matter: they then use the processor's vectors
+SUMS = {"reassoc", "contract"}
 
 
 def jit(function: F, **options: Any) -> F:
@@ -36,8 +38,8 @@ def jit_late(function: F, **options: Any) -> F:
 
 
 def jit_sums(function: F) -> F:
-    """As ``jit_late``, for sums whose order does not matter: they then use the processor's vectors."""
-    return jit_late(function, fastmath={"reassoc", "contract"})
+    """As ``jit_late``, with ``SUMS``."""
+    return jit_late(function, fastmath=SUMS)
 
 
 def _njit(function: F, **options: Any) -> F:

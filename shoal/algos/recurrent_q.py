@@ -19,20 +19,14 @@ from shoal.algos.off_policy import METRICS_EVERY
 from shoal.algos.q_learning import QLearningConfig, random_actions
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update
 from shoal.fast.live import LiveTensors
+from shoal.fast.lstm import SMALL, RecurrentStreams
+from shoal.fast.pixels import readable
 from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, RecurrentCore, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
-from shoal.ops import (
-    forbid,
-    huber,
-    importance_weights,
-    rescaled_n_step_targets,
-    select,
-    sequence_priority,
-    signed_hyperbolic_inverse,
-)
+from shoal.ops import forbid, importance_weights, select, sequence_td_loss, signed_hyperbolic_inverse
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled, at
 from shoal.types import State
@@ -87,6 +81,7 @@ class RecurrentQNetwork(nn.Module):
         self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device, self.burn_in, self.stored_state = device, burn_in, stored_state
+        self.by_hand = self._recurrent_streams(actions)
 
     def initial_state(self, batch: int) -> Tensors:
         """The state before an episode: {} without a core."""
@@ -101,22 +96,48 @@ class RecurrentQNetwork(nn.Module):
         """A batch of sequences, L rows of which ``burn_in`` come before those to learn from -> values
         [L - burn_in, B, A]."""
         burn_in, first = self.burn_in, items["first"]
+        if self.by_hand is not None and not torch.is_grad_enabled() and readable(first):
+            return self._forbid(self.by_hand.forward(*self._given(items))[0], items)
         before = {k: v[:burn_in] for k, v in observations(items).items()}
         learned = {k: v[burn_in:] for k, v in observations(items).items()}
-        state = self.initial_state(first.shape[1])
-        if self.stored_state:
-            state = {k: items[f"state/{k}"] for k in state}
+        state = self._start(items)
         if burn_in and state:
             with torch.no_grad():
                 _, state = self.core.unroll(self._encode(before), first[:burn_in], state)
         y, _ = self.core.unroll(self._encode(learned), first[burn_in:], state)
-        return forbid(self.head(y), learned.get(MASK))
+        return self._forbid(self.head(y), items)
 
     def outputs(self, items: Tensors) -> Outputs:
         """``forward`` of a batch, to learn from."""
-        values, backward = detached(self(items))
+        if self.by_hand is None or not readable(items["first"]):
+            values, backward = detached(self(items))
+        else:
+            values, backward = self.by_hand.differentiable(*self._given(items))
+            values = self._forbid(values, items)
         values.requires_grad_()
         return Outputs(values, values, backward)
+
+    def _start(self, items: Tensors) -> Tensors:
+        """The state before the first row of a batch."""
+        state = self.initial_state(items["first"].shape[1])
+        return {k: items[f"state/{k}"] for k in state} if self.stored_state else state
+
+    def _forbid(self, values: Tensor, items: Tensors) -> Tensor:
+        mask = items.get(MASK)
+        return forbid(values, None if mask is None else mask[self.burn_in :])
+
+    def _recurrent_streams(self, actions: int) -> RecurrentStreams | None:
+        """The same function outside of autograd; None where the network is more than that, or large."""
+        chain, rnn = self.encoder.chain(), self.core.rnn
+        if chain is None or not isinstance(rnn, nn.LSTM) or rnn.hidden_size > SMALL or self.precision != "fp32":
+            return None
+        return RecurrentStreams(chain[0], rnn, self.head.streams, actions)
+
+    def _given(self, items: Tensors) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], int]:
+        """What ``RecurrentStreams`` asks of a batch."""
+        rows = {k: v.flatten(0, 1) for k, v in observations(items).items()}
+        state = self._start(items)
+        return self.encoder.vector(rows), items["first"], (state["h"], state["c"]), self.burn_in
 
     def _encode(self, obs: Tensors) -> Tensor:
         if self.precision == "fp32":
@@ -142,30 +163,28 @@ class RecurrentQLearning(Algorithm):
         """The squared or Huber loss of the TD errors, summed over a sequence's steps, weighted by importance; outputs:
         the values [m + 1, B, A] of the m steps that are learned from and of the observation after them."""
         cfg, begin = self.cfg, self.cfg.burn_in
-        items = {k: batch.items[k][begin:] for k in ("action", "reward", "terminated", "valid")}
-        valid, action = items["valid"][:-1], items["action"][:-1]
-        discounts = cfg.gamma * (~items["terminated"][:-1]).float()
+        action, reward, terminated = (batch.items[k][begin:-1] for k in ("action", "reward", "terminated"))
+        valid, discounts = batch.items["valid"][begin:], cfg.gamma * (~terminated).float()
         with torch.no_grad():
-            next_q = self.target(batch.items)[1:]
-            selector = outputs.detach()[1:] if cfg.double else next_q
-            targets = rescaled_n_step_targets(
-                items["reward"][:-1], discounts, next_q, selector, ~items["valid"][1:], cfg.n_step, cfg.rescale
-            )
-        q = select(outputs[:-1], action)
-        delta = (targets - q) * valid
-        each = (0.5 * delta.square() if cfg.td_clip is None else huber(delta, cfg.td_clip)).sum(0)
+            target_q = self.target(batch.items)
+        scale = 1.0 / reward.shape[1] if cfg.reduction == "mean" else 1.0
         if cfg.prioritised:
             assert batch.probs is not None, "importance weights need a prioritised replay"
-            each = each * importance_weights(batch.probs, batch.size or 1, at(self.beta, self.fraction))
-        q, delta = q.detach(), delta.detach()
+            weight = importance_weights(batch.probs, batch.size or 1, at(self.beta, self.fraction)).mul_(scale)
+        else:
+            weight = torch.full_like(reward[0], scale)
+        loss, error, priorities = sequence_td_loss(
+            outputs, target_q, action, reward, discounts, valid, weight,
+            double=cfg.double, n=cfg.n_step, eps=cfg.rescale, clip=cfg.td_clip, eta=cfg.priority_mix,
+        )  # fmt: skip
         metrics: Tensors = {}
         if self.updates % METRICS_EVERY == 0:
+            real, q = valid[:-1], select(outputs.detach()[:-1], action)
             returns = q if cfg.rescale is None else signed_hyperbolic_inverse(q, cfg.rescale)
-            steps = valid.sum()
-            metrics = {"q_mean": (returns * valid).sum() / steps, "td_error": delta.abs().sum() / steps}
+            steps = real.sum()
+            metrics = {"q_mean": (returns * real).sum() / steps, "td_error": error.sum() / steps}
             metrics |= self.staleness(outputs.detach(), batch.items)
-        priorities = sequence_priority(delta, cfg.priority_mix, valid) if cfg.prioritised else None
-        return each.mean() if cfg.reduction == "mean" else each.sum(), Update(metrics, priorities)
+        return loss, Update(metrics, priorities if cfg.prioritised else None)
 
     @torch.no_grad()
     def staleness(self, values: Tensor, items: Tensors) -> Tensors:

@@ -29,7 +29,7 @@ class Layer:
     """A linear layer; a noisy one (``nets.NoisyLinear``) has four parameters. They stay the network's own when both
     are copied. grads: where ``backward`` writes their gradients."""
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         self.parameters = list(layer.parameters())
         self.grads: list[Tensor] = []
 
@@ -52,6 +52,10 @@ class Layer:
         if used.noise is not None:
             torch.mul(self.grads[0], used.noise[0], out=self.grads[2])
             torch.mul(self.grads[1], used.noise[1], out=self.grads[3])
+        self.set_grads()
+
+    def set_grads(self) -> None:
+        """What is written in ``grads`` is the parameters' ``grad``."""
         for parameter, grad in zip(self.parameters, self.grads, strict=True):
             parameter.grad = grad
 
@@ -63,22 +67,34 @@ class Streams:
         self._torso = [Layer(layer) for layer in torso]
         self._streams = [[Layer(layer) for layer in stream] for stream in streams]
         self._shape = shape
+        self.layers = [layer for layers in (self._torso, *self._streams) for layer in layers]
         self._gradient = torch.empty(0)  # of all of them
 
     def forward(self, x: Tensor, noise: Iterator[Tensor]) -> tuple[Tensor, list[list[Used]]]:
         """Rows ``[N, inputs]`` to ``[N, actions, atoms]``, and what ``backward`` needs. Call it outside autograd."""
-        used: list[list[Used]] = [[] for _ in range(1 + len(self._streams))]
+        features, used = self.features(x, noise)
+        described, further = self.described(features, noise)
+        return described, [used, *further]
+
+    def features(self, x: Tensor, noise: Iterator[Tensor]) -> tuple[Tensor, list[Used]]:
+        """The first half of ``forward``: what comes out of the torso."""
+        used = []
         for layer in self._torso:
             x, one = layer.forward(x, noise)
             x = torch.relu_(x)
-            used[0].append(one)
-        ends = []
-        for stream, kept in zip(self._streams, used[1:], strict=True):
-            y = x
+            used.append(one)
+        return x, used
+
+    def described(self, x: Tensor, noise: Iterator[Tensor]) -> tuple[Tensor, list[list[Used]]]:
+        """The second half of ``forward``: what the streams make of features."""
+        ends, used = [], []
+        for stream in self._streams:
+            y, kept = x, []
             for i, layer in enumerate(stream):
                 y, one = layer.forward(torch.relu_(y) if i else y, noise)
                 kept.append(one)
             ends.append(y)
+            used.append(kept)
         described = ends[0].view(-1, *self._shape)
         if len(ends) > 1:  # ops.dueling
             described += (ends[1] - described.mean(1)).unsqueeze(1)
@@ -95,34 +111,44 @@ class Streams:
         """Set ``grad`` of every parameter, given what ``forward`` used and the loss's gradient by its output. Returns
         all of them as one vector; it and they are valid until the next call."""
         if not len(self._gradient) or self._gradient.device != gradient.device:
-            self._make(gradient)
+            self._gradient = side_by_side(self.layers, gradient)
+        by_features = self.back_to_features(used[1:], gradient, bool(self._torso))
+        self.back_to_input(used[0], used[1][0].x, by_features)
+        return self._gradient
+
+    def back_to_features(self, used: list[list[Used]], gradient: Tensor, further: bool) -> Tensor:
+        """Set ``grad`` of the streams; with ``further``, the gradient by the features is returned."""
         ends = [gradient.flatten(1)]
         if len(self._streams) > 1:
             value = gradient.sum(1)
             ends = [(gradient - (value / self._shape[0]).unsqueeze(1)).flatten(1), value]
-        by_x = [
-            _down(stream, kept, end, bool(self._torso))
-            for stream, kept, end in zip(self._streams, used[1:], ends, strict=True)
-        ]
-        if self._torso:
-            _down(self._torso, used[0], by_x[0] if len(by_x) == 1 else (by_x[0] + by_x[1]).mul_(SCALE), False)
-        return self._gradient
+        by_x = [_down(*each, further) for each in zip(self._streams, used, ends, strict=True)]
+        return (by_x[0] + by_x[1]).mul_(SCALE) if further and len(by_x) > 1 else by_x[0]
 
-    def _make(self, like: Tensor) -> None:
-        layers = [layer for layers in (self._torso, *self._streams) for layer in layers]
-        self._gradient, at = like.new_zeros(sum(p.numel() for layer in layers for p in layer.parameters)), 0
-        for layer in layers:
-            layer.grads = []
-            for p in layer.parameters:
-                layer.grads.append(self._gradient[at : at + p.numel()].view(p.shape))
-                at += p.numel()
+    def back_to_input(self, used: list[Used], features: Tensor, gradient: Tensor) -> None:
+        """Set ``grad`` of the torso, given its features and the loss's gradient by them."""
+        if self._torso:
+            _down(self._torso, used, _by_relu(gradient, features, 0), False)
+
+
+def side_by_side(layers: Sequence[Layer], like: Tensor) -> Tensor:
+    """Give layers memory for their gradients, which together are the vector that is returned."""
+    joined, at = like.new_zeros(sum(p.numel() for layer in layers for p in layer.parameters)), 0
+    for layer in layers:
+        layer.grads = []
+        for p in layer.parameters:
+            layer.grads.append(joined[at : at + p.numel()].view(p.shape))
+            at += p.numel()
+    return joined
 
 
 def _down(layers: Sequence[Layer], used: Sequence[Used], gradient: Tensor, further: bool) -> Tensor:
-    """Set ``grad`` of the layers, given the gradient by what came out of the last; with ``further``, what went into the
-    first came out of a relu, and the gradient by its argument is returned."""
+    """Set ``grad`` of layers with a relu between each and the next, given the gradient by what came out of the last;
+    with ``further``, the gradient by what went into the first is returned."""
     for i in reversed(range(len(layers))):
         layers[i].backward(used[i], gradient)
         if i or further:
-            gradient = _by_relu(gradient.mm(used[i].weight), used[i].x, 0)
+            gradient = gradient.mm(used[i].weight)
+        if i:
+            gradient = _by_relu(gradient, used[i].x, 0)
     return gradient

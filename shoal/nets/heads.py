@@ -67,6 +67,11 @@ class QHead(nn.Module):
         super().__init__()
         self.linear = nn.Linear(features, actions)
 
+    @property
+    def streams(self) -> list[list[nn.Linear]]:
+        """Its layers."""
+        return [[self.linear]]
+
     def forward(self, x: Tensor) -> Tensor:
         with full(x.device):
             return cast(Tensor, self.linear(x.float()))
@@ -82,6 +87,11 @@ class DuelingQHead(nn.Module):
         self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, actions))
         may_round(self.value[0])
         may_round(self.advantage[0])
+
+    @property
+    def streams(self) -> list[list[nn.Linear]]:
+        """The advantage's and the value's layers, with a relu between them."""
+        return [cast(list[nn.Linear], [stream[0], stream[2]]) for stream in (self.advantage, self.value)]
 
     def forward(self, x: Tensor) -> Tensor:
         x = scale_gradient(x, 1 / math.sqrt(2))

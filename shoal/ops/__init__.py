@@ -16,7 +16,7 @@ from shoal.ops.mixture import (
 from shoal.ops.noise import factorised_noise, scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
-from shoal.ops.rescaled import rescaled_n_step_targets
+from shoal.ops.rescaled import rescaled_n_step_targets, sequence_td_loss
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
 from shoal.ops.sampling import (
     epsilon_ladder,
@@ -93,6 +93,7 @@ __all__ = [
     "scale_noise",
     "select",
     "sequence_priority",
+    "sequence_td_loss",
     "signed_hyperbolic",
     "signed_hyperbolic_inverse",
     "td_error",

@@ -133,6 +133,23 @@ def rescaled_n_step_targets(r, d, q, selector, cut, n, eps):
     return returns if eps is None else h(returns.flatten(), eps).reshape(T, B)
 
 
+def sequence_td_loss(q, target_q, actions, r, d, valid, weight, double, n, eps, clip, eta):
+    """R2D2's loss, its gradient by q, the errors and the priorities, every step by itself."""
+    T, B = r.shape
+    selector = q if double else target_q
+    targets = rescaled_n_step_targets(r, d, target_q[1:], selector[1:], ~valid[1:], n, eps)
+    loss, gradient, error = 0.0, np.zeros(q.shape), np.zeros((T, B))
+    for t in range(T):
+        for b in range(B):
+            if valid[t, b]:
+                a = actions[t, b]
+                delta = q[t, b, a] - targets[t, b]
+                loss += weight[b] * (0.5 * delta**2 if clip is None else huber([delta], clip)[0])
+                gradient[t, b, a] = weight[b] * (delta if clip is None else np.clip(delta, -clip, clip))
+                error[t, b] = abs(delta)
+    return loss, gradient, error, sequence_priority(error, eta, valid[:-1])
+
+
 def categorical_projection(r, d, p, z):
     """D4PG's triangular kernel: m_i = sum_j clip(1 - |clip(Y_j) - z_i| / Delta, 0, 1) p_j."""
     B, N = p.shape
