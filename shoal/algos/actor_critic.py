@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal import fast
 from shoal.algos.gradient_step import OptimiserConfig
 from shoal.api import MASK, Act, Arrays, EnvSpec, Tensors, UsageError
+from shoal.fast.few import FEW, FewRows
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.nets import (
@@ -107,6 +109,7 @@ class ActorCritic(nn.Module):
         self.device = device
         joined = core == "none" and self.critic is None
         self.perceptron = self.encoder.perceptron(self.policy.linear, self.value.linear) if joined else None
+        self._one_vector = [(k, o.kind, len(o.shape)) for k, o in env.observations.items()] == [("obs", "vector", 1)]
 
     @classmethod
     def of(cls, cfg: Any, env: EnvSpec, device: str = "cpu", **more: Any) -> ActorCritic:
@@ -145,6 +148,12 @@ class ActorCritic(nn.Module):
             joined, backward = detached(torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1))
         joined.requires_grad_()
         return Outputs(PolicyValue(joined, first.shape, self.dist), joined, backward)
+
+    def few(self) -> FewRows | None:
+        """The same network of few observations ``obs``, if each is one vector, and actions are discrete."""
+        if self.perceptron is None or not self._one_vector or len(self.norms) or self.dist.kind != "discrete":
+            return None
+        return self.perceptron.few
 
     @torch.no_grad()
     def update_statistics(self, items: Tensors) -> None:
@@ -185,6 +194,7 @@ class ActorCriticAgent:
         self.nets = inferring(nets)
         self._live = LiveTensors(nets)
         self.extras = extras
+        self._few = nets.few() if isinstance(nets, ActorCritic) and "log_prob" not in extras else None
         self.rng = torch.Generator().manual_seed(seed)
 
     def initial_state(self, envs: int) -> Tensors:
@@ -193,8 +203,18 @@ class ActorCriticAgent:
     def load(self, params: Tensors, version: int) -> None:
         self._live.load(params)
 
-    @torch.inference_mode()
+    def adopt(self, params: Tensors) -> None:
+        """Act by these tensors from now on, whatever they hold."""
+        self._live.adopt(params)
+
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        if self._few is None or greedy or not 0 < len(first) <= FEW or not fast.ENABLED:
+            return self._act(obs, first, state, greedy)
+        action, policy, value = self._few.act(obs["obs"], self.rng)
+        return Act(action, state, {"value": value, "policy": policy} if self.extras else {"value": value})
+
+    @torch.inference_mode()
+    def _act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool) -> Act:
         tensors = {k: torch.from_numpy(v) for k, v in obs.items()}
         policy, value, state = self.nets.step(tensors, torch.from_numpy(first), state)
         dist = self.nets.dist

@@ -153,6 +153,10 @@ class QAgent:
     def load(self, params: Tensors, version: int) -> None:
         self._live.load(params)
 
+    def adopt(self, params: Tensors) -> None:
+        """Act by these tensors from now on, whatever they hold."""
+        self._live.adopt(params)
+
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
         values = self.values({k: torch.from_numpy(v) for k, v in obs.items()}, greedy).numpy()

@@ -36,6 +36,8 @@ class SegmentLearner:
         return {name: p.detach() for name, p in self.names.items()}
 
     def load(self, params: Tensors) -> None:
+        """Learn by these, which may change in place before the next call and no sooner."""
+        self._live.adopt(params)
         self._live.load(params)
 
     def gradient(self, items: Tensors) -> tuple[Tensors | None, Update]:

@@ -65,6 +65,7 @@ class VectorBatch:
         self._masked = MASK in spec.observations
         self._info_masks = self._masked and MASK not in observation.observations
         self._ended = np.zeros(self.num_envs, np.bool_)
+        self._waiting = False  # whether any has
         self._return = np.zeros(self.num_envs, np.float64)
         self._length = np.zeros(self.num_envs, np.int64)
 
@@ -76,6 +77,7 @@ class VectorBatch:
         }  # fmt: skip
         raw = self._reset(seed=forms[self._seeds])
         self._ended[:] = False
+        self._waiting = False
         self._return[:] = 0
         self._length[:] = 0
         obs = self._observe(raw)
@@ -104,7 +106,7 @@ class VectorBatch:
         valid = ~self._ended
         final: Arrays | None = None
         if self._mode is AutoresetMode.NEXT_STEP:
-            if not valid.all():
+            if self._waiting:
                 reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
             ended = terminated | truncated
             self._ended = ended
@@ -121,7 +123,8 @@ class VectorBatch:
         if self._masked:
             self._check_mask(obs, ended if start else None, action)
         rows = ended.nonzero()[0]
-        if rows.size:
+        self._waiting = rows.size > 0
+        if self._waiting:
             infos: Iterable[Mapping[str, float]] = repeat(NO_NUMBERS)
             if info and self._episode_info:
                 infos = episode_numbers(info, rows)

@@ -39,25 +39,41 @@ class FewRows:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rows ``[N, inputs]`` to values ``[N, outputs]``."""
+        return torch.from_numpy(self.values(x.contiguous().numpy())).t()
+
+    def values(self, x: np.ndarray) -> np.ndarray:
+        """Rows ``[N, inputs]``, one after the other in memory, to values ``[outputs, N]``."""
         layers, tanh, heads = self._given
         at = [p.data_ptr() for p in self._parameters]
         if at != self._at:
             groups = (layers, heads)
             self._arrays = [tuple(p.detach().numpy() for p in part) for g in groups for part in zip(*g, strict=True)]
             self._at = at
-        out = torch.empty((self._outputs, len(x)))  # output by output in memory, as the perceptron's
+        out = np.empty((self._outputs, len(x)), np.float32)  # output by output in memory, as the perceptron's
         kernel: Callable[..., None] = _perceptron
-        kernel(x.contiguous().numpy(), *self._arrays, tanh, self._scratch, out.numpy())
-        return out.t()
+        kernel(x, *self._arrays, tanh, self._scratch, out)
+        return out
+
+    def act(self, x: np.ndarray, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of observations ``[N, inputs]`` to actions ``[N]``, drawn as ``nets.distributions`` draws them, their
+        logits ``[N, A]`` and values ``[N]``: of two heads, the second of one output."""
+        both = self.values(np.ascontiguousarray(x, np.float32))
+        logits, rows, actions = both[:-1].T, len(x), len(both) - 1
+        uniform = torch.rand(rows if actions == 2 else (rows, actions), generator=rng)
+        return _chosen(logits, uniform.numpy()), logits, both[-1]
 
 
 def categorical(logits: Tensor, uniform: Tensor) -> Tensor:
     """Actions ``[N]`` of logits ``[N, A]``, given numbers from [0, 1): ``[N]`` if ``A`` is 2, else ``[N, A]``."""
-    out = torch.empty(len(logits), dtype=torch.int64)
+    return torch.from_numpy(_chosen(logits.numpy(), uniform.numpy()))
+
+
+def _chosen(logits: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    out = np.empty(len(logits), np.int64)
     if logits.shape[1] == 2:
-        _one_of_two(logits.numpy(), uniform.numpy(), out.numpy())
+        _one_of_two(logits, uniform, out)
     else:
-        _one_of_many(logits.numpy(), uniform.numpy(), out.numpy())
+        _one_of_many(logits, uniform, out)
     return out
 
 

@@ -12,11 +12,12 @@ from shoal.api import Tensors
 
 class LiveTensors:
     """The parameters and buffers of ``module``, to be read or overwritten often; they must stay the same objects, that
-    is, change in place (as optimisers, ``load_state_dict`` and running statistics change them)."""
+    is, change in place (as optimisers, ``load_state_dict`` and running statistics change them), but for ``adopt``."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kept: Tensors = dict(module.state_dict())
+        self._adopted: Tensors = {}
 
     @property
     def tensors(self) -> Tensors:
@@ -30,3 +31,13 @@ class LiveTensors:
             return
         with torch.no_grad():
             torch._foreach_copy_(list(self._kept.values()), [params[name] for name in self._kept])
+
+    def adopt(self, params: Tensors) -> None:
+        """From now on the parameters are these tensors, not copies of them, where they have the same dtype: who changes
+        them changes the module, and has nothing more to ``load``."""
+        if not fast.ENABLED or params is self._adopted:
+            return
+        for name, p in self._module.named_parameters():
+            if name in params and params[name].dtype == p.dtype:
+                p.data = params[name]
+        self._kept, self._adopted = dict(self._module.state_dict()), params

@@ -35,7 +35,7 @@ class Perceptron:
     def __init__(self, layers: Sequence[nn.Linear], activation: type[nn.Module], heads: Sequence[nn.Linear]) -> None:
         self._layers = [(layer.weight, layer.bias) for layer in layers]
         self._heads = [(head.weight, head.bias) for head in heads]
-        self._few = FewRows(self._layers, activation is nn.Tanh, self._heads) if layers else None  # type: ignore[arg-type]
+        self.few = FewRows(self._layers, activation is nn.Tanh, self._heads) if layers else None  # type: ignore[arg-type]
         self._apply, self._back = _APPLY[activation], _GRADIENT[activation]
         self._gradient = torch.empty(0)  # of all of them, and each layer's part of it; the heads are one layer
         self._parts: list[tuple[Tensor, Tensor, int]] = []  # weights, biases, rows that are few
@@ -43,8 +43,8 @@ class Perceptron:
 
     def values(self, x: Tensor) -> Tensor:
         """Rows ``[N, inputs]`` to what comes out of the heads ``[N, outputs]``. Call it outside autograd."""
-        if self._few is not None and are_few(x):
-            return self._few(x)
+        if self.few is not None and are_few(x):
+            return self.few(x)
         return self.forward(x)[-1]
 
     def forward(self, x: Tensor) -> list[Tensor]:

@@ -34,6 +34,7 @@ class WorkerRole:
         self.own = OwnParams(lambda: self._copied)
         self._copied: Tensors = {}
         self.collector = actor(self.own)
+        self._adopt: Callable[[Tensors], None] = getattr(self.collector.agent, "adopt", lambda params: None)
 
     def start(self) -> None:
         if self.ctx.index == 0:
@@ -44,6 +45,7 @@ class WorkerRole:
         metrics.enter("params")
         before, self._copied = self.shared.copy()
         self.learner.load(self._copied)
+        self._adopt(self._copied)  # one copy is enough for both, as neither changes it
         self.own.version += 1  # the copy is another, whatever its number
         self.collector.advance(self.collector.steps)
         items = self.collector.take()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from shoal import fast
-from shoal.api import Observation
+from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
+from shoal.api import Action, EnvSpec, Observation
 from shoal.fast.few import FEW
 from shoal.fast.perceptron import Perceptron
 from shoal.nets import Encoder
@@ -65,3 +67,30 @@ def test_the_same_numbers_choose_the_same_actions(actions: int, monkeypatch: pyt
         generator = torch.Generator().manual_seed(1)
         found.append(torch.cat([sample_categorical(row, generator) for row in logits.split(2)]))
     assert torch.equal(*found) and not found[0][::7].any() and len(found[0].unique()) == actions
+
+
+@pytest.mark.parametrize("actions", [2, 3])
+@pytest.mark.parametrize("rows", [1, FEW])
+def test_an_agent_of_few_rows_acts_as_one_of_operations(
+    actions: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by tensors that it has adopted, whatever they are changed to."""
+    env = EnvSpec("few", {"obs": Observation((9,), "float32", "vector")}, Action("discrete", (actions,)))
+    torch.manual_seed(0)
+    nets = ActorCritic(env, hidden=(12, 7))
+    adopted = {name: p.detach().clone() for name, p in nets.named_parameters()}
+    agents = [ActorCriticAgent(copy.deepcopy(nets), 3, ("policy",)) for _ in range(2)]
+    agents[0].adopt(adopted)
+    for step in range(20):
+        obs = {"obs": torch.randn(rows, 9).numpy()}
+        for tensor in adopted.values():
+            tensor.mul_(1.05)
+        agents[1].load(adopted, step)
+        acts = []
+        for compiled, agent in zip((True, False), agents, strict=True):
+            monkeypatch.setattr(fast, "ENABLED", compiled)
+            acts.append(agent.act(obs, np.zeros(rows, bool), {}))
+        monkeypatch.setattr(fast, "ENABLED", True)
+        assert acts[0].action.dtype == acts[1].action.dtype and (acts[0].action == acts[1].action).all()
+        for name in ("policy", "value"):
+            np.testing.assert_allclose(acts[0].extras[name], acts[1].extras[name], rtol=1e-5, atol=1e-5)
