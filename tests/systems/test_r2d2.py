@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import config, record_batches, run, spy
 
+from shoal.algos.algorithm import differentiate
 from shoal.algos.recurrent_q import RecurrentQLearning
 from shoal.api import UsageError
 from shoal.program import Program
@@ -266,3 +267,32 @@ def test_the_target_is_copied_every_so_many_updates() -> None:
         assert all(torch.equal(v, before[k]) for k, v in algorithm.target.state_dict().items())
     algorithm.after_step(3)
     assert all(torch.equal(v, algorithm.nets.state_dict()[k]) for k, v in algorithm.target.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, dict(dueling=True, start_state="zero"), dict(burn_in=0, env="toy:catch", torso="mlp")]
+)
+def test_an_update_outside_of_autograd_is_the_one_within(fields: dict[str, Any], fast_enabled: None) -> None:
+    """On sequences of a run, with their resets, stored states and burn-in; and the target network's values."""
+    cfg = small(**fields)
+    batch, params = batches(cfg)[-1]
+    found = {}
+    for by_hand in (True, False):
+        algorithm = rule(cfg)
+        algorithm.nets.load_state_dict(params)
+        algorithm.target.load_state_dict(params)
+        if not by_hand:
+            algorithm.nets.by_hand = algorithm.target.by_hand = None
+        assert (algorithm.nets.by_hand is not None) == by_hand
+        loss, _, update = differentiate(algorithm, batch)
+        found[by_hand] = [torch.tensor(loss), update.priorities, *(p.grad for p in algorithm.nets.parameters())]
+    assert batch.items["first"].any() and len(found[True]) > 8
+    for mine, other in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [dict(core="gru"), dict(core="none"), dict(core_size=129), dict(precision="bf16")])
+def test_what_is_left_to_autograd(fields: dict[str, Any], fast_enabled: None) -> None:
+    assert r2d2.network(small(**fields)).by_hand is None
+    assert r2d2.network(small()).by_hand is not None
+    assert r2d2.network(small(env="toy:catch")).by_hand is None, "images"
