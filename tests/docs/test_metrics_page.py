@@ -117,4 +117,5 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
                     shares = [v for name, v in row.items() if name.startswith(f"time/{role}/")]
                     assert not shares or abs(sum(shares) - 1.0) < 0.01, (system, runtime, role, shares)
     # CartPole puts no numbers into its info, and no shard was killed
-    assert NAMES - told == {"NAME", "evaluation_NAME", "lost_updates"}
+    # (and an evaluator of so short a run may always have something to do)
+    assert NAMES - told - {"wait:rest"} == {"NAME", "evaluation_NAME", "lost_updates"}
