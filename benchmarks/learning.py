@@ -243,7 +243,7 @@ def plot(kind: str) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     drawn, names = False, [n for n, r in RECIPES.items() if r.kind == kind]
     for i, name in enumerate(names):
-        for j, path in enumerate(sorted((RESULTS / name).rglob("seed-?.csv"))):
+        for j, path in enumerate(sorted((RESULTS / name).glob("seed-?.csv"))):
             curve = recorded(path, RECIPES[name])
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
                 label = None if j else name

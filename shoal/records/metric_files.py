@@ -130,7 +130,8 @@ class _Table:
 
     def _cut(self, columns: tuple[str, ...], after: int) -> None:
         """Drop the rows behind the one of this number, and the columns that no other has used. ShoalError if the files
-        are not there, or damaged. What is kept is not read: a member of a population comes back for every slice."""
+        are not there, or damaged. Of what is kept only the last row is parsed: a member of a population comes back for
+        every slice."""
         with reading(self._path):
             data = self._path.read_bytes()
             first = data.find(b"\n") + 1

@@ -102,8 +102,9 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
             else:
                 shown = {}
             how = Evaluation(every=500, episodes=1) if system == "impala" else None
+            steps = 30_000 if how and runtime == "local" else 1_500  # until an evaluator has started and had a rest
             shoal.train(
-                system, runtime=runtime, run_dir=path, steps=1_500, evaluation=how, checkpoint_every=0.1,
+                system, runtime=runtime, run_dir=path, steps=steps, evaluation=how, checkpoint_every=0.1,
                 **{**small, **own.get(system, {}), **shown},
             )  # fmt: skip
             columns = {name for row in read_curve(path) for name in row}
@@ -117,5 +118,4 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
                     shares = [v for name, v in row.items() if name.startswith(f"time/{role}/")]
                     assert not shares or abs(sum(shares) - 1.0) < 0.01, (system, runtime, role, shares)
     # CartPole puts no numbers into its info, and no shard was killed
-    # (and an evaluator of so short a run may always have something to do)
-    assert NAMES - told - {"wait:rest"} == {"NAME", "evaluation_NAME", "lost_updates"}
+    assert NAMES - told == {"NAME", "evaluation_NAME", "lost_updates"}
