@@ -1,15 +1,19 @@
-"""Continuous control beside Stable-Baselines3, on Gymnasium's MuJoCo tasks: equal steps, three seeds each.
+"""Continuous control beside Stable-Baselines3, on Gymnasium's MuJoCo tasks and on EnvPool's of the DeepMind Control
+Suite: equal steps, three seeds each.
 
     SHOAL_PEERS=DIR python benchmarks/mujoco.py HalfCheetah-v5 d4pg sb3-td3 --steps 100000
+    SHOAL_PEERS=DIR taskset -c 0 python benchmarks/mujoco.py CartpoleSwingup-v1 d4pg sb3-td3 --steps 50000
     python benchmarks/mujoco.py HalfCheetah-v5 --summary
 
-``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3 and gymnasium[mujoco]. A system of Shoal plays its
-preset ``mujoco``. recurrent-ppo and sb3-ppo have equal hyperparameters: one environment, 2,048 steps per update, 10
-epochs, minibatches of 64, Adam 3e-4 falling linearly to 0, clip 0.2, lambda 0.95, separate tanh 64-64 networks with
-orthogonal initialisation, observations and rewards normalised by running statistics. sb3-td3 and sb3-ddpg are the
-library's own defaults (networks of 400-300, batches of 256, Adam 1e-3, one update per step) with Gaussian noise of 0.1
-and 10,000 steps of random play, as its zoo sets them for MuJoCo. Kept per seed: the learning curve (mean raw return of
-the last 100 training episodes against steps and seconds), and 20 fresh episodes of the deterministic policy.
+``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3, gymnasium[mujoco] and envpool. A system of Shoal
+plays the preset that ``--preset auto`` chooses (``mujoco`` or ``dm_control``). Under ``taskset`` each side has the
+cores that it gives, so that seconds can be compared while something else runs; the result says how many there were.
+recurrent-ppo and sb3-ppo have equal hyperparameters: one environment, 2,048 steps per update, 10 epochs, minibatches of
+64, Adam 3e-4 falling linearly to 0, clip 0.2, lambda 0.95, separate tanh 64-64 networks with orthogonal initialisation,
+observations and rewards normalised by running statistics. sb3-td3 and sb3-ddpg are the library's own defaults (networks
+of 400-300, batches of 256, Adam 1e-3, one update per step) with Gaussian noise of 0.1 and 10,000 steps of random play,
+as its zoo sets them for MuJoCo. Kept per seed: the learning curve (mean raw return of the last 100 training episodes
+against steps and seconds), and 20 fresh episodes of the deterministic policy.
 """
 
 from __future__ import annotations
@@ -25,46 +29,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 RESULTS = Path(__file__).parent / "results" / "mujoco"
-
-SB3 = """
-import json, sys, time
-import numpy as np, torch
-torch.set_num_threads(1)
-import stable_baselines3
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecNormalize
-
-name, env_id, steps, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-curve = []
-
-class Curve(BaseCallback):
-    def _on_step(self):
-        infos = self.model.ep_info_buffer
-        if infos and self.num_timesteps % 1000 == 0:
-            curve.append((self.num_timesteps, time.time() - began, float(np.mean([e["r"] for e in infos]))))
-        return True
-
-env = make_vec_env(env_id, 1, seed=seed)
-if name == "ppo":
-    env = VecNormalize(env, gamma=0.99)
-    own = dict(n_steps=2048, batch_size=64, n_epochs=10, learning_rate=lambda left: 3e-4 * left, gamma=0.99,
-               gae_lambda=0.95, clip_range=0.2, ent_coef=0.0)
-else:
-    size = env.action_space.shape[0]
-    own = dict(learning_starts=10_000, action_noise=NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)))
-model = getattr(stable_baselines3, name.upper())("MlpPolicy", env, seed=seed, device="cpu", **own)
-began = time.time()
-model.learn(steps, callback=Curve())
-seconds = time.time() - began
-if name == "ppo":
-    env.training, env.norm_reward = False, False
-evaluation, _ = evaluate_policy(model, env, 20, deterministic=True, return_episode_rewards=True)
-print(json.dumps({"steps": model.num_timesteps, "seconds": seconds, "training_return": curve[-1][2],
-                  "evaluation": evaluation, "curve": curve}))
-"""
+PEER = Path(__file__).parent / "peers" / "train_sb3.py"
 
 SHOAL = """
 import json, sys
@@ -72,9 +37,10 @@ from pathlib import Path
 import shoal
 from shoal.records.metric_files import read_curve
 
-name, env_id, steps, seed, run_dir = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-run = shoal.train(name, env=env_id, preset="mujoco", steps=steps, seed=seed, run_dir=run_dir)
-evaluation = run.policy().evaluate(20, seed=10_000 + seed)
+name, env_id, steps, seed, until, run_dir = sys.argv[1:]
+run = shoal.train(name, env=env_id, steps=int(steps), seed=int(seed), run_dir=run_dir,
+                  until_return=None if until == "inf" else float(until))
+evaluation = run.policy().evaluate(20, seed=10_000 + int(seed))
 rows = [r for r in read_curve(Path(run_dir)) if "episode_return" in r]
 print(json.dumps({"steps": run.report.steps, "seconds": run.report.seconds,
                   "training_return": run.report.episode_return, "evaluation": list(evaluation),
@@ -82,17 +48,19 @@ print(json.dumps({"steps": run.report.steps, "seconds": run.report.seconds,
 """
 
 
-def run(env: str, name: str, steps: int, seed: int) -> None:
+def run(env: str, name: str, steps: int, seed: int, until: float) -> None:
     """Train and evaluate one side with one seed, and keep what it left."""
     peer = name.startswith("sb3-")
     python = str(Path(os.environ["SHOAL_PEERS"]) / "sb3" / "bin" / "python") if peer else sys.executable
     with tempfile.TemporaryDirectory() as scratch:
-        words = [name.removeprefix("sb3-"), env, str(steps), str(seed), f"{scratch}/run"]
+        words = [name.removeprefix("sb3-"), env, str(steps), str(seed), str(until)]
+        how = [str(PEER)] if peer else ["-c", SHOAL]
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [python, "-c", SB3 if peer else SHOAL, *words]
+        command = [python, *how, *words, *([] if peer else [f"{scratch}/run"])]
         out = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
     result = json.loads(out.splitlines()[-1])
     curve = result.pop("curve")
+    result["cores"] = len(os.sched_getaffinity(0))
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / f"{env}-{name}-{seed}.csv").open("w", newline="") as file:
         thin = [*curve[:: max(1, len(curve) // 200)], curve[-1]]
@@ -153,13 +121,14 @@ def main() -> None:
     parser.add_argument("sides", nargs="*", help="systems of Shoal, sb3-ppo, sb3-td3, sb3-ddpg")
     parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--until", type=float, default=float("inf"), help="end at this mean of 100 training episodes")
     parser.add_argument("--summary", action="store_true", help="table and plot of what is recorded")
     args = parser.parse_args()
     if any(name.startswith("sb3-") for name in args.sides) and "SHOAL_PEERS" not in os.environ:
         raise SystemExit("set $SHOAL_PEERS to the directory with the virtual environment 'sb3'")
     for seed in args.seeds:
         for name in args.sides:
-            run(args.env, name, args.steps, seed)
+            run(args.env, name, args.steps, seed, args.until)
     if args.summary:
         summary(args.env)
 

@@ -26,9 +26,9 @@ from shoal.fast.known import known_loss
 from shoal.nets import Encoder, ReturnHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
-from shoal.ops import categorical_td_loss, forbid
+from shoal.ops import categorical_td_loss, forbid, quantile_td_loss
 from shoal.ops.noise import scale_noise
-from shoal.ops.value import huber, quantile_huber
+from shoal.ops.value import huber
 from shoal.settings.ranges import Count, Finite, NonNegative
 from shoal.types import State
 
@@ -128,8 +128,8 @@ class Quantiles(nn.Module):
 
     def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
         """The quantile Huber loss (Dabney et al. 2018, algorithm 1), which is also the priority."""
-        loss = quantile_huber(now, rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * after, self.kappa)
-        return Terms(loss, loss.detach())
+        loss, gradient = quantile_td_loss(now, rewards, discounts, after, self.kappa)
+        return Terms(loss, loss, gradient)
 
 
 Returns = Mean | Categorical | Quantiles

@@ -27,7 +27,7 @@ from shoal.ops.sampling import (
     sequence_priority,
 )
 from shoal.ops.shared_rules import Replace, SharedRMSProp
-from shoal.ops.td import categorical_td_loss, td_loss
+from shoal.ops.td import categorical_td_loss, quantile_td_loss, td_loss
 from shoal.ops.value import (
     categorical_cross_entropy,
     categorical_kl,
@@ -87,6 +87,7 @@ __all__ = [
     "proportional",
     "q_target",
     "quantile_huber",
+    "quantile_td_loss",
     "rank_based",
     "rescaled_n_step_targets",
     "reward_class",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal import fast
-from shoal.fast import categorical, td as compiled
+from shoal.fast import categorical, quantile, td as compiled
 from shoal.ops import _check
 from shoal.ops.value import (
     categorical_cross_entropy,
@@ -16,10 +16,11 @@ from shoal.ops.value import (
     categorical_projection,
     check_atoms,
     double_q_target,
+    quantile_huber,
     select,
 )  # fmt: skip
 
-__all__ = ["categorical_td_loss", "td_loss"]
+__all__ = ["categorical_td_loss", "quantile_td_loss", "td_loss"]
 
 
 def td_loss(
@@ -88,3 +89,38 @@ def plain_categorical_td_loss(
     outside = (next_probs * ((image < atoms[0]) | (image > atoms[-1]))).sum(-1)
     loss = categorical_cross_entropy(target, logits)
     return loss, logits.softmax(-1) - target, categorical_kl(target, logits), outside
+
+
+@torch.no_grad()
+def quantile_td_loss(
+    quantiles: Tensor, rewards: Tensor, discounts: Tensor, next_quantiles: Tensor, kappa: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The quantile regression loss of a distribution of returns against samples of ``r + d * Z``, and its gradient.
+
+    Args: quantiles (of the actions taken): float ``[B, N]``, at the middles of as many equal shares; rewards,
+    discounts: float ``[B]``; next_quantiles (target network, of the next actions): float ``[B, M]``; kappa: where
+    Huber's loss becomes linear, 0: the plain loss.
+    Returns: the loss ``[B]``, not differentiable, and its gradient by the quantiles ``[B, N]``.
+    Raises: ValueError for a negative kappa.
+    Source: Dabney et al. (2018), algorithm 1; ``quantile_huber`` is its sum.
+    """
+    _check.same_shape("quantile_td_loss", rewards=rewards, discounts=discounts)
+    _check.values("quantile_td_loss", "next_quantiles", next_quantiles, rewards)
+    _check.values("quantile_td_loss", "quantiles", quantiles, rewards)
+    if kappa < 0.0:
+        raise ValueError(f"quantile_td_loss: expected kappa >= 0, found {kappa}")
+    if fast.ENABLED and quantiles.device.type == "cpu":
+        return quantile.quantile_td_loss(quantiles, rewards, discounts, next_quantiles, kappa)
+    return plain_quantile_td_loss(quantiles, rewards, discounts, next_quantiles, kappa)
+
+
+def plain_quantile_td_loss(
+    quantiles: Tensor, rewards: Tensor, discounts: Tensor, next_quantiles: Tensor, kappa: float
+) -> tuple[Tensor, Tensor]:
+    """``quantile_td_loss`` by torch's operations, on any device."""
+    targets = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * next_quantiles
+    with torch.enable_grad():
+        leaf = quantiles.detach().requires_grad_()
+        loss = quantile_huber(leaf, targets, kappa)
+        (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    return loss.detach(), gradient

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tolerance import rounding
 
-from shoal.ops import categorical_td_loss, importance_weights, td, td_loss as compiled
+from shoal.ops import categorical_td_loss, importance_weights, quantile_td_loss, td, td_loss as compiled
 
 
 class Found(NamedTuple):
@@ -184,3 +184,47 @@ def test_a_categorical_loss_of_what_is_no_number_is_none() -> None:
         categorical_td_loss(*distributions(3, 5)[:3], torch.zeros(3, 4), torch.linspace(-1, 1, 5))
     with pytest.raises(ValueError, match=r"categorical_td_loss: expected atoms of shape \(N >= 2,\), found \(1,\)"):
         categorical_td_loss(torch.zeros(3, 1), torch.zeros(3), torch.zeros(3), torch.zeros(3, 1), torch.zeros(1))
+
+
+def quantile_by_operations(quantiles, rewards, discounts, next_quantiles, kappa=1.0):
+    return td.plain_quantile_td_loss(quantiles, rewards, discounts, next_quantiles, kappa)
+
+
+def drawn_quantiles(rows: int, count: int, samples: int) -> tuple[torch.Tensor, ...]:
+    rng = np.random.default_rng(count)
+    drawn = rng.normal(size=(rows, count)), rng.normal(size=rows), 0.9 * (rng.random(rows) < 0.7), 2 * rng.normal(
+        size=(rows, samples)
+    )  # fmt: skip
+    quantiles, rewards, discounts, after = (torch.from_numpy(x.astype(np.float32)) for x in drawn)
+    return quantiles, rewards, discounts, after
+
+
+@pytest.mark.parametrize("form", [quantile_td_loss, quantile_by_operations])
+@pytest.mark.parametrize(("rows", "count", "samples"), [(1, 1, 1), (5, 3, 4), (20, 51, 51)])
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_the_quantile_loss_is_the_oracle(form, rows, count, samples, kappa) -> None:
+    given = drawn_quantiles(rows, count, samples)
+    loss, gradient = form(*given, kappa)
+    theta, r, d, z = (x.double().numpy() for x in given)
+    taus = np.tile((np.arange(count) + 0.5) / count, (rows, 1))
+    target = r[:, None] + d[:, None] * z
+    np.testing.assert_allclose(loss.numpy(), oracles.quantile_huber(theta, target, kappa, taus), rtol=1e-5)
+    u = target[:, None, :] - theta[:, :, None]
+    slope = np.clip(u, -kappa, kappa) / kappa if kappa else np.sign(u)
+    expected = -(np.abs(taus[:, :, None] - (u < 0)) * slope).mean(-1)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-6)
+    assert not loss.requires_grad and not gradient.requires_grad
+
+
+def test_a_quantile_loss_of_what_is_no_number_is_none_and_bad_input_is_named() -> None:
+    for which in range(4):
+        given = list(drawn_quantiles(3, 5, 4))
+        given[which][1] = math.nan
+        assert quantile_td_loss(*given)[0].isnan().tolist() == [False, True, False]
+    quantiles, rewards, discounts, after = drawn_quantiles(3, 5, 4)
+    with pytest.raises(ValueError, match=r"quantile_td_loss: expected discounts of shape \(3,\) \(as rewards\)"):
+        quantile_td_loss(quantiles, rewards, discounts[:2], after)
+    with pytest.raises(ValueError, match=r"expected next_quantiles without its last axis of shape \(3,\)"):
+        quantile_td_loss(quantiles, rewards, discounts, after[:2])
+    with pytest.raises(ValueError, match="quantile_td_loss: expected kappa >= 0, found -1"):
+        quantile_td_loss(quantiles, rewards, discounts, after, -1)
