@@ -32,6 +32,7 @@ from shoal.analysis.curves import Curve
 from shoal.records.metric_files import read_curve
 
 RESULTS = Path(__file__).parent / "results" / "learning"
+DOCS = Path(__file__).parent.parent / "docs" / "results.md"
 
 
 @dataclass(frozen=True)
@@ -210,25 +211,36 @@ def recorded(path: Path, recipe: Recipe) -> Curve:
     return Curve(path, recipe.system, recipe.env, recipe.fields, *columns)
 
 
-def summary() -> None:
-    """Write summary.md and one plot per environment from what is recorded."""
-    lines = ["| recipe | seeds | score | required | greedy | steps | wall time |", "|---|---|---|---|---|---|---|"]
+HEADER = "| recipe | seeds | score | required | greedy | steps | wall time |"
+
+
+def table() -> str:
+    """A markdown table of what is recorded; a score below what is required is bold."""
+    lines = [HEADER, "|---|---|---|---|---|---|---|"]
     for name, recipe in RECIPES.items():
         results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).glob("seed-?.json"))]
         if not results:
-            lines.append(f"| {name} | - | not yet run | {recipe.required:g} | | | |")
             continue
+        scores = [(r.get(recipe.scored, r["score"]), recipe.required) for r in results]
         cells = [
             ", ".join(str(r["seed"]) for r in results),
-            " / ".join(_shown(r.get(recipe.scored, r["score"])) for r in results),
+            " / ".join(f"**{_shown(x)}**" if required and x < required else _shown(x) for x, required in scores),
             f"{recipe.required:g}" if recipe.required else "-",
             " / ".join(_shown(r[f"greedy_{recipe.metric or 'return'}"]) for r in results),
             " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
             " / ".join(f"{r['seconds']:.0f} s" for r in results),
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    (RESULTS / "summary.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    return "\n".join(lines) + "\n"
+
+
+def summary() -> None:
+    """Write the table, to summary.md and in place of that of docs/results.md, and one plot per environment."""
+    told, page = table(), DOCS.read_text(encoding="utf-8")
+    (RESULTS / "summary.md").write_text(told, encoding="utf-8")
+    before, _, rest = page.partition(HEADER)
+    DOCS.write_text(before + told + "\n" + rest.partition("\n\n")[2], encoding="utf-8")
+    print(told + "\nnot yet run: " + ", ".join(n for n in RECIPES if not any((RESULTS / n).glob("seed-?.json"))))
     for kind in dict.fromkeys(r.kind for r in RECIPES.values()):
         plot(kind)
 

@@ -113,3 +113,11 @@ def test_a_side_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch):
     while psutil.pid_exists(int(note.read_text())) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not psutil.pid_exists(int(note.read_text()))
+
+
+def test_the_table_of_results_is_what_is_recorded(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import learning
+
+    assert learning.table() in (ROOT / "docs" / "results.md").read_text(), "python benchmarks/learning.py --summary"
+    assert learning.table() == (learning.RESULTS / "summary.md").read_text()
