@@ -7,6 +7,7 @@ Silver et al. 2014 (the gradient), Lillicrap et al. 2016 (DDPG), Horgan et al. 2
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from shoal.api import Act, Arrays, Batch, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.ops import dpg_loss
-from shoal.settings.ranges import Fraction, NonNegative, Positive
+from shoal.settings.ranges import Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled
 from shoal.types import State
 
@@ -38,6 +39,8 @@ class DPGConfig(OffPolicyConfig):
     max_grad_norm: float | None = None
     noise: NonNegative = 0.3
     """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
+    random_steps: Natural = 0
+    """Environment steps at the beginning, of all actors together, whose actions are drawn uniformly from the box."""
     action_gradient_clip: Scheduled[Positive] | None = None
     """Bound of each element of the critic's gradient by the action (in units of half the box); none: no bound."""
     importance_exponent: Scheduled[Fraction] = 0.4
@@ -154,11 +157,14 @@ class RangeLearner(SGDLearner):
 
 class DPGAgent:
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
-    for every actor; actions are clipped to the box. If its network has a critic, it also returns ``q_taken``, the value
-    of the action as it was executed, and ``q_max``, that of the policy's own: the first priority of a transition."""
+    for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
+    its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,
+    that of the policy's own: the first priority of a transition."""
 
-    def __init__(self, nets: DPGNetwork, noise: float, seed: int) -> None:
-        self.nets, self.noise = inferring(nets), noise
+    def __init__(
+        self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.nets, self.noise, self.at_random = inferring(nets), noise, at_random
         self._live = LiveTensors(nets)
         self.rng = np.random.default_rng(seed)
 
@@ -175,8 +181,12 @@ class DPGAgent:
         best = nets.act(features)
         if greedy:
             return Act(nets.to_box(best).numpy(), state, {})
-        noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
-        action = nets.to_box((best + self.noise * noise).clamp(-1.0, 1.0))
+        if self.at_random():
+            chosen = torch.from_numpy(self.rng.random(best.shape, np.float32)) * 2 - 1
+        else:
+            noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
+            chosen = (best + self.noise * noise).clamp(-1.0, 1.0)
+        action = nets.to_box(chosen)
         extras: Arrays = {}
         if nets.returns is not None:
             both = torch.cat((nets.from_box(action), best))

@@ -84,7 +84,9 @@ CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
 MUJOCO: Preset = dict(steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
-DM_CONTROL: Preset = dict(steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000)
+DM_CONTROL: Preset = dict(
+    steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000, random_steps=5_000, learning_rate=3e-4,
+)  # with 1e-3 the policy ends where tanh is flat (docs/systems/d4pg.md)
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
 
 
@@ -99,8 +101,11 @@ def network(cfg: Config, device: str | None = None) -> DPGNetwork:
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
-    """The policy, with the same noise for every actor."""
-    return DPGAgent(network(cfg), cfg.noise, seed)
+    """The policy, with the same noise for every actor, after ``random_steps``."""
+    if ctx is None:
+        return DPGAgent(network(cfg), cfg.noise, seed)
+    steps = ctx.steps
+    return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps)
 
 
 def require_box(system: str, cfg: SystemConfig) -> None:

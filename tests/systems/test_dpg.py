@@ -339,6 +339,20 @@ def test_noise_is_in_units_of_half_the_box_and_clipped_to_it() -> None:
     assert np.array_equal(other.act(obs, np.zeros(20_000, bool), {}).action, act.action)
 
 
+def test_the_first_actions_are_drawn_uniformly_from_the_box() -> None:
+    steps = [0]
+    nets, obs = network(ENV, None), {"obs": np.zeros((20_000, 3), np.float32)}
+    agent = DPGAgent(nets, 0.0, 0, lambda: steps[0] < 100)
+    drawn = agent.act(obs, np.zeros(20_000, bool), {}).action
+    assert (drawn >= LOW).all() and (drawn <= HIGH).all()
+    np.testing.assert_allclose(drawn.mean(0), (np.array(LOW) + HIGH) / 2, atol=0.03)
+    np.testing.assert_allclose(drawn.std(0), (np.array(HIGH) - LOW) / math.sqrt(12), rtol=0.02)
+    best = agent.act(obs, np.zeros(20_000, bool), {}, greedy=True).action
+    assert np.ptp(best, 0).max() == 0.0, "the greedy action is the policy's from the beginning"
+    steps[0] = 100
+    assert np.array_equal(agent.act(obs, np.zeros(20_000, bool), {}).action, best)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("env", [ENV, SMALL_IMAGE], ids=["vectors", "images"])
 def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: EnvSpec) -> None:
