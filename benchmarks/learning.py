@@ -77,7 +77,7 @@ RECIPES = {
     "cartpole-async-sarsa": Recipe("async-sarsa", "CartPole-v1", 1_000_000, 475, greedy=True),
     "cartpole-async-nstep-q": Recipe("async-nstep-q", "CartPole-v1", 1_000_000, 475, greedy=True),
     "cartpole-gorila": Recipe("gorila", "CartPole-v1", 150_000, 475, greedy=True),
-    "cartpole-downpour": Recipe("downpour", "CartPole-v1", 150_000, 475, greedy=True),
+    "cartpole-downpour": Recipe("downpour", "CartPole-v1", 200_000, 475, greedy=True),
     "minatar-breakout-gorila": Recipe(  # pip install minatar
         "gorila", "minatar.gym:BaseEnv", 1_000_000, 0, greedy=True,
         fields={
@@ -102,7 +102,7 @@ RECIPES = {
             ("impala", 1_000_000, False), ("recurrent-ppo", 500_000, False), ("dd-ppo", 500_000, False),
             ("a3c", 500_000, False), ("async-q", 1_000_000, True), ("async-sarsa", 1_000_000, True),
             ("async-nstep-q", 1_000_000, True), ("es", 2_000_000, True),
-            ("downpour", 150_000, True), ("r2d2", 500_000, True),
+            ("downpour", 200_000, True), ("r2d2", 500_000, True),
         )
     },
     **{

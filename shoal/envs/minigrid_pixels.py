@@ -5,19 +5,61 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from shoal.api import UsageError
 
 from .types import Env
+
+UNSEEN, EMPTY = 0, 1  # MiniGrid's codes of what a cell holds
+LOOKING_UP = 3  # the direction in which the agent sees itself
+
+
+class Pixels(gym.ObservationWrapper[np.ndarray, Any, Any]):
+    """Draws the cells before the agent, by their codes ``[W, H, 3]`` (object, colour, state), with MiniGrid's own tiles
+    of ``tile`` pixels a side. It is the picture of its RGBImgPartialObsWrapper, which works out the view a second time
+    and asks for each tile anew."""
+
+    def __init__(self, env: Env, tile: int) -> None:
+        super().__init__(env)
+        self._tile, (self._width, self._height, _) = tile, env.observation_space["image"].shape  # type: ignore[index]
+        shape = (self._height * tile, self._width * tile, 3)
+        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
+        self._tiles: dict[bytes, np.ndarray] = {}
+        self._own: dict[bytes, np.ndarray] = {}  # where the agent stands, on what it carries
+
+    def observation(self, obs: Any) -> np.ndarray:
+        codes, size = obs["image"], self._tile
+        picture = np.empty((self._height, size, self._width, size, 3), np.uint8)
+        raw, at = codes.tobytes(), 0
+        for x in range(self._width):
+            for y in range(self._height):
+                code = raw[at : at + 3]
+                at += 3
+                if (drawn := self._tiles.get(code)) is None:
+                    drawn = self._tiles[code] = self._draw(code, None)
+                picture[y, :, x] = drawn
+        x, y = self._width // 2, self._height - 1
+        code = codes[x, y].tobytes()
+        if (drawn := self._own.get(code)) is None:
+            drawn = self._own[code] = self._draw(code, LOOKING_UP)
+        picture[y, :, x] = drawn
+        return picture.reshape(self.observation_space.shape)
+
+    def _draw(self, code: bytes, looking: int | None) -> np.ndarray:
+        from minigrid.core.grid import Grid
+        from minigrid.core.world_object import WorldObj
+
+        thing = WorldObj.decode(*code) if code[0] > EMPTY else None
+        drawn: np.ndarray = Grid.render_tile(thing, looking, code[0] != UNSEEN, self._tile)
+        return drawn
 
 
 def pixels(id: str = "MiniGrid-DoorKey-5x5-v0", tile: int = 6, **kwargs: Any) -> Env:
     """The MiniGrid environment ``id`` as an image ``[7 tile, 7 tile, 3]`` of the 7 x 7 cells before the agent, drawn
     with ``tile`` pixels a cell; kwargs: of the environment's constructor."""
     try:
-        from minigrid.wrappers import ImgObsWrapper, RGBImgPartialObsWrapper  # importing it registers the ids
+        import minigrid  # noqa: F401  (it registers the ids)
     except ModuleNotFoundError:
         raise UsageError("minigrid_pixels needs minigrid: pip install 'shoal[minigrid]'") from None
-    env = gym.make(id, disable_env_checker=True, **kwargs)
-    seen: Env = ImgObsWrapper(RGBImgPartialObsWrapper(env, tile_size=tile))  # type: ignore[no-untyped-call]
-    return seen
+    return Pixels(gym.make(id, disable_env_checker=True, **kwargs), tile)

@@ -85,7 +85,13 @@ CLASSIC: Preset = dict(
 )  # fmt: skip
 MUJOCO: Preset = dict(steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, noise=0.1)
 DM_CONTROL: Preset = dict(
-    steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000, random_steps=5_000, learning_rate=3e-4,
+    steps=500_000,
+    total_envs=2,
+    unroll=8,
+    replay=500_000,
+    min_replay=5_000,
+    random_steps=5_000,
+    learning_rate=3e-4,
 )  # with 1e-3 the policy ends where tanh is flat (docs/systems/d4pg.md)
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
 

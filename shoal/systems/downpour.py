@@ -35,7 +35,7 @@ PAPER: Preset = {  # section 4.1; the paper has no reinforcement learning: what 
     "learning_rate": 0.02, "optimiser_eps": 1e-8,
 }  # fmt: skip
 CLASSIC: Preset = dqn.CLASSIC | ADAGRAD | {  # without the epsilon, AdaGrad's first steps move every weight by 0.05
-    "learning_rate": 0.05, "optimiser_eps": 0.01,
+    "learning_rate": 0.05, "optimiser_eps": 0.01, "steps": 200_000,
 }  # fmt: skip
 BOX2D: Preset = dqn.BOX2D | ADAGRAD
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D}
