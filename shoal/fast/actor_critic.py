@@ -4,23 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from shoal.fast.known import known_loss
+from shoal.fast.known import compiled_loss
 from shoal.jit import jit_late
 
 
 def actor_critic_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
     """As ``ops.discrete_actor_critic_loss``, whose arguments are checked; all by position."""
-    gradient, found = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(3, dtype=torch.float64)
-    given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
-    kernel: Callable[..., float] = _by_columns
-    value = kernel(*given, gradient.numpy(), found.numpy())
-    return known_loss(outputs, value, gradient), found.float()
+    return compiled_loss(_by_columns, outputs, rest, 3)
 
 
 @jit_late

@@ -3,6 +3,8 @@ need not walk a graph of one operation to find it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,17 @@ def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
     loss.data.fill_(value)
     loss.known = leaf, gradient  # type: ignore[attr-defined]
     return loss
+
+
+def compiled_loss(
+    kernel: Callable[..., float], outputs: Tensor, rest: Sequence[Tensor | float], metrics: int
+) -> tuple[Tensor, Tensor]:
+    """The loss that ``kernel`` makes of arrays, given ``outputs`` and ``rest`` by position and where to write the
+    gradient by ``outputs`` and so many metrics; and these [metrics]."""
+    gradient, found = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(metrics, dtype=torch.float64)
+    given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
+    value = kernel(*given, gradient.numpy(), found.numpy())
+    return known_loss(outputs, value, gradient), found.float()
 
 
 def gradient_of(loss: Tensor, leaf: Tensor) -> Tensor:
