@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import platform
 import shutil
 import tempfile
@@ -214,21 +215,26 @@ def recorded(path: Path, recipe: Recipe) -> Curve:
 HEADER = "| recipe | seeds | score | required | greedy | steps | wall time |"
 
 
+def results(name: str) -> list[dict[str, Any]]:
+    """What is recorded of a recipe, seed by seed."""
+    return [json.loads(path.read_text()) for path in sorted((RESULTS / name).glob("seed-?.json"))]
+
+
 def table() -> str:
     """A markdown table of what is recorded; a score below what is required is bold."""
     lines = [HEADER, "|---|---|---|---|---|---|---|"]
     for name, recipe in RECIPES.items():
-        results = [json.loads(p.read_text()) for p in sorted((RESULTS / name).glob("seed-?.json"))]
-        if not results:
+        found, least = results(name), recipe.required or -math.inf  # 0: nothing is required
+        if not found:
             continue
-        scores = [(r.get(recipe.scored, r["score"]), recipe.required) for r in results]
+        scores = [r.get(recipe.scored, r["score"]) for r in found]
         cells = [
-            ", ".join(str(r["seed"]) for r in results),
-            " / ".join(f"**{_shown(x)}**" if required and x < required else _shown(x) for x, required in scores),
+            ", ".join(str(r["seed"]) for r in found),
+            " / ".join(f"**{_shown(x)}**" if x < least else _shown(x) for x in scores),
             f"{recipe.required:g}" if recipe.required else "-",
-            " / ".join(_shown(r[f"greedy_{recipe.metric or 'return'}"]) for r in results),
-            " / ".join(f"{r['steps'] / 1000:.0f}K" for r in results),
-            " / ".join(f"{r['seconds']:.0f} s" for r in results),
+            " / ".join(_shown(r[f"greedy_{recipe.metric or 'return'}"]) for r in found),
+            " / ".join(f"{r['steps'] / 1000:.0f}K" for r in found),
+            " / ".join(f"{r['seconds']:.0f} s" for r in found),
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -240,7 +246,7 @@ def summary() -> None:
     (RESULTS / "summary.md").write_text(told, encoding="utf-8")
     before, _, rest = page.partition(HEADER)
     DOCS.write_text(before + told + "\n" + rest.partition("\n\n")[2], encoding="utf-8")
-    print(told + "\nnot yet run: " + ", ".join(n for n in RECIPES if not any((RESULTS / n).glob("seed-?.json"))))
+    print(told + "\nnot yet run: " + ", ".join(name for name in RECIPES if not results(name)))
     for kind in dict.fromkeys(r.kind for r in RECIPES.values()):
         plot(kind)
 

@@ -25,8 +25,7 @@ class Pixels(gym.ObservationWrapper[np.ndarray, Any, Any]):
         self._tile, (self._width, self._height, _) = tile, env.observation_space["image"].shape  # type: ignore[index]
         shape = (self._height * tile, self._width * tile, 3)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
-        self._tiles: dict[bytes, np.ndarray] = {}
-        self._own: dict[bytes, np.ndarray] = {}  # where the agent stands, on what it carries
+        self._tiles: dict[tuple[bytes, int | None], np.ndarray] = {}
 
     def observation(self, obs: Any) -> np.ndarray:
         codes, size = obs["image"], self._tile
@@ -34,25 +33,21 @@ class Pixels(gym.ObservationWrapper[np.ndarray, Any, Any]):
         raw, at = codes.tobytes(), 0
         for x in range(self._width):
             for y in range(self._height):
-                code = raw[at : at + 3]
+                picture[y, :, x] = self._drawn(raw[at : at + 3])
                 at += 3
-                if (drawn := self._tiles.get(code)) is None:
-                    drawn = self._tiles[code] = self._draw(code, None)
-                picture[y, :, x] = drawn
         x, y = self._width // 2, self._height - 1
-        code = codes[x, y].tobytes()
-        if (drawn := self._own.get(code)) is None:
-            drawn = self._own[code] = self._draw(code, LOOKING_UP)
-        picture[y, :, x] = drawn
+        picture[y, :, x] = self._drawn(codes[x, y].tobytes(), LOOKING_UP)  # itself, on what it carries
         return picture.reshape(self.observation_space.shape)
 
-    def _draw(self, code: bytes, looking: int | None) -> np.ndarray:
-        from minigrid.core.grid import Grid
-        from minigrid.core.world_object import WorldObj
+    def _drawn(self, code: bytes, looking: int | None = None) -> np.ndarray:
+        """The tile of a cell; looking: the direction of the agent in it, None: it is not there."""
+        if (tile := self._tiles.get((code, looking))) is None:
+            from minigrid.core.grid import Grid
+            from minigrid.core.world_object import WorldObj
 
-        thing = WorldObj.decode(*code) if code[0] > EMPTY else None
-        drawn: np.ndarray = Grid.render_tile(thing, looking, code[0] != UNSEEN, self._tile)
-        return drawn
+            thing = WorldObj.decode(*code) if code[0] > EMPTY else None
+            tile = self._tiles[code, looking] = Grid.render_tile(thing, looking, code[0] != UNSEEN, self._tile)
+        return tile
 
 
 def pixels(id: str = "MiniGrid-DoorKey-5x5-v0", tile: int = 6, **kwargs: Any) -> Env:

@@ -108,7 +108,7 @@ def network(cfg: Config, device: str | None = None) -> DPGNetwork:
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
     """The policy, with the same noise for every actor, after ``random_steps``."""
-    if ctx is None:
+    if ctx is None or not cfg.random_steps:
         return DPGAgent(network(cfg), cfg.noise, seed)
     steps = ctx.steps
     return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps)

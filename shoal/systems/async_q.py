@@ -71,9 +71,10 @@ PAPER: Preset = dict(  # section 5.1 and supplementary section 8; frames are age
 )  # fmt: skip
 CLASSIC: Preset = dict(
     actors=2, envs=8, unroll=4, steps=1_000_000, hidden=(128, 128), learning_rate=schedule(1e-3, 0.0),
-    optimiser_eps=1e-2, gamma=0.99, reward_scale=0.1, target_period=1_000, epsilon_steps=500_000,
+    optimiser_eps=1e-2, gamma=0.99, reward_scale=0.1, target_period=1_000, epsilon_steps=300_000,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
+ONE_STEP: Preset = {**CLASSIC, "epsilon_steps": 500_000}  # rare goals are told further one step at a time
+PRESETS: Presets = {"paper": PAPER, "classic": ONE_STEP}
 
 
 class OneStepQ(SegmentQ):

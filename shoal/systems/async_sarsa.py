@@ -19,7 +19,7 @@ from shoal.program import Program
 from shoal.systems import async_q
 from shoal.systems.config import Presets
 
-PRESETS: Presets = {"paper": async_q.PAPER, "classic": {**async_q.CLASSIC, "epsilon_steps": 300_000}}
+PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
 
 
 class Config(async_q.Config):
