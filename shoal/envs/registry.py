@@ -20,7 +20,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from shoal.api import UsageError
-from shoal.settings.kinds import is_atari
+from shoal.settings.kinds import env_kind, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
@@ -215,6 +215,11 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         raise UsageError(f"environment {env!r} needs {missing}: pip install 'shoal[{EXTRAS[missing]}]'")
     for package in PACKAGES:
         _import(package)
+    if env_kind(env) == "dm_control" and not pool.installed():
+        raise UsageError(
+            f"environment {env!r} looks like a task of the DeepMind Control Suite, which needs EnvPool: "
+            "pip install 'shoal[envpool]'"
+        )
     raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])}")
 
 
