@@ -299,9 +299,7 @@ def _memory_observations() -> list[np.ndarray]:
 
 def test_a_task_of_the_control_suite_says_what_it_needs(monkeypatch):
     monkeypatch.setattr("shoal.envs.pool.installed", lambda: False)
-    with pytest.raises(
-        UsageError, match=r"'CheetahRun-v1' looks .* needs EnvPool: pip install 'shoal\[envpool\]'"
-    ):
+    with pytest.raises(UsageError, match=r"'CheetahRun-v1' looks .* needs EnvPool: pip install 'shoal\[envpool\]'"):
         spec("CheetahRun-v1", EnvOptions())
     with pytest.raises(UsageError, match="unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"):
         spec("CartPol-v1", EnvOptions())
