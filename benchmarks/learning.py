@@ -63,10 +63,6 @@ class Recipe:
 
 
 TASKS = ("pixel_control", "reward_prediction", "value_replay")
-DOORKEY: dict[str, Any] = dict(  # a key, a door and a goal, seen from pixels; rewards are rare
-    preset="none", actors=2, envs=4, unroll=20, torso="impala-shallow", core_size=128,
-    learning_rate=shoal.linear(1e-3, 0), optimiser_eps=1e-2, entropy_cost=0.01,
-)  # fmt: skip
 RECIPES = {
     "cartpole-dqn": Recipe("dqn", "CartPole-v1", 150_000, 475, greedy=True),
     "cartpole-apex-dqn": Recipe("apex-dqn", "CartPole-v1", 150_000, 475, greedy=True),
@@ -88,7 +84,7 @@ RECIPES = {
     ),
     **{
         f"doorkey-{name}": Recipe("unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, required, fields={
-            **DOORKEY, **dict.fromkeys(off, False)
+            "preset": "minigrid", **dict.fromkeys(off, False)  # a key, a door and a goal; rewards are rare
         })
         for name, required, off in (
             ("unreal", 0.8, ()), ("unreal-no-pixel-control", 0, TASKS[:1]),
