@@ -83,7 +83,7 @@ RECIPES = {
         },
     ),
     **{
-        f"doorkey-{name}": Recipe("unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, required, fields={
+        f"doorkey-{name}": Recipe("unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, required, stop=0.9, fields={
             "preset": "minigrid", **dict.fromkeys(off, False)  # a key, a door and a goal; rewards are rare
         })
         for name, required, off in (

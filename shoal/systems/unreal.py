@@ -48,6 +48,7 @@ PAPER: Preset = dict(  # Atari: its weight of pixel control is drawn from 0.0001
 MINIGRID: Preset = dict(  # where a reward comes once in thousands of steps, entropy must cost little to be outweighed
     actors=2, envs=4, unroll=20, steps=500_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=1e-5, rmsprop_decay=0.99,
     max_grad_norm=40.0, entropy_cost=3e-4, gamma=0.99, core="lstm", core_size=128, torso="impala-shallow",
+    pixel_control_cost=3e-3,
 )  # fmt: skip
 PRESETS: Presets = {"paper": PAPER, "labyrinth": LABYRINTH, "minigrid": MINIGRID}
 
