@@ -92,6 +92,10 @@ RECIPES = {
             ("a3c", 0, TASKS),
         )
     },
+    "empty-unreal": Recipe(
+        "unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, 0.8, stop=0.9,
+        fields={"preset": "minigrid", "env_kwargs": {"id": "MiniGrid-Empty-8x8-v0"}},
+    ),
     **{
         f"acrobot-{system}": Recipe(system, "Acrobot-v1", steps, -100, greedy=greedy)  # preset classic
         for system, steps, greedy in (

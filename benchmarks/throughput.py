@@ -183,7 +183,7 @@ def feasible(case: Case) -> Case:
         return case
     kept = tuple(variant for variant in case.variants if variant[1].get("precision") != "bf16")
     if len(kept) < len(case.variants):
-        print("bfloat16 is left out: this CPU has no AMX", file=sys.stderr, flush=True)
+        print("bfloat16 is left out: this CPU has neither AMX nor AVX512_BF16", file=sys.stderr, flush=True)
     return replace(case, variants=kept)
 
 

@@ -40,7 +40,8 @@ class SystemConfig(EnvOptions):
     device: Device = "auto"
     """Learner's device: cpu, cuda, cuda:N; auto: cuda when there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of convolutions; auto: bf16 where the CPU has AMX or the GPU supports it, else fp32."""
+    """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
+    fp32."""
     torso: str = "auto"
     """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, or `module:factory` of your
     own."""
