@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces as gs
 from helpers import config, record_batches, run
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from shoal import fast
 from shoal.algos.algorithm import differentiate
@@ -167,18 +168,23 @@ def test_the_gradients_of_two_shares_add_up(env: EnvSpec, kind: str) -> None:
 @pytest.mark.parametrize("members", [2, 3])
 @pytest.mark.parametrize("env, kind", [(ENV, "mean"), (ENV, "mixture"), (SMALL_IMAGE, "categorical")])
 def test_a_team_learns_what_one_learns(env: EnvSpec, kind: str, members: int) -> None:
-    """Parameters, priorities and metrics, over copies into the target networks."""
+    """Parameters, priorities and metrics, over copies into the target networks.
+
+    Not weight by weight: Adam moves a weight of a vanishing gradient as far as any other, and where rounding takes an
+    input of a rectifier across 0, its gradient jumps. Together that is below a thousandth of the whole move; a reward
+    wrong by 0.05 in one row of each batch is five thousandths or more."""
     cfg, team = DPGConfig(target_period=4, prioritised=True, action_gradient_clip=0.002), Team(members)
     try:
         alone, together = (descending(DPG(cfg, network(env, KINDS[kind]()), seed=3), one) for one in (None, team))
+        start = parameters_to_vector(alone.params().values()).clone()
         for i in range(12):
             one, many = alone.update(batch(env, i)), together.update(batch(env, i))
             assert one.metrics.keys() == many.metrics.keys() and ("q_mean" in one.metrics) == (i % 10 == 0)
             for name, value in one.metrics.items():
                 assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), (i, name)
             torch.testing.assert_close(many.priorities, one.priorities, rtol=1e-3, atol=1e-5)
-        for name, tensor in alone.params().items():
-            torch.testing.assert_close(together.params()[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+        one, many = (parameters_to_vector(learner.params().values()) for learner in (alone, together))
+        assert (many - one).norm() < 2e-3 * (one - start).norm()
     finally:
         team.close()
 
