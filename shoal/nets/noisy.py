@@ -15,11 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shoal.fast.rounded import may_round
 from shoal.fast.streams import Streams
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import scale_gradient
 from shoal.nets.precision import full
 from shoal.ops import dueling
+
+FEW = 64
+"""Rows that are multiplied with the mean and the noise sooner than a layer's noisy weights are formed."""
 
 
 class NoisyLinear(nn.Linear):
@@ -40,13 +44,15 @@ class NoisyLinear(nn.Linear):
         """x: [B, p]; noise: f of p + q normals (``scale_noise``), [p + q], or [B, p + q] of each row's own; None: the
         mean weights.
 
-        Rows that share their noise are multiplied with the noisy weights once. For noise of each row's own, these are
-        never formed: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
+        Rows that share their noise are multiplied with the noisy weights. For noise of each row's own these are never
+        formed, nor for few rows where that is faster: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
         """
         if noise is None:
             return F.linear(x, self.weight, self.bias)
+        noise = noise.to(self.weight.dtype)
         into, out = noise[..., : self.in_features], noise[..., self.in_features :]
-        if noise.ndim == 1:
+        cheap = not torch.is_grad_enabled() or noise.dtype == torch.bfloat16  # the gradient of two products
+        if noise.ndim == 1 and (len(x) > FEW or not cheap):
             weight = torch.addcmul(self.weight, self.sigma_weight, torch.outer(out, into))
             return F.linear(x, weight, torch.addcmul(self.bias, self.sigma_bias, out))
         return F.linear(x, self.weight, self.bias) + out * F.linear(x * into, self.sigma_weight, self.sigma_bias)
@@ -60,6 +66,8 @@ class Stream(nn.ModuleList):
         sizes = (features, hidden, outputs) if hidden else (features, outputs)
         pairs = list(pairwise(sizes))
         super().__init__(nn.Linear(p, q) if sigma is None else NoisyLinear(p, q, sigma) for p, q in pairs)
+        for layer in list(self)[:-1]:
+            may_round(layer)
 
     def forward(self, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
         """noise: the next is of the next noisy layer; at the end there is none: mean weights."""

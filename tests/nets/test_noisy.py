@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from shoal.nets import DuelingQHead, NoisyLinear, QHead, ReturnHead
+from shoal.nets.noisy import FEW
 from shoal.ops.noise import factorised_noise, scale_noise
 
 
@@ -37,6 +39,26 @@ def test_it_is_a_layer_with_the_noise_of_the_outer_product() -> None:
         torch.autograd.grad(found.square().sum(), over), torch.autograd.grad(expected.square().sum(), over), strict=True
     ):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("rows", [FEW, FEW + 1])
+def test_few_rows_are_multiplied_with_the_mean_and_the_noise_one_by_one(rows: int) -> None:
+    torch.manual_seed(0)
+    layer, x, noise = NoisyLinear(50, 30), torch.randn(rows, 50), scale_noise(torch.randn(80))
+    formed = layer(x, noise)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x, noise), formed)
+    rounded, kept = copy.deepcopy(layer).bfloat16(), x.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rounded(kept, noise)
+    torch.testing.assert_close(found.float(), formed, atol=0.05, rtol=0.05)
+    gradients = zip(
+        torch.autograd.grad(found.float().square().sum(), rounded.parameters()),
+        torch.autograd.grad(formed.square().sum(), layer.parameters()),
+        strict=True,
+    )
+    for mine, exact in gradients:
+        assert (mine - exact).norm() < 0.02 * exact.norm()
 
 
 def test_initial_values() -> None:
