@@ -83,19 +83,17 @@ RECIPES = {
         },
     ),
     **{
-        f"doorkey-{name}": Recipe("unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, required, stop=0.9, fields={
-            "preset": "minigrid", **dict.fromkeys(off, False)  # a key, a door and a goal; rewards are rare
+        f"{task}-{name}": Recipe("unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, required, stop=0.9, fields={
+            "preset": "minigrid", **world, **dict.fromkeys(off, False)
         })
+        for task, world, parts in (  # rewards are rare: a key, a door and a goal; a goal far away
+            ("doorkey", {}, TASKS), ("empty", {"env_kwargs": {"id": "MiniGrid-Empty-8x8-v0"}}, ()),
+        )
         for name, required, off in (
-            ("unreal", 0.8, ()), ("unreal-no-pixel-control", 0, TASKS[:1]),
-            ("unreal-no-reward-prediction", 0, TASKS[1:2]), ("unreal-no-value-replay", 0, TASKS[2:]),
+            ("unreal", 0.8, ()), *((f"unreal-no-{part.replace('_', '-')}", 0, (part,)) for part in parts),
             ("a3c", 0, TASKS),
         )
     },
-    "empty-unreal": Recipe(
-        "unreal", "shoal.envs.minigrid_pixels:pixels", 500_000, 0.8, stop=0.9,
-        fields={"preset": "minigrid", "env_kwargs": {"id": "MiniGrid-Empty-8x8-v0"}},
-    ),
     **{
         f"acrobot-{system}": Recipe(system, "Acrobot-v1", steps, -100, greedy=greedy)  # preset classic
         for system, steps, greedy in (
