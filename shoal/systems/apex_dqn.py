@@ -44,9 +44,7 @@ PAPER: Preset = dict(  # sections 3.1 and 4.1, appendix C
     life_loss=True, torso="nature", precision="fp32",
     evict_every=65_000,  # 100 learner updates, at the paper's 12.5K transitions in and 19 updates a second
 )  # fmt: skip
-ATARI: Preset = dict(  # that with which Pong was learned; DQN's smaller batches take a third longer for as many samples
-    dqn.ATARI, actors=1, batch=128, learning_rate=2.5e-4, optimiser_eps=1.5e-4, target_period=200,
-)  # fmt: skip
+ATARI: Preset = dict(dqn.ATARI, actors=1)  # the same program then: with batches of 128, chance decides on Pong
 CLASSIC: Preset = dict(  # streams of 512 units are for images
     dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
 )  # fmt: skip

