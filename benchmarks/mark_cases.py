@@ -214,7 +214,7 @@ for item, capacity in (("cartpole", 1_000_000), ("atari", 100_000)):
 
 # ------------------------------------------------------------------------------- evolution, servers, populations
 ES: dict[str, Any] = {
-    "pairs": 256, "envs": 32, "block": 64, "noise_std": 0.05, "learning_rate": 1e-8, "weight_decay": 0.0,
+    "pairs": 256, "envs": 32, "block": 128, "noise_std": 0.05, "learning_rate": 1e-8, "weight_decay": 0.0,
     "normalise_obs": False, "cap": 0, "evaluate_every": 0,
 }  # fmt: skip
 for env, name in ((CARTPOLE, "cartpole"), (PENDULUM, "pendulum")):
