@@ -27,8 +27,7 @@ def test_named_phases_cover_the_time_of_every_role(system: str) -> None:
     found = trace.shares()
     assert found.keys() == {role.name for role in program.roles}
     for role, phases in found.items():
-        # a process that others interrupt between two phases books that time on neither: some 5 % on a busy machine
-        assert sum(phases.values()) - phases.get("other", 0.0) >= 0.9, (role, phases)
+        assert sum(phases.values()) - phases.get("other", 0.0) >= 0.95, (role, phases)
 
 
 def slow(call: Any, seconds: float) -> Any:
