@@ -147,7 +147,7 @@ PHASES = (
     Entry("unroll", "", "actor", "writing observations, actions and rewards into the message"),
     Entry("params", "", "actor", "copying new parameters in"),
     Entry("batch", "", "learner", "taking messages from the channel and joining them"),
-    Entry("learn", "", "learner", "the update, and reading its metrics"),
+    Entry("learn", "", "learner", "the update, with the sums of a group, and reading its metrics"),
     Entry("label", "", "updater", "finding the best next actions, and what they are worth"),
     Entry("publish", "", "learner", "copying parameters out"),
     Entry("insert", "", "replay", "adding unrolls to the table (serial: in the actor's time)"),

@@ -72,14 +72,12 @@ class RankRole:
         if not self.begun:
             self._synchronise()
         if self.moments.pending:
-            sums = self.moments.get()
             metrics.enter("learn")
-            self.learner.begin(sums)
+            self.learner.begin(self.moments.get())
             self._put_gradient()
         elif self.gradients.pending:
-            means = self.gradients.get()
             metrics.enter("learn")
-            if self.learner.descend(means):
+            if self.learner.descend(self.gradients.get()):
                 self._finish()
             else:
                 self._put_gradient()

@@ -52,9 +52,8 @@ class SynchronisedRole(LearnerRole):
             self.learner.begin(batch)
             self._put()
             return
-        means = self.gradients.get()
         metrics.enter("learn")
-        update = self.learner.descend(means)
+        update = self.learner.descend(self.gradients.get())
         if update is None:
             self._put()
         else:
