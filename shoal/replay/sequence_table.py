@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 import torch
 
-from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors
+from shoal.api import Arrays, Field, Spec
 from shoal.replay import copies, rows as _steps, sequence_arrays as _arrays, sequence_rows as _rows
 from shoal.replay.samplers import live_rows
-from shoal.replay.sequence_arrays import FREE, SAMPLED, SIZE, SLOT_HEAD, SLOTS, STARTS
+from shoal.replay.sequence_arrays import FREE, SIZE, SLOT_HEAD, SLOTS, STARTS
 from shoal.replay.sequence_options import PROBES, STATE, SequenceOptions
-from shoal.replay.store import Store, as_bytes
+from shoal.replay.store import Drawn, Store, as_bytes
 
 
-class _Buffers:
-    """Memory of the batches of one size, reused by every batch."""
+class _Drawn(Drawn):
+    """A batch of sequences; ``chosen``: the row of each of their steps [L, B]."""
 
-    def __init__(self, table: SequenceTable, n: int):
-        length = table.spec.steps
-        self.slots, self.chosen = np.empty(n, np.int32), np.empty((length, n), np.int32)
-        self.keys, self.probs = np.empty(n, np.int64), np.empty(n, np.float32)
+    def __init__(self, table: SequenceTable, n: int) -> None:
+        super().__init__(n)
+        self.table, length = table, table.spec.steps
+        self.chosen = np.empty((length, n), np.int32)
         self.valid, self.first, self.terminated = (np.empty((length, n), np.bool_) for _ in range(3))
         self.reward = np.empty((length, n), np.float32)
         arrays: Arrays = {}
@@ -41,16 +39,25 @@ class _Buffers:
         for offset, name, f in table.states:
             arrays[name] = array = np.zeros((n, *f.shape), f.dtype)
             self.states.append((offset, array.reshape(-1).view(np.uint8).reshape(n, f.nbytes)))
-        self.tensors: Tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        self.key_tensor, self.prob_tensor = torch.from_numpy(self.keys), torch.from_numpy(self.probs)
+        self.tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def fill(self) -> None:
+        table, r, i = self.table, self.table._r, self.table._i
+        _rows.unfold(
+            r, i, self.slots, table.spec.burn_in, self.keys, self.chosen, self.valid, self.first, self.terminated,
+            self.reward,
+        )  # fmt: skip
+        chosen = self.chosen.reshape(-1)
+        for offset, out in self.stacks:
+            copies.gather_stack(table._data, offset, r.previous, r.depth, table.spec.pad == "zero", chosen, out)
+        for offset, out in self.copies:
+            copies.gather(table._data, offset, chosen, out)
+        for offset, out in self.states:
+            copies.gather(i.states, offset, self.slots, out)
 
 
 class SequenceTable(Store):
-    """The table behind a replay channel of sequences; see ``SequenceOptions`` for what it does.
-
-    A batch is valid until the next ``sample`` of the same size (``spec.batches`` of them: until as many follow), so two
-    threads that sample must use different sizes or copy.
-    """
+    """The table behind a replay channel of sequences; see ``SequenceOptions`` for what it does."""
 
     def __init__(self, spec: SequenceOptions, unroll: Spec, writers: int, seed: int):
         super().__init__(spec, "items", unroll, writers, seed)
@@ -58,7 +65,6 @@ class SequenceTable(Store):
         self._r = _arrays.Rows(*(self._arrays[f"rows/{name}"] for name in _arrays.Rows._fields))
         self._i = _arrays.Items(*(self._arrays[f"items/{name}"] for name in _arrays.Items._fields))
         self._s = _arrays.Streams(*(self._arrays[f"streams/{name}"] for name in _arrays.Streams._fields))
-        self._u = _steps.Unroll(*(self._arrays[f"scratch/{name}"] for name in _steps.Unroll._fields))
         self._i.free[:] = np.arange(len(self._i.free))
         self._counters[SLOTS] = len(self._i.free)
         self._cut = _arrays.Cut(
@@ -72,55 +78,31 @@ class SequenceTable(Store):
                 one = Field(f.shape[2:], f.dtype)
                 self.states.append((offset, part + name.removeprefix(STATE) if part else name, one))
                 offset += one.nbytes
-        self._buffers: dict[int, deque[_Buffers]] = {}
+        self._slots_of = [self._arrays[f"scratch/{name}_of"] for name in ("begin", "first", "last")]
+        self._new, self._new_priorities = self._arrays["scratch/new"], self._arrays["scratch/new_priorities"]
 
-    # ------------------------------------------------------------------------------------ in
-    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
-        """Append ``T`` steps (at most those of the spec) to the streams of a writer; how many sequences they completed.
-        A writer of another generation than before starts new streams."""
-        layout, spec, a = self.layout, self.spec, self._arrays
-        steps = self._check(unroll, writer)
-        with self._lock:
-            n = steps * layout.envs
-            u = self._take(unroll, self._u, n, spec.initial == "given")
-            begin = writer * layout.envs
-            if self._generation[writer] != generation:
-                _rows.close_streams(self._r, self._i, self._s, begin, begin + layout.envs, self._counters)
-                self._generation[writer] = generation
-            need = n
-            if layout.same_step:
-                need += int(np.count_nonzero((u[1] | u[2]) & u[3]))
-            while (short := need - int(self._counters[FREE])) > 0:  # a sequence holds at most so many for itself
-                self._remove(min(-(-short // (spec.steps + spec.stack)), int(self._counters[SIZE])))
-            row_of, final_of, *slots_of = (
-                a[f"scratch/{name}_of"][:n] for name in ("row", "final", "begin", "first", "last")
-            )
-            begin_of, first_of, last_of = slots_of
-            new, priorities = a["scratch/new"], a["scratch/new_priorities"]
-            count = _rows.ingest(
-                self._r, self._i, self._s, _steps.Unroll(*u), self._counters, begin, layout.envs, steps, self._cut,
-                row_of, final_of, begin_of, first_of, last_of, a["scratch/window"], new, priorities,
-            )  # fmt: skip
-            self._store(unroll, n, need > n, row_of, final_of, slots_of)
-            if count:
-                self._set(new[:count], priorities[:count], spec.initial == "given")
-            self._remove(int(self._counters[SIZE]) - spec.capacity)
-            self._count()
-            return int(count)
+    def _close(self, begin: int, end: int) -> None:
+        _rows.close_streams(self._r, self._i, self._s, begin, end, self._counters)
 
-    def _store(
-        self, unroll: Arrays, n: int, finals: bool, row_of: np.ndarray, final_of: np.ndarray, slots_of: list[np.ndarray]
-    ) -> None:
-        """Copy steps, final observations and recurrent states to where they belong."""
-        for column in self.layout.obs + self.layout.rest:
-            copies.scatter(self._data, column.offset, as_bytes(unroll[column.name], n, column.nbytes), row_of)
-        for column in self.layout.obs if finals else ():
-            source = as_bytes(unroll[f"final/{column.name}"], n, column.nbytes)
-            copies.scatter(self._data, column.offset, source, final_of)
+    def _ingest(self, fields: _steps.Unroll, begin: int, steps: int) -> int:
+        n = len(fields.reward)
+        begin_of, first_of, last_of = (of[:n] for of in self._slots_of)
+        return _rows.ingest(
+            self._r, self._i, self._s, fields, self._counters, begin, self.layout.envs, steps, self._cut,
+            self._row_of[:n], self._final_of[:n], begin_of, first_of, last_of, self._arrays["scratch/window"],
+            self._new, self._new_priorities,
+        )  # fmt: skip
+
+    def _copy_in(self, unroll: Arrays, n: int, finals: bool) -> None:
+        super()._copy_in(unroll, n, finals)
         sources = list(self.spec.states(self.fields))
         for i, (offset, _, f) in enumerate(self.states):
             source = as_bytes(unroll[sources[i % len(sources)]], n, f.nbytes)
-            copies.scatter(self._i.states, offset, source, slots_of[i // len(sources)])
+            copies.scatter(self._i.states, offset, source, self._slots_of[i // len(sources)][:n])
+
+    def _insert(self, count: int) -> None:
+        self._set(self._new[:count], self._new_priorities[:count])
+        self._remove(int(self._counters[SIZE]) - self.spec.capacity)
 
     def _remove(self, count: int) -> None:
         if count <= 0:
@@ -130,36 +112,11 @@ class SequenceTable(Store):
         self.sampler.remove(victims)
         _rows.remove(self._r, self._i, victims, self._counters)
 
-    # ----------------------------------------------------------------------------------- out
-    def sample(self, n: int) -> Batch:
-        """``n`` sequences, and their keys and probabilities; the memory is reused by the next batch of that size."""
-        with self._lock:
-            if not self.size:
-                raise ShoalError("A replay table was sampled before it held an item.")
-            b = self._buffer(n)
-            self.sampler.draw(b.slots, b.probs)
-            self._fill(b)
-            self._counters[SAMPLED] += n
-            self.sampled += n
-            return Batch(b.tensors, b.key_tensor, b.prob_tensor, self.size)
+    def _holders(self, rows: int) -> int:
+        return -(-rows // (self.spec.steps + self.spec.stack))  # a sequence holds at most so many for itself
 
-    def _buffer(self, n: int) -> _Buffers:
-        if n not in self._buffers:
-            self._buffers[n] = deque(_Buffers(self, n) for _ in range(self.spec.batches))
-        self._buffers[n].rotate(-1)
-        return self._buffers[n][-1]
-
-    def _fill(self, b: _Buffers) -> None:
-        """Unfold the sequences in ``b.slots``."""
-        r = self._r
-        _rows.unfold(r, self._i, b.slots, self.spec.burn_in, b.keys, b.chosen, b.valid, b.first, b.terminated, b.reward)
-        chosen = b.chosen.reshape(-1)
-        for offset, out in b.stacks:
-            copies.gather_stack(self._data, offset, r.previous, r.depth, self.spec.pad == "zero", chosen, out)
-        for offset, out in b.copies:
-            copies.gather(self._data, offset, chosen, out)
-        for offset, out in b.states:
-            copies.gather(self._i.states, offset, b.slots, out)
+    def _memory(self, n: int) -> Drawn:
+        return _Drawn(self, n)
 
     # --------------------------------------------------------------------------------- state
     def check_valid(self) -> tuple[bool, str]:

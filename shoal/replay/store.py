@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import torch
 
-from shoal.api import Arrays, Batch, ShoalError, Spec, WiringError
-from shoal.replay import rows as _rows
+from shoal.api import Arrays, Batch, ShoalError, Spec, Tensors, WiringError
+from shoal.replay import copies, rows as _rows
 from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName
 from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
 from shoal.replay.samplers import Greedy, Proportional, Rank, Sampler, Uniform
@@ -30,8 +32,27 @@ class Options(Protocol):
     def eps(self) -> float: ...
     @property
     def stack(self) -> int: ...
+    @property
+    def batches(self) -> int: ...
+    @property
+    def initial(self) -> str: ...
     def layout(self, unroll: Spec) -> Layout: ...
     def arrays(self, unroll: Spec, writers: int = 1) -> Shapes: ...
+
+
+class Drawn(ABC):
+    """Memory of one batch of ``n`` items, reused. ``slots``: of the items drawn; ``tensors``: what is learned from."""
+
+    tensors: Tensors
+
+    def __init__(self, n: int) -> None:
+        self.slots, self.keys = np.empty(n, np.int32), np.empty(n, np.int64)
+        self.probs = np.empty(n, np.float32)
+        self.key_tensor, self.prob_tensor = torch.from_numpy(self.keys), torch.from_numpy(self.probs)
+
+    @abstractmethod
+    def fill(self) -> None:
+        """Copy ``keys`` and ``tensors`` of the items in ``slots`` out of the table."""
 
 
 class Store(ABC):
@@ -39,7 +60,8 @@ class Store(ABC):
     (``SLOTS/key``, ``SLOTS/priority``, ``SLOTS/order``); ``rows/data`` holds the steps.
 
     Any thread may call any method at any time: a lock inside makes each call atomic, and the interpreter lock is
-    released meanwhile.
+    released meanwhile. A batch is valid until the next ``sample`` of the same size (``batches`` of them: until as many
+    follow), so two threads that sample must use different sizes or copy.
     """
 
     def __init__(self, options: Options, slots: str, unroll: Spec, writers: int, seed: int):
@@ -57,6 +79,9 @@ class Store(ABC):
         self._largest[0] = 1.0
         rng[:] = np.random.SeedSequence(seed).generate_state(4, np.uint64)
         self._rng, self._eps, self._stack = rng, options.eps, options.stack
+        self._given, self._batches = options.initial == "given", options.batches
+        self._scratch = _rows.Unroll(*(self._arrays[f"scratch/{name}"] for name in _rows.Unroll._fields))
+        self._row_of, self._final_of = self._arrays["scratch/row_of"], self._arrays["scratch/final_of"]
         self.sampler: Sampler
         if options.sampler == "uniform":
             self.sampler = Uniform(self._order, self._counters, rng)
@@ -67,6 +92,7 @@ class Store(ABC):
         self._prioritised = options.sampler != "uniform"
         self._changed, self._recent = 0, 0.0  # priorities learned of late, and the largest of them
         self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
+        self._drawn: dict[int, deque[Drawn]] = {}  # memory of batches by their size
         self.inserted = self.sampled = self.size = 0
 
     def mass(self) -> float:
@@ -107,21 +133,51 @@ class Store(ABC):
                 raise WiringError(f"Replay table expected {name!r} as {f.dtype}, got {unroll[name].dtype}.")
         return steps
 
-    def _take(self, unroll: Arrays, scratch: _rows.Unroll, n: int, given: bool) -> list[np.ndarray]:
-        """Copy the per-step fields of ``n`` steps to ``scratch``; its parts that hold them. The actor's values only if
-        they are ``given``."""
-        parts = [array[:n] for array in scratch]
+    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
+        """Append ``T`` steps (at most those of the options) to the streams of a writer; how many items they completed.
+        A writer of another generation than before starts new streams."""
+        layout = self.layout
+        steps = self._check(unroll, writer)
+        with self._lock:
+            n, begin = steps * layout.envs, writer * layout.envs
+            fields = self._take(unroll, n)
+            if self._generation[writer] != generation:
+                self._close(begin, begin + layout.envs)
+                self._generation[writer] = generation
+            finals = 0  # observations that ended an episode and are not those of a step
+            if layout.same_step:
+                finals = int(np.count_nonzero((fields.terminated | fields.truncated) & fields.valid))
+            while (short := n + finals - int(self._counters[FREE])) > 0:
+                self._remove(min(self._holders(short), int(self._counters[SIZE])))
+            count = int(self._ingest(fields, begin, steps))
+            self._copy_in(unroll, n, finals > 0)
+            self._insert(count)
+            self._count()
+            return count
+
+    def _take(self, unroll: Arrays, n: int) -> _rows.Unroll:
+        """Copy the per-step fields of ``n`` steps to scratch memory; the actor's values only if they are given."""
+        parts = [array[:n] for array in self._scratch]
         for name, target in zip(_rows.Unroll._fields, parts, strict=True):
             source = {"final_q": "final/q_max" if self.layout.final_q else "q_max"}.get(name, name)
-            if source in unroll and (given or not source.endswith(("q_max", "q_taken"))):
+            if source in unroll and (self._given or not source.endswith(("q_max", "q_taken"))):
                 target[:] = unroll[source].reshape(n)
-        return parts
+        return _rows.Unroll(*parts)
 
-    def _set(self, slots: np.ndarray, values: np.ndarray, given: bool) -> None:
-        """Tell the samplers of new items and their priorities: ``given`` ones, or the largest of late."""
-        if not self._prioritised:
+    def _copy_in(self, unroll: Arrays, n: int, finals: bool) -> None:
+        """Copy observations, and whatever else items show, to the rows that ``_ingest`` has chosen."""
+        for column in self.layout.obs + self.layout.rest:
+            source = as_bytes(unroll[column.name], n, column.nbytes)
+            copies.scatter(self._data, column.offset, source, self._row_of[:n])
+        for column in self.layout.obs if finals else ():
+            source = as_bytes(unroll[f"final/{column.name}"], n, column.nbytes)
+            copies.scatter(self._data, column.offset, source, self._final_of[:n])
+
+    def _set(self, slots: np.ndarray, values: np.ndarray) -> None:
+        """Tell the samplers of new items and their priorities: given ones, or the largest of late."""
+        if not self._prioritised or not len(slots):
             return
-        if given:
+        if self._given:
             values += self._eps
             top = float(values.max())
             self._largest[0] = max(self._largest[0], top)
@@ -147,6 +203,21 @@ class Store(ABC):
     def _count(self) -> None:
         self.inserted, self.sampled = int(self._counters[INSERTED]), int(self._counters[SAMPLED])
         self.size = int(self._counters[SIZE])
+
+    def sample(self, n: int) -> Batch:
+        """``n`` items, and their keys and probabilities; the memory is reused by a later batch of that size."""
+        with self._lock:
+            if not self.size:
+                raise ShoalError("A replay table was sampled before it held an item.")
+            if n not in self._drawn:
+                self._drawn[n] = deque(self._memory(n) for _ in range(self._batches))
+            drawn = self._drawn[n][0]
+            self._drawn[n].rotate(-1)
+            self.sampler.draw(drawn.slots, drawn.probs)
+            drawn.fill()
+            self._counters[SAMPLED] += n
+            self.sampled += n
+            return Batch(drawn.tensors, drawn.key_tensor, drawn.prob_tensor, self.size)
 
     def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Set the priorities of items to ``|priority| + eps``. The last of a duplicate wins; keys of items that are
@@ -187,13 +258,28 @@ class Store(ABC):
             self.sampler.sort()
 
     @abstractmethod
-    def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int: ...
+    def _close(self, begin: int, end: int) -> None:
+        """Forget the open windows of these streams."""
 
     @abstractmethod
-    def sample(self, n: int) -> Batch: ...
+    def _ingest(self, fields: _rows.Unroll, begin: int, steps: int) -> int:
+        """Link an unroll into its streams, from number ``begin`` on, and make the items it completes; how many."""
 
     @abstractmethod
-    def _remove(self, count: int) -> None: ...
+    def _insert(self, count: int) -> None:
+        """Tell the samplers of the items that were just made, and remove those above the capacity."""
+
+    @abstractmethod
+    def _remove(self, count: int) -> None:
+        """Remove so many items."""
+
+    @abstractmethod
+    def _holders(self, rows: int) -> int:
+        """How many items hold so many rows at least: that many may go at once where rows are short."""
+
+    @abstractmethod
+    def _memory(self, n: int) -> Drawn:
+        """Memory of a batch."""
 
     def state(self) -> State:
         """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)

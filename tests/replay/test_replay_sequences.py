@@ -22,10 +22,10 @@ from shoal.replay.sequence_table import SequenceTable
 def contents(table: SequenceTable) -> dict[str, np.ndarray]:
     """Every live sequence, oldest first, as a batch would show it."""
     live = live_rows(table._i.order, table._counters)
-    buffers = table._buffer(len(live))
-    buffers.slots[:] = live
-    table._fill(buffers)
-    return {**{k: v.numpy() for k, v in buffers.tensors.items()}, "key": buffers.keys}
+    drawn = table._memory(len(live))
+    drawn.slots[:] = live
+    drawn.fill()
+    return {**{k: v.numpy() for k, v in drawn.tensors.items()}, "key": drawn.keys}
 
 
 def compare(table: SequenceTable, model: NaiveSequences, lives: dict[int, Recurrent]) -> None:
