@@ -182,6 +182,8 @@ def machine() -> dict[str, Any]:
     import psutil
     import torch
 
+    from shoal.nets.precision import bf16_unit
+
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -190,13 +192,11 @@ def machine() -> dict[str, Any]:
         ]
         model = names[0] if names else model
     capability = torch.backends.cpu.get_cpu_capability()
-    flags = info.read_text().split() if info.exists() else []
-    units = [name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags]
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
-        "isa": " + ".join([capability, *units[:1]]),
+        "isa": " + ".join(filter(None, (capability, bf16_unit()))),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.release()}",

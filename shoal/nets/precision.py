@@ -33,10 +33,12 @@ Precision = Literal["fp32", "bf16", "auto"]
 
 
 @functools.cache
-def multiplies_bf16() -> bool:
-    """Does this CPU multiply bfloat16 in hardware: AMX's tiles, or AVX512_BF16 (AMD from Zen 4, some of Intel's)?"""
+def bf16_unit() -> str:
+    """What multiplies bfloat16 in this CPU: ``AMX`` (Intel's tiles), ``AVX512_BF16`` (AMD from Zen 4, some of Intel's),
+    or nothing: ``""``."""
     info = Path("/proc/cpuinfo")
-    return info.exists() and not {"amx_bf16", "avx512_bf16"}.isdisjoint(info.read_text().split())
+    flags = info.read_text().split() if info.exists() else []
+    return next((name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags), "")
 
 
 def supports_bf16(device: torch.device | str) -> bool:
@@ -44,7 +46,7 @@ def supports_bf16(device: torch.device | str) -> bool:
     kind = torch.device(device).type
     if kind == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return kind == "cpu" and multiplies_bf16()
+    return kind == "cpu" and bool(bf16_unit())
 
 
 def resolve(

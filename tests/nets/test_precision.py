@@ -9,22 +9,25 @@ IMAGES = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, "impala-sh
 VECTORS = Encoder({"obs": Observation((4,), "float32")})
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_auto(monkeypatch, fast):
-    monkeypatch.setattr(precision, "multiplies_bf16", lambda: fast)
-    assert precision.resolve("auto", "cpu", IMAGES) == ("bf16" if fast else "fp32")
-    assert precision.resolve("auto", "cpu") == ("bf16" if fast else "fp32")
+@pytest.mark.parametrize("unit", ["AMX", ""])
+def test_auto(monkeypatch, unit):
+    monkeypatch.setattr(precision, "bf16_unit", lambda: unit)
+    assert precision.resolve("auto", "cpu", IMAGES) == ("bf16" if unit else "fp32")
+    assert precision.resolve("auto", "cpu") == ("bf16" if unit else "fp32")
     assert precision.resolve("auto", "cpu", VECTORS) == "fp32"
     assert precision.resolve("bf16", "cpu", VECTORS) == "bf16"
 
 
 @pytest.mark.parametrize(
-    "flags, fast",
-    [("avx2 avx512f amx_tile amx_bf16", True), ("avx512f avx512_bf16", True), ("avx512f avx512_vnni amx_int8", False)],
-)
-def test_which_cpus_multiply_bf16(monkeypatch, flags, fast):
+    "flags, unit",
+    [
+        ("avx2 avx512f avx512_bf16 amx_tile amx_bf16", "AMX"), ("avx512f avx512_bf16", "AVX512_BF16"),
+        ("avx512f avx512_vnni amx_int8", ""),
+    ],
+)  # fmt: skip
+def test_which_cpus_multiply_bf16(monkeypatch, flags, unit):
     monkeypatch.setattr(precision.Path, "read_text", lambda path: f"model name : a CPU\nflags : fpu {flags}\n")
-    assert precision.multiplies_bf16.__wrapped__() is fast
+    assert precision.bf16_unit.__wrapped__() == unit
 
 
 def test_unknown_precision():
