@@ -79,7 +79,7 @@ ABLATIONS = {
         "Rainbow without each of its parts, and DQN without all of them: Hessel et al. 2018, figure 3, on MinAtar "
         "(Young and Tian 2019; pip install minatar). Periods as others use on MinAtar: 1,000 steps before the first "
         "update, one update of 32 every 4 steps, a target network every 1,000 steps.",
-        "rainbow", 150_000,
+        "rainbow", 120_000,
         {game: dict(env="minatar.gym:BaseEnv", env_kwargs={"game": game}) for game in GAMES},
         {
             "rainbow": {}, "no-double": dict(double=False), "no-priorities": dict(prioritised=False),
@@ -88,12 +88,12 @@ ABLATIONS = {
             "dqn": dict(double=False, prioritised=False, dueling=False, n_step=1, returns="mean", noisy=False),
         },
         dict(
-            preset="none", hidden=(256,), streams=128, learning_rate=2.5e-4, optimiser_eps=1.5e-4, batch=32,
+            preset="none", hidden=(256,), streams=128, learning_rate=1e-3, optimiser_eps=1e-5, batch=32,
             samples_per_insert=8.0, replay=100_000, min_replay=1_000, target_period=250, priority_exponent=0.5,
-            v_min=-10.0, v_max=100.0, atoms=51, epsilon_end=0.01, epsilon_steps=20_000,
+            v_min=-20.0, v_max=20.0, atoms=51, epsilon_end=0.01, epsilon_steps=20_000,
         ),
         dict(EARLY, env="CartPole-v1", env_kwargs={}, hidden=(16,), streams=16),
-        "5 games, 9 variants, 3 seeds of 150,000 steps",
+        "5 games, 9 variants, 3 seeds of 120,000 steps",
     ),
     "d4pg": Ablation(
         "D4PG without each of its parts: Barth-Maron et al. 2018, section 4, on two tasks of the DeepMind Control "

@@ -28,9 +28,11 @@ from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
 
-# packages whose import registers environments, by how the ids look
-PACKAGES = {"ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-")}
-EXTRAS = {"ale_py": "atari", "minigrid": "minigrid", "envpool": "envpool"}
+# packages that register environments, by how the ids look
+PACKAGES = {
+    "ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-"), "minatar": ("MinAtar/",),
+}  # fmt: skip
+EXTRAS = {"ale_py": "atari", "minigrid": "minigrid", "minatar": "minatar", "envpool": "envpool"}
 FEW = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
 OWN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
@@ -224,9 +226,12 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
 
 
 def _import(package: str) -> bool:
+    """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False
     importlib.import_module(package)
+    if package == "minatar" and "MinAtar/Breakout-v1" not in gym.registry:
+        importlib.import_module("minatar.gym").register_envs()
     return True
 
 

@@ -27,6 +27,8 @@ def env_kind(env: str) -> str | None:
         return "atari"
     if env.startswith(("toy:", "pointgoal:")):
         return env.partition(":")[0]
+    if env.startswith("MinAtar/"):
+        return "minatar"
     base = re.sub(r"-v\d+$", "", env)
     for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
         if base in names:

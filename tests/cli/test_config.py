@@ -40,7 +40,7 @@ def test_later_layers_win_and_say_so(system: Any, tmp_path: Path) -> None:
         ("PongNoFrameskip-v4", "atari"),
         ("Pendulum-v1", "classic"), ("LunarLander-v3", "box2d"), ("CheetahRun-v1", "dm_control"),
         ("HumanoidStand-v1", "dm_control"), ("HumanoidStandup-v5", "mujoco"), ("toy:chain", "toy"),
-        ("MiniGrid-Empty-5x5-v0", None),
+        ("MinAtar/SpaceInvaders-v1", "minatar"), ("MiniGrid-Empty-5x5-v0", None),
     ],
 )  # fmt: skip
 def test_kind_of_environment(env: str, kind: str | None) -> None:

@@ -19,7 +19,7 @@ from shoal.envs import EnvOptions, make, spec
 from shoal.envs.batch import VectorBatch
 from shoal.envs.one_by_one import OneByOne
 from shoal.envs.options import Backend
-from shoal.envs.registry import FEW
+from shoal.envs.registry import FEW, PACKAGES
 from shoal.envs.spaces import ObservationCodec
 from shoal.envs.toy import TOYS
 
@@ -62,11 +62,13 @@ def conforms(batch: EnvBatch, steps: int) -> None:
         ("Pendulum-v1", "gymnasium"),
         ("Blackjack-v1", "gymnasium"),
         ("MiniGrid-MemoryS7-v0", "gymnasium"),
+        ("MinAtar/Freeway-v1", "gymnasium"),
     ],
 )
 def test_environments_conform(env: str, backend: str) -> None:
-    if env.startswith("MiniGrid"):
-        pytest.importorskip("minigrid")
+    for package, marks in PACKAGES.items():
+        if env.startswith(marks):
+            pytest.importorskip(package)
     options = EnvOptions(backend=backend, max_episode_steps=15)  # type: ignore[arg-type]
     batch = make(env, 4, 0, options)
     assert batch.spec == spec(env, options) and batch.spec.backend == backend and batch.spec.why

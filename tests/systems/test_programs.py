@@ -30,7 +30,7 @@ from shoal.shm.arena import Arena
 from shoal.systems import SYSTEMS, load
 
 ENVS = {"none": "CartPole-v1", "classic": "CartPole-v1", "box2d": "CartPole-v1", "mujoco": "Pendulum-v1"}  # else Atari
-ENVS |= {"pointgoal": "pointgoal:depth"}
+ENVS |= {"pointgoal": "pointgoal:depth", "minatar": "CartPole-v1"}
 CONTINUOUS = {"apex-dpg", "d4pg", "qt-opt"}  # Pendulum for these
 DISCRETE_ONLY = {"dqn", "apex-dqn", "r2d2", "r2d3", "rainbow", "gorila", "downpour"}
 PRESETS = [(name, preset) for name in SYSTEMS for preset in ("none", *load(name).PRESETS)]
