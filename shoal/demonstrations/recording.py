@@ -74,7 +74,7 @@ def write(
     folder = Path(get_dataset_path(out)) if named else Path(out)
     if folder.exists():
         raise UsageError(f"'{folder}' is there already: record under another name, or remove it")
-    unfinished = folder.with_name(f".{folder.name}.tmp")
+    unfinished = folder.absolute().with_name(f".{folder.name}.tmp")  # Minari joins a relative path to itself
     shutil.rmtree(unfinished, ignore_errors=True)
     returns: list[float] = []
     try:

@@ -121,9 +121,11 @@ def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(
         assert [lean(o) for o in e.observations[:-1]] == e.actions.tolist()
     run = package.train("r2d3", env="CartPole-v1", run_dir=tmp_path / "run", demonstrations="shoal/lean-v0", **SMALL)
     assert run.report is not None and run.report.updates > 10
-    code, out, err = shoal("record", str(tmp_path / "run"), "--episodes", "2", "--out", str(tmp_path / "mine"))
-    assert code == 0 and "2 episodes" in out, err
-    assert len(read(str(tmp_path / "mine")).lengths) == 2
+    monkeypatch.chdir(tmp_path)
+    for out_dir in (str(tmp_path / "mine"), "beside"):
+        code, out, err = shoal("record", str(tmp_path / "run"), "--episodes", "2", "--out", out_dir)
+        assert code == 0 and "2 episodes" in out, err
+        assert len(read(str(tmp_path / out_dir)).lengths) == 2 == len(read(out_dir).lengths)
     code, out, err = shoal("record", "--list", "shoal/lean-v0")
     assert code == 0 and out.startswith("shoal/lean-v0: 4 episodes, ") and out.count(" steps, return ") == 4, err
     to, env = ["--out", "x/y-v0"], ["--env", "CartPole-v1"]
