@@ -13,8 +13,9 @@ import torch
 from safetensors import SafetensorError
 
 from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
-from shoal.envs import Codec, EnvOptions, absolute, held_out, make
+from shoal.envs import Codec, EnvOptions, held_out, make
 from shoal.roles.evaluator import Episodes, Returns
+from shoal.settings.paths import anchored
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
 
@@ -79,8 +80,7 @@ class Policy:
         name = next((name for name, known in SYSTEMS.items() if known == module), module)
         if name == module and "." not in module:  # a file of the user's own
             name = str(Path(self.system.__file__).resolve())
-        values = plain({f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)})
-        values["env"] = absolute(self.cfg.env)
+        values = anchored(plain({f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}))
         facts = {"format": FORMAT, "system": name, "config": values, "version": self.version, "seed": self.seed}
         file = Path(file)
         temporary = file.with_name(f".{file.name}.tmp")

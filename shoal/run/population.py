@@ -12,14 +12,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shoal.algos.hyperparameters import Choice, Interval, Space
 from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, UsageError
-from shoal.envs import absolute, looking
+from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.records.checkpoint import FOLDER, completed, shape_of
 from shoal.records.damage import reading
@@ -31,6 +31,7 @@ from shoal.run.trust import check as check_trust, note
 from shoal.runtime.interrupts import Interrupts
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
+from shoal.settings.paths import anchored
 from shoal.types import Values
 
 FILE, STATE = "population.json", "state.json"
@@ -136,7 +137,8 @@ class PopulationRun:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"'{path}' exists and is not empty; a run never overwrites another")
         check_space(setup)
-        note(setup.system, {**setup.values, "env": absolute(setup.values["env"])})
+        setup = replace(setup, values=anchored(setup.values))
+        note(setup.system, setup.values)
         (path / "members").mkdir(parents=True, mode=0o700)
         _write(path / FILE, dataclasses.asdict(setup))
         return cls(path, setup, tell)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import RoleFailed, UsageError, WiringError
-from shoal.envs import absolute, given, looking
+from shoal.envs import given, looking
 from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
 from shoal.program import Program
@@ -30,6 +30,7 @@ from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
+from shoal.settings.paths import anchored
 from shoal.settings.schedule import plain
 from shoal.types import Values
 
@@ -125,7 +126,7 @@ def start(
 
 def as_json(resolved: Resolved) -> Values:
     """What config.json says of the configuration."""
-    return {**plain(resolved.values()), "env": absolute(resolved.cfg.env)}
+    return anchored(plain(resolved.values()))
 
 
 def resume(

@@ -126,6 +126,11 @@ def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(
         code, out, err = shoal("record", str(tmp_path / "run"), "--episodes", "2", "--out", out_dir)
         assert code == 0 and "2 episodes" in out, err
         assert len(read(str(tmp_path / out_dir)).lengths) == 2 == len(read(out_dir).lengths)
+    package.train("r2d3", env="CartPole-v1", run_dir=tmp_path / "near", demonstrations="beside", **SMALL)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # where no set is called so
+    code, _, err = shoal("resume", str(tmp_path / "near"), "--steps", "480", "--quiet")
+    assert code == 0, err
     code, out, err = shoal("record", "--list", "shoal/lean-v0")
     assert code == 0 and out.startswith("shoal/lean-v0: 4 episodes, ") and out.count(" steps, return ") == 4, err
     to, env = ["--out", "x/y-v0"], ["--env", "CartPole-v1"]

@@ -206,6 +206,16 @@ def test_mistakes_are_told_and_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_environment_of_ones_own_means_the_same_from_every_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import gymnasium\ndef pole():\n    return gymnasium.make('CartPole-v1')\n")
+    monkeypatch.chdir(tmp_path)
+    PopulationRun.begin(tmp_path / "run", setup(values={**values(), "env": "mine.py:pole"}))
+    kept = json.loads((tmp_path / "run" / "population.json").read_text())
+    assert kept["values"]["env"] == f"{tmp_path / 'mine.py'}:pole"
+
+
 def test_a_field_that_no_system_has() -> None:
     with pytest.raises(Exception, match="learning_rate"):
         check_space(setup(space={"learning_rat": interval_of("learning_rat", 1e-3)}))
