@@ -8,9 +8,10 @@
 
 A run whose result is there is not made again: one that was interrupted goes on with the next. Per run it keeps, in
 ``benchmarks/results/ablation/NAME/TASK/VARIANT``, the configuration, the learning curve, and 30 fresh episodes of the
-final policy with the greedy action, whose mean is its score. The table shows the score of each task, and over all tasks
-the interquartile mean with its 95 % bootstrap interval (Agarwal et al. 2021) of normalised scores: 0 is random play, 1
-is the best variant's mean on that task.
+final policy with the greedy action, whose mean is its score. A table shows the score of each task, a second one the
+mean of the last 100 training episodes (all, where there were fewer); each over all tasks the interquartile mean with
+its 95 % bootstrap interval (Agarwal et al. 2021) of normalised scores: 0 is random play, 1 the best variant's mean on
+that task.
 """
 
 from __future__ import annotations
@@ -205,14 +206,14 @@ def make_missing(name: str, one: Ablation, only: Sequence[str], seeds: Sequence[
 Scores = dict[str, dict[str, list[float]]]  # task -> variant -> score of each seed
 
 
-def recorded(name: str, one: Ablation) -> Scores:
-    """What is there."""
+def recorded(name: str, one: Ablation, what: str = "score") -> Scores:
+    """What is there; ``what``: of each run, ``score`` or ``training_return``."""
     found: Scores = {}
     for task in one.tasks:
         for variant in one.variants:
             paths = sorted((RESULTS / name / task / variant).glob("seed-*.json"))
             if paths:
-                found.setdefault(task, {})[variant] = [json.loads(p.read_text())["score"] for p in paths]
+                found.setdefault(task, {})[variant] = [json.loads(p.read_text())[what] for p in paths]
     return found
 
 
@@ -269,7 +270,11 @@ def summary(name: str, one: Ablation) -> None:
         print(f"{name}: nothing is recorded")
         return
     random = {task: mean(json.loads((RESULTS / name / task / "random.json").read_text())) for task in scores}
-    told = table(one, scores, random)
+    told = (
+        f"Greedy, {EPISODES} fresh episodes of the final policy:\n\n{table(one, scores, random)}\n"
+        "The last 100 training episodes, which explore:\n\n"
+        f"{table(one, recorded(name, one, 'training_return'), random)}"
+    )
     (RESULTS / name / "results.md").write_text(f"# {name}\n\n{one.about}\n\n{told}", encoding="utf-8")
     print(told)
     for task in scores:
