@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, held_out, make
 from shoal.roles.evaluator import Episodes, Returns
-from shoal.settings.paths import anchored
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
+from shoal.systems.config import anchored
 
 FORMAT = 1  # of the files that ``save`` writes
 

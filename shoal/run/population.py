@@ -31,7 +31,7 @@ from shoal.run.trust import check as check_trust, note
 from shoal.runtime.interrupts import Interrupts
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
-from shoal.settings.paths import anchored
+from shoal.systems.config import anchored
 from shoal.types import Values
 
 FILE, STATE = "population.json", "state.json"

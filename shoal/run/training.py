@@ -30,8 +30,8 @@ from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.settings.config import Resolved, build, coerce_all, resolve
-from shoal.settings.paths import anchored
 from shoal.settings.schedule import plain
+from shoal.systems.config import anchored
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from shoal.api import EnvSpec, UsageError
-from shoal.envs import EnvOptions, known, remember, spec
+from shoal.envs import EnvOptions, absolute, known, remember, spec
 from shoal.settings.ranges import Count, Device, Natural, Replicas
 from shoal.types import State, Values
 
@@ -151,3 +153,13 @@ def messages_per_batch(batch: int, envs: int) -> int:
     if batch and batch % envs and envs % batch:
         raise UsageError(f"batch ({batch} trajectories) must be a multiple or a divisor of envs ({envs})")
     return max(1, batch // envs)
+
+
+def anchored(values: Mapping[str, Any]) -> Values:
+    """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
+    policy or a population goes on from another directory."""
+    out = {**values, "env": absolute(values["env"])}
+    demonstrations = values.get("demonstrations")
+    if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
+        out["demonstrations"] = str(Path(demonstrations).absolute())
+    return out
