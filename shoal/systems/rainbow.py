@@ -69,7 +69,7 @@ ATARI: Preset = dict(
 )  # fmt: skip
 CLASSIC: Preset = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
 BOX2D: Preset = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
-MINATAR: Preset = dict(  # a target of 1,000 steps and an update every fourth, as on Atari
+MINATAR: Preset = dict(  # an update every 4 steps, a target network every 1,000
     hidden=(256,), streams=128, learning_rate=1e-3, optimiser_eps=1e-5, batch=32, samples_per_insert=8.0,
     replay=100_000, min_replay=1_000, target_period=250, priority_exponent=0.5, v_min=-20.0, v_max=20.0, atoms=51,
     epsilon_end=0.01, epsilon_steps=20_000,
@@ -77,8 +77,7 @@ MINATAR: Preset = dict(  # a target of 1,000 steps and an update every fourth, a
 PRESETS: Presets = {
     "paper": RAINBOW, "rainbow": RAINBOW, "dqn": DQN, "double": DOUBLE, "dueling": DUELING, "prioritised": PRIORITISED,
     "rank": RANK, "prioritised-dueling": {**PRIORITISED, "dueling": True, "max_grad_norm": 10.0}, "noisy": NOISY,
-    "c51": C51, "qr-dqn": QR_DQN, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
-    "minatar": MINATAR,
+    "c51": C51, "qr-dqn": QR_DQN, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
 }  # fmt: skip
 
 
