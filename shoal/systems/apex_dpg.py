@@ -114,9 +114,9 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
     return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps)
 
 
-def require_box(system: str, cfg: SystemConfig) -> None:
+def require_box(cfg: SystemConfig) -> None:
     """Raise UsageError unless the environment's actions are a finite box."""
-    env = cfg.env_spec()
+    env, system = cfg.env_spec(), cfg.system()
     require_actions(system, env, "continuous")
     if not np.isfinite([*env.action.low, *env.action.high]).all():
         raise UsageError(
@@ -144,7 +144,7 @@ def wired(name: str, cfg: Config, learn: Any) -> Program:
 
 def program(cfg: Config) -> Program:
     """Actors, one prioritised replay, one learner."""
-    require_box("apex-dpg", cfg)
+    require_box(cfg)
 
     def learn(nets: DPGNetwork, ctx: Context) -> SGDLearner:
         return descent(cfg, ctx, DPG(cfg, nets, ctx.seed))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shoal.program import Program
 from shoal.settings.ranges import Count, Natural, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets, cores, require_actions
+from shoal.systems.config import Preset, Presets, cores
 from shoal.systems.replayed import replay_program
 
 
@@ -55,6 +55,5 @@ network, agent = dqn.network, dqn.agent
 
 def program(cfg: Config) -> Program:
     """Actors, one replay, one learner."""
-    require_actions("apex-dqn", cfg.env_spec(), "discrete")
     table = dqn.table(cfg, evict_every=cfg.evict_every)
     return replay_program("apex-dqn", cfg, dqn.sent(cfg), table, network, agent, dqn.learner(cfg))

@@ -88,7 +88,7 @@ class OneStepQ(SegmentQ):
 def network(cfg: Config, device: str = "cpu") -> QNetwork:
     """Action values [B, A] of observations."""
     env = cfg.env_spec()
-    require_actions("asynchronous Q-learning", env, "discrete")
+    require_actions(cfg.system(), env, "discrete")
     return QNetwork(env, torso=cfg.torso, hidden=cfg.hidden, precision=cfg.precision, device=device)
 
 

@@ -116,6 +116,10 @@ class SystemConfig(EnvOptions):
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
 
+    def system(self) -> str:
+        """The system that this is a configuration of, by the name of its file."""
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+
     def env_spec(self) -> EnvSpec:
         """What the environment offers under these options."""
         return spec(self.env, self)

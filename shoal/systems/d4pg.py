@@ -63,7 +63,7 @@ network, agent = apex_dpg.network, apex_dpg.agent
 
 def program(cfg: Config) -> Program:
     """Actors, one replay, one learner."""
-    apex_dpg.require_box("d4pg", cfg)
+    apex_dpg.require_box(cfg)
     if cfg.critic == "categorical" and cfg.atoms < 2:
         raise UsageError(f"--atoms expects at least 2 returns, found {cfg.atoms}")
     require_order(cfg.v_min, cfg.v_max)

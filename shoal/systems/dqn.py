@@ -74,7 +74,7 @@ PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d":
 def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:
     """Action values [B, A] of observations."""
     env = cfg.env_spec()
-    require_actions("dqn", env, "discrete")
+    require_actions(cfg.system(), env, "discrete")
     return QNetwork(
         env, torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, precision=cfg.precision, device=device
     )

@@ -53,7 +53,7 @@ network, agent = dqn.network, dqn.agent
 
 def program(cfg: Config) -> Program:
     """Actors -> replays -> learners -> gradients -> server -> parameters -> actors and learners."""
-    require_actions("gorila", cfg.env_spec(), "discrete")
+    require_actions(cfg.system(), cfg.env_spec(), "discrete")
     check(cfg)
 
     def algorithm(nets: QNetwork, ctx: Context) -> Algorithm:

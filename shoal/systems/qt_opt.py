@@ -133,7 +133,7 @@ def offline(cfg: Config, found: Demonstrations, ctx: Context) -> Offline:
 
 def program(cfg: Config) -> Program:
     """Actors -> replay -> updaters -> labels -> learner -> target networks -> updaters (of one the actors, too)."""
-    require_box("qt-opt", cfg)
+    require_box(cfg)
     if not 2 <= cfg.cem_elites <= cfg.cem_samples:
         raise UsageError(f"cem_elites ({cfg.cem_elites}) must be from 2 to cem_samples ({cfg.cem_samples})")
     device, found = cfg.learner_device(), None

@@ -104,7 +104,7 @@ PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
 def network(cfg: Config, device: str = "cpu") -> RecurrentQNetwork:
     """Action values of observations and a recurrent state."""
     env = cfg.env_spec()
-    require_actions("r2d2", env, "discrete")
+    require_actions(cfg.system(), env, "discrete")
     return RecurrentQNetwork(
         env, torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, core=cfg.core, core_size=cfg.core_size,
         burn_in=cfg.burn_in, stored_state=cfg.start_state == "stored", precision=cfg.precision, device=device,

@@ -84,7 +84,7 @@ PRESETS: Presets = {
 def network(cfg: Config, device: str = "cpu") -> QNetwork:
     """Values of observations [B, A], through distributions of returns if they are learned."""
     env = cfg.env_spec()
-    require_actions("rainbow", env, "discrete")
+    require_actions(cfg.system(), env, "discrete")
     nets: Values = dict(
         torso=cfg.torso, hidden=cfg.hidden, dueling=cfg.dueling, streams=cfg.streams, precision=cfg.precision,
         device=device,

@@ -138,6 +138,8 @@ def test_is_refused_before_anything_starts(system: str, obs: str, action: str) -
     sentence = str(refusal.value)
     assert "\n" not in sentence and "Small" in sentence
     assert any(kind in sentence for kind in ("Box", "Discrete")), sentence
+    if sentence.partition(" ")[0] in SYSTEMS:  # not the system that it was made from
+        assert sentence.startswith(f"{system} "), sentence
 
 
 def test_a_refusal_leaves_no_run_behind(tmp_path: Path) -> None:
