@@ -247,6 +247,13 @@ for env, name in ((CARTPOLE, "cartpole"), (PENDULUM, "pendulum")):
         ),
         longer=2.0 if env == PENDULUM else 1.0,  # whose generations are long
     )
+CASES["cartpole-es-paper"] = Case(  # episodes differ in length, so that workers wait at the end of each generation
+    "5,000 pairs a generation, as in the paper; otherwise as cartpole-es",
+    tuple(ours("es", CARTPOLE, name, actors=actors, **ES | {"pairs": 5_000, "block": 125})
+          for name, actors in ((SHOAL, 2), ("shoal, one worker", 1))),
+    (Mark("shoal", 1.8, ("shoal, one worker",)),),
+    longer=4.0,
+)  # fmt: skip
 
 for name, floats in (("small", 4_610), ("nature", 1_700_000)):
     CASES[f"server-{name}"] = Case(

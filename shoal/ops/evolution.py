@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shoal.fast.noise import add_slices
 from shoal.ops import _check
 
 __all__ = ["ars_weights", "centred_ranks", "es_weights", "weighted_noise"]
@@ -69,16 +70,15 @@ def weighted_noise(table: Tensor, indices: Tensor, weights: Tensor, size: int) -
     """``sum_i weights_i table[indices_i : indices_i + size]``, added in the order of the pairs; no slice is copied.
 
     Args: table: float ``[N]``; indices: int64 ``[n]``, from 0 to N - size; weights: float ``[n]``; size: of a slice.
-    Returns: ``[size]`` of the table's dtype.
+    All on the CPU. Returns: ``[size]`` of the table's dtype.
     Source: Salimans et al. (2017), section 3 (a block of noise that workers share; they send indices).
     """
     _check.same_shape("weighted_noise", indices=indices, weights=weights)
+    last = len(table) - size
+    if (wrong := indices[(indices < 0) | (indices > last)]).numel():
+        raise ValueError(f"weighted_noise: expected indices in [0, {last}], found {int(wrong[0])}")
     out = torch.zeros(size, dtype=table.dtype)
-    for index, weight in zip(indices.tolist(), weights.tolist(), strict=True):
-        if not 0 <= index <= len(table) - size:
-            raise ValueError(f"weighted_noise: expected indices in [0, {len(table) - size}], found {index}")
-        if weight:
-            out.add_(table[index : index + size], alpha=weight)
+    add_slices(table.numpy(), indices.numpy(), weights.to(table.dtype).numpy(), out.numpy())
     return out
 
 

@@ -7,6 +7,7 @@ import oracles
 import pytest
 import torch
 
+from shoal.fast.noise import PIECE
 from shoal.ops import Adam, ars_weights, centred_ranks, es_weights, weighted_noise
 
 RETURNS = torch.tensor([[10.0, 2.0], [5.0, 7.0], [1.0, 0.0]])
@@ -34,13 +35,14 @@ def test_weight_oracles(top):
     close(ars_weights(torch.from_numpy(returns), top), *oracles.ars_weights(returns.astype(float), top))
 
 
-def test_noise_oracle():
-    rng = np.random.default_rng(0)
-    table, weights = rng.normal(size=50).astype(np.float32), rng.normal(size=6).astype(np.float32)
-    indices = rng.integers(0, 50 - 8 + 1, 6)
-    indices[0], indices[1] = 0, 42  # both ends
-    found = weighted_noise(torch.from_numpy(table), torch.from_numpy(indices), torch.from_numpy(weights), 8)
-    close(found, *oracles.weighted_noise(table.astype(float), indices, weights.astype(float), 8), tol=1e-5)
+@pytest.mark.parametrize("size", [8, PIECE + 7])  # of the latter the sum is made in two pieces
+def test_noise_oracle(size):
+    rng, last = np.random.default_rng(0), 42
+    table, weights = rng.normal(size=last + size).astype(np.float32), rng.normal(size=6).astype(np.float32)
+    indices = rng.integers(0, last + 1, 6)
+    indices[0], indices[1] = 0, last  # both ends
+    found = weighted_noise(torch.from_numpy(table), torch.from_numpy(indices), torch.from_numpy(weights), size)
+    close(found, *oracles.weighted_noise(table.astype(float), indices, weights.astype(float), size), tol=1e-5)
 
 
 # ------------------------------------------------------------------------------- worked numbers
