@@ -66,8 +66,10 @@ TASKS = {
     ),
     "lunarlander": Task(  # eight environments: a slice has room for whole episodes, long ones too
         "recurrent-ppo", "LunarLander-v3", 400_000, 40_000,
-        {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0), "gamma": (0.9, 0.9999)},
-        dict(envs=8, unroll=128, epochs=4, minibatches=4, gae_lambda=0.97, reward_scale=0.05, hidden=(64, 64)),
+        {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)},
+        dict(
+            envs=8, unroll=128, epochs=4, minibatches=4, gamma=0.99, gae_lambda=0.97, reward_scale=0.05, hidden=(64, 64)
+        ),
         warm_up=100_000,  # few turns, and late: the first scores say little
     ),
 }  # fmt: skip
