@@ -145,7 +145,7 @@ RECIPES = {
         fields={"precision": "fp32"},
     ),
     "pong-dqn": Recipe("dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=16.0),
-    "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_000_000, 18, greedy=True, stop=15.0),
+    "pong-apex-dqn": Recipe("apex-dqn", "ALE/Pong-v5", 1_500_000, 18, greedy=True, stop=15.0),
     **{  # the preset of Atari on a game that it was not chosen on; random play: 0, DQN after 50 M steps: 72
         f"boxing-{system}": Recipe(system, "ALE/Boxing-v5", steps, 50, greedy=True, stop=70.0)
         for system, steps in (

@@ -56,7 +56,7 @@ PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods conver
     life_loss=True, torso="nature", precision="fp32",
 )  # fmt: skip
 ATARI: Preset = dict(
-    envs=32, unroll=16, steps=1_000_000, dueling=True, prioritised=True, learning_rate=1e-4, optimiser_eps=1e-5,
+    envs=32, unroll=16, steps=1_500_000, dueling=True, prioritised=True, learning_rate=1e-4, optimiser_eps=1e-5,
     batch=32, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=1_000, importance_exponent=0.4,
     epsilon_ladder=True, epsilon_steps=0, actor_priorities=True,  # as in Ape-X: Pong is learned (docs/results.md)
     reward_clip="sign", life_loss=True, torso="impala-shallow",
