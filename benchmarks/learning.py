@@ -149,7 +149,7 @@ RECIPES = {
     **{  # the preset of Atari on a game that it was not chosen on; random play: 0, DQN after 50 M steps: 72
         f"boxing-{system}": Recipe(system, "ALE/Boxing-v5", steps, 50, greedy=True, stop=70.0)
         for system, steps in (
-            ("recurrent-ppo", 3_000_000), ("impala", 5_000_000), ("dqn", 1_000_000), ("apex-dqn", 1_000_000),
+            ("recurrent-ppo", 3_000_000), ("impala", 5_000_000), ("dqn", 1_500_000), ("apex-dqn", 1_500_000),
         )
     },
 }  # fmt: skip

@@ -15,7 +15,7 @@ from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets, require_actions
+from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import progress
 from shoal.systems.served import ParameterServer, ServerConfig
 from shoal.systems.sharded import add_servers
@@ -53,7 +53,6 @@ network, agent = dqn.network, dqn.agent
 
 def program(cfg: Config) -> Program:
     """Actors -> replays -> learners -> gradients -> server -> parameters -> actors and learners."""
-    require_actions(cfg.system(), cfg.env_spec(), "discrete")
     check(cfg)
 
     def algorithm(nets: QNetwork, ctx: Context) -> Algorithm:
