@@ -1,15 +1,16 @@
 """Population-based training against as many independent random configurations, at equal total steps.
 
     python benchmarks/population.py                                   # PPO on CartPole
-    python benchmarks/population.py --only lunarlander                # the real one: hours on two cores
+    python benchmarks/population.py --only lunarlander-evaluated      # the real one: an hour of a core
     python benchmarks/population.py --only cartpole --repetitions 3 --steps 20000
 
 In each repetition both sides begin with the same members: hyperparameters drawn from the same intervals by the same
 seed, none of them the preset's. One is a population that copies and perturbs (truncation); of the other nobody ever has
 a turn, so that its members are independent runs, in the same slices. Each side then gives the member with the highest
-training score, and its score here is the mean return of that member's policy over fresh evaluation episodes, actions
-sampled. Reported are the mean over repetitions, its 95 % bootstrap interval, that of the difference of the pairs (drawn
-with replacement), and the probability that a population scores higher than a random search.
+score, and its score here is the mean return of that member's policy over fresh evaluation episodes: greedy where
+members are compared by greedy episodes, else with actions sampled as in training. Reported are the mean over
+repetitions, its 95 % bootstrap interval, that of the difference of the pairs (drawn with replacement), and the
+probability that a population scores higher than a random search.
 Writes results.json, results.md and TASK.png to benchmarks/results/population; repetitions of the same task that are
 there are not made again.
 """
@@ -45,7 +46,8 @@ FOLDER = RESULTS / "population"
 @dataclass(frozen=True)
 class Task:
     """steps: of each member; interval: between two of its turns; warm_up: steps before its first; space: the interval
-    of each hyperparameter."""
+    of each hyperparameter; evaluate: greedy episodes after each slice, by which members are compared (0: by the
+    slice's training episodes, of which the short ones are over-represented); episodes: of the last evaluation."""
 
     system: str
     env: str
@@ -56,21 +58,25 @@ class Task:
     size: int = 8
     episodes: int = 50
     warm_up: int = 0
+    evaluate: int = 0
 
 
+SPACE = {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)}
+# Eight environments: a slice has room for whole episodes, long ones too.
+LUNARLANDER: dict[str, Any] = dict(
+    envs=8, unroll=128, epochs=4, minibatches=4, gamma=0.99, gae_lambda=0.97, reward_scale=0.05, hidden=(64, 64)
+)
 TASKS = {
     "cartpole": Task(
-        "recurrent-ppo", "CartPole-v1", 48_000, 8_000,
-        {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)},
+        "recurrent-ppo", "CartPole-v1", 48_000, 8_000, SPACE,
         dict(envs=8, unroll=64, epochs=3, minibatches=4, gamma=0.98, normalise_reward=True),
     ),
-    "lunarlander": Task(  # eight environments: a slice has room for whole episodes, long ones too
-        "recurrent-ppo", "LunarLander-v3", 400_000, 40_000,
-        {"learning_rate": (1e-5, 1e-1), "entropy_cost": (1e-4, 1e-1), "clip": (0.02, 1.0)},
-        dict(
-            envs=8, unroll=128, epochs=4, minibatches=4, gamma=0.99, gae_lambda=0.97, reward_scale=0.05, hidden=(64, 64)
-        ),
-        warm_up=100_000,  # few turns, and late: the first scores say little
+    "lunarlander": Task(  # few turns, and late: the first scores say little
+        "recurrent-ppo", "LunarLander-v3", 400_000, 40_000, SPACE, LUNARLANDER, warm_up=100_000,
+    ),
+    "lunarlander-evaluated": Task(  # chosen with the seeds 100 to 103
+        "recurrent-ppo", "LunarLander-v3", 300_000, 20_000, SPACE, LUNARLANDER,
+        episodes=100, warm_up=100_000, evaluate=20,
     ),
 }  # fmt: skip
 
@@ -84,7 +90,8 @@ def setup(task: Task, arm: str, seed: int) -> Setup:
     space = {name: interval_of(name, (low * high) ** 0.5, low, high) for name, (low, high) in task.space.items()}
     rules = {"interval": task.interval, "warm_up": task.warm_up if arm == ARMS[0] else task.steps + 1}
     made = Setup(
-        task.system, values, resolved.origins, "none", space, task.size, rules, task.steps, cores(), seed
+        task.system, values, resolved.origins, "none", space, task.size, rules, task.steps, cores(), seed,
+        evaluate=task.evaluate,
     )  # fmt: skip
     rng = np.random.default_rng([seed, 1])  # member 0 too: else it would have the configured values
     first = {name: one.draw(rng) for name, one in made.interval_space().items()}
@@ -99,7 +106,7 @@ def run(task: Task, arm: str, seed: int, path: Path) -> dict[str, Any]:
         raise SystemExit(f"{arm}, seed {seed}, was {ended.reason}: nothing is kept of this repetition")
     trained = time.monotonic() - began
     policy = Run.open(member_path(path, ended.best.index)).policy()
-    returns = policy.evaluate(task.episodes, seed=10_000 + seed, greedy=False)
+    returns = policy.evaluate(task.episodes, seed=10_000 + seed, greedy=task.evaluate > 0)
     with open(path / "scores.csv", newline="", encoding="utf-8") as file:
         rows = [(int(r["member"]), int(r["step"]), float(r["score"])) for r in csv.DictReader(file) if r["score"]]
     return {
@@ -139,7 +146,8 @@ def shown(task: Task, runs: Sequence[dict[str, Any]]) -> str:
     count = len(runs) // 2
     words = (
         f"{task.system} on {task.env}: {task.size} members of {task.steps:,} steps, a turn every {task.interval:,}"
-        f"{f' after the first {task.warm_up:,}' if task.warm_up else ''}; "
+        f"{f' after the first {task.warm_up:,}' if task.warm_up else ''}"
+        f"{f', compared by {task.evaluate} greedy episodes' if task.evaluate else ''}; "
         f"{count} repetitions. P(population > random search) = {found['probability']:.2f}."
     )
     return words + "\n\n" + table(["", "score", "95 % interval", "each repetition", "copies"], rows)
@@ -164,7 +172,7 @@ def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
         ends = sorted({end for curve in curves for end, _ in curve})
         means = [mean(dict(map(tuple, c))[e] for c in curves if e in dict(map(tuple, c))) for e in ends]
         axes.plot(ends, means, color=f"C{i}", linewidth=2, label=f"{arm} ({len(curves)})")
-    axes.set(xlabel="environment steps of each member", ylabel="training score of the best member", title=task.env)
+    axes.set(xlabel="environment steps of each member", ylabel="score of the best member", title=task.env)
     axes.legend()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
@@ -174,7 +182,7 @@ def kept(name: str, task: Task) -> list[dict[str, Any]]:
     """The runs of the same task that are recorded; a later start goes on from them."""
     path = FOLDER / "results.json"
     figures = json.loads(path.read_text()).get(name, {}).get("figures", {}) if path.exists() else {}
-    same = {"warm_up": 0, **figures.get("task", {})} == json.loads(json.dumps(asdict(task)))
+    same = {"warm_up": 0, "evaluate": 0, **figures.get("task", {})} == json.loads(json.dumps(asdict(task)))
     return list(figures["runs"]) if same else []
 
 
