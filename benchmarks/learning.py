@@ -121,6 +121,9 @@ RECIPES = {
     "lunarlander-impala": Recipe("impala", "LunarLander-v3", 2_000_000, 200, greedy=True),
     "lunarlander-continuous-impala": Recipe("impala", "LunarLanderContinuous-v3", 2_000_000, 200, greedy=True),
     "lunarlander-recurrent-ppo": Recipe("recurrent-ppo", "LunarLander-v3", 2_000_000, 200),
+    "lunarlander-continuous-recurrent-ppo": Recipe(
+        "recurrent-ppo", "LunarLanderContinuous-v3", 2_000_000, 200, greedy=True
+    ),
     "cartpole-es": Recipe("es", "CartPole-v1", 1_000_000, 475, greedy=True),
     "lunarlander-continuous-es": Recipe("es", "LunarLanderContinuous-v3", 3_000_000, 200, greedy=True),
     "halfcheetah-es": Recipe("es", "HalfCheetah-v5", 3_000_000, 3_000, greedy=True),
