@@ -51,7 +51,7 @@ CLASSIC: Preset = dict(
 )  # fmt: skip
 BOX2D: Preset = dict(
     total_envs=32, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0), gamma=0.995,
-    gae_lambda=0.97, entropy_cost=0.01, reward_scale=0.05, hidden=(128, 128),
+    gae_lambda=0.97, entropy_cost=linear(0.01, 0.0), reward_scale=0.05, hidden=(128, 128),
 )  # fmt: skip
 POINTGOAL: Preset = dict(
     total_envs=32, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
