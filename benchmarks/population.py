@@ -182,8 +182,14 @@ def kept(name: str, task: Task) -> list[dict[str, Any]]:
     """The runs of the same task that are recorded; a later start goes on from them."""
     path = FOLDER / "results.json"
     figures = json.loads(path.read_text()).get(name, {}).get("figures", {}) if path.exists() else {}
-    same = {"warm_up": 0, "evaluate": 0, **figures.get("task", {})} == json.loads(json.dumps(asdict(task)))
-    return list(figures["runs"]) if same else []
+    if not figures or _as_recorded(Task(**figures["task"])) != _as_recorded(task):
+        return []
+    return list(figures["runs"])
+
+
+def _as_recorded(task: Task) -> dict[str, Any]:
+    """A task as JSON has it: a record from before a field of it was added has that field's default."""
+    return dict(json.loads(json.dumps(asdict(task))))
 
 
 def measure(name: str, task: Task, seeds: Sequence[int], smoke: bool) -> None:
