@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER
+from shoal.runtime.streams import open_standard
 
 PATIENCE = 2.0  # seconds in which a command may clean up after a signal
 
@@ -23,8 +24,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.reason, self._since = "", 0.0  # what a signal said of the end, and when
-        for number in (0, 1, 2):
-            _open(number)
+        open_standard()
         sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
         self._out, sys.stdout = _tolerant(1, sys.stdout)
         self._err, sys.stderr = _tolerant(2, sys.stderr)
@@ -98,14 +98,3 @@ def _tolerant(number: int, stream: Any) -> tuple[_Tolerant, Any]:
         errors=getattr(stream, "errors", "backslashreplace"),
         line_buffering=number == 2 or raw.isatty(),
     )
-
-
-def _open(number: int) -> None:
-    """Were a standard descriptor closed, the next file opened would get its number, and what others print."""
-    try:
-        os.fstat(number)
-    except OSError:
-        made = os.open(os.devnull, os.O_RDWR)
-        if made != number:
-            os.dup2(made, number)
-            os.close(made)

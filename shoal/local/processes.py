@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.local import descriptors, signals
+from shoal.runtime.streams import open_standard
 
 PRELOAD = ["shoal.local.preload"]
 _THREADING = {
@@ -66,6 +67,7 @@ def prepare() -> None:
     must not start threads of their own, hence the environment. Signals that end a run wait there for ever,
     and in each replica until it has its shield.
     """
+    open_standard()
     mp.set_forkserver_preload(PRELOAD)
     wanted = {**_THREADING, **_safe_path()}
     before = {name: os.environ.get(name) for name in wanted}

@@ -42,6 +42,22 @@ def test_nobody_takes_the_output(tmp_path: Path, script: str, code: int, told: s
         assert json.loads((tmp_path / "r" / "report.json").read_text())["steps"] >= 300
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_processes_start_without_standard_streams(tmp_path: Path, closed: str) -> None:
+    """In which a replica's log begins, and an environment may print."""
+    done = bash(f"$shoal {TRAIN} --run-dir r {closed}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "r" / "report.json").read_text())["reason"] == "steps"
+
+
+def test_a_script_trains_without_standard_streams(tmp_path: Path) -> None:
+    small = "env='CartPole-v1', preset='none', actors=1, envs=1, unroll=2, hidden=(4,), steps=300, run_dir='r'"
+    (tmp_path / "script.py").write_text(f"import shoal\nshoal.train('impala', {small})")
+    done = bash(f"{sys.executable} script.py <&- >&- 2>&-", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "r" / "report.json").read_text())["reason"] == "steps"
+
+
 @needs_namespaces
 def test_neither_a_home_nor_the_package_can_be_written(tmp_path: Path) -> None:
     """Beside a ``random.py`` in the working directory, and with a pipe that ends: processes start, and the run ends."""
