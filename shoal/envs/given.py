@@ -52,7 +52,7 @@ def require_again(env: str) -> None:
     if is_given(env) and not isinstance(env, Given):
         raise UsageError(
             f"the environment {env} was given in Python and no file holds it: give it again, as in "
-            "shoal.resume(RUN, env=...) or shoal.evaluate(RUN, env=...)"
+            "shoal.resume(RUN, env=...), shoal.evaluate(RUN, env=...) or shoal.load(FILE, env=...)"
         )
 
 

@@ -143,13 +143,14 @@ class Watch:
     def _look_for_deadlock(self, replicas: list[Replica], elapsed: float) -> None:
         steps = sum(map(self._steps_of, replicas))
         needed = [r for r in replicas if not r.given_up]
-        waiting = all(r.process is not None and self._phase(r).startswith(WAITING) for r in needed)
+        phases = {r.label: self._phase(r) for r in replicas}  # read once: who waits looks up now and then
+        waiting = all(r.process is not None and phases[r.label].startswith(WAITING) for r in needed)
         self._waiting = self._waiting + elapsed if waiting and steps == self._steps else 0.0
         self._steps = steps
         if self._waiting and any(_stopped(r.process.pid) for r in needed if r.process is not None):
             self._waiting = 0.0  # it may be the one that all others wait for
         if self._waiting >= self._limit:
-            ports = "\n".join(f"  {r.label}: {self._phase(r).removeprefix(WAITING)}" for r in replicas)
+            ports = "\n".join(f"  {label}: {phase.removeprefix(WAITING)}" for label, phase in phases.items())
             raise api.Deadlock(f"no role can step, each waits for another at its channel:\n{ports}")
 
     def _describe(self, replica: Replica, seen: _Seen) -> str:
