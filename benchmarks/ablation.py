@@ -94,7 +94,7 @@ ABLATIONS = {
     "d4pg": Ablation(
         "D4PG without each of its parts: Barth-Maron et al. 2018, section 4, on two tasks of the DeepMind Control "
         "Suite (pip install 'shoal[envpool]'). The actors share the same number of steps.",
-        "d4pg", 100_000,
+        "d4pg", 50_000,
         {"cartpole-swingup": dict(env="CartpoleSwingup-v1"), "finger-spin": dict(env="FingerSpin-v1")},
         {
             "d4pg": {}, "no-distribution": dict(critic="mean"), "no-n-step": dict(n_step=1),
@@ -102,7 +102,7 @@ ABLATIONS = {
         },
         dict(preset="dm_control", actors=4, envs=1, prioritised=True),
         dict(EARLY, env="Pendulum-v1", hidden=(16,), batch=16, samples_per_insert=16.0),
-        "2 tasks, 6 variants, 3 seeds of 100,000 steps",
+        "2 tasks, 6 variants, 3 seeds of 50,000 steps",
     ),
     "r2d2": Ablation(
         "Four ways to begin a sequence: Kapturowski et al. 2019, section 3, on CartPole without velocities.",
