@@ -47,12 +47,14 @@ class Slice:
 @dataclass(frozen=True)
 class Reached:
     """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy, or of its
-    evaluation; reason: as of any run."""
+    evaluation; reason: as of any run; per_env: episodes that ended in each environment, inf where short ones
+    are not more likely to have."""
 
     steps: int
     returns: list[float]
     seconds: float
     reason: str
+    per_env: float = math.inf
 
     @property
     def score(self) -> float:
@@ -61,15 +63,17 @@ class Reached:
 
 
 class _Episodes:
-    """An observer that keeps the slice's returns; ``skip`` are left over from the slice before."""
+    """An observer that keeps the slice's returns, and counts them; ``skip`` are left over from the slice before."""
 
     def __init__(self, skip: int) -> None:
         self.returns: list[float] = []
+        self.ended = 0
         self._skip = skip
 
     def update(self, snapshot: Snapshot) -> None:
         new = [float(ret) for ret, *_ in snapshot.new_episodes]
         self.returns = [*self.returns, *new[self._skip :]][-WINDOW:]
+        self.ended += len(new[self._skip :])
         self._skip = max(0, self._skip - len(new))
 
 
@@ -112,12 +116,14 @@ def train_slice(task: Slice) -> Reached:
             observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
         ))  # fmt: skip
         directory.finish(report)
-        returns = episodes.returns
+        returns, per_env = episodes.returns, episodes.ended / (cfg.envs * max(1, cfg.num_actors()))
+        if cfg.whole_episodes and returns:
+            per_env = math.inf
         if task.evaluate and report.reason == "steps":
             agent, drawn = system.agent(cfg, task.seed), evaluation_seed(task.seed, report.steps)
             agent.load(report.params[program.policy_channel().name], report.updates)
-            returns = list(play(agent, cfg, task.evaluate, drawn, True, envs=8))
-        return Reached(report.steps, returns, report.seconds - before, report.reason)
+            returns, per_env = list(play(agent, cfg, task.evaluate, drawn, True, envs=8)), math.inf
+        return Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
     finally:
         directory.close()
 

@@ -36,6 +36,7 @@ from shoal.types import Values
 
 FILE, STATE = "population.json", "state.json"
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
+FEW = 10.0  # episodes of each environment in a slice, below which short ones decide the score
 FAR = 10.0  # where no interval is given: from the configured value divided by this to that times this
 
 log = logging.getLogger("shoal.runtime")
@@ -217,15 +218,25 @@ class PopulationRun:
         })  # fmt: skip
         shown = "none yet" if member.score is None else f"{member.score:.4g}"
         self.tell(f"member {index}: {reached.steps:,} steps, score {shown}, {_shown(member.values)}")
-        if not reached.returns and reached.reason == "steps" and not self._advised:
+        if reached.per_env < FEW and reached.reason == "steps" and not self._advised:
             self._advised = True
-            self.tell(
-                f"no episode of member {index} ended in its last {self.control.rules.interval:,} steps, so it has no "
-                "new score: --eval-episodes N plays some for it, a longer --interval ends some"
-            )
+            self.tell(self._advice(index, reached))
         if member.trained < self.setup.steps and (copy := self.control.turn(index)) is not None:
             self._copied(copy)
         self._save()
+
+    def _advice(self, index: int, reached: Reached) -> str:
+        slice_ = f"in its last {self.control.rules.interval:,} steps"
+        if not reached.returns:
+            return (
+                f"no episode of member {index} ended {slice_}, so it has no new score: --eval-episodes N plays some "
+                "for it, a longer --interval ends some"
+            )
+        return (
+            f"{reached.per_env:.1f} episodes ended in each environment of member {index} {slice_}: so few that short "
+            "ones count for more in its score; --eval-episodes N has it scored by whole games, a longer --interval "
+            "ends more"
+        )
 
     def _copied(self, copy: Copy) -> None:
         member = self.control.members[copy.child]

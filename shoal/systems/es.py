@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from shoal.systems.wiring import begin, parameters, queue
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig, EvolutionConfig):
     """Evolution strategies. A generation is ``pairs`` pairs of perturbed policies, two episodes a pair."""
+
+    whole_episodes: ClassVar[bool] = True
 
     envs: Count = 16
     """Environments per worker, each with a network of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -156,12 +157,18 @@ def test_a_score_may_be_an_evaluation(tmp_path: Path) -> None:
     run = PopulationRun.begin(tmp_path / "run", setup(evaluate=3), told.append)
     assert run._slice(run.control.members[1]).evaluate == 3
     for index in (0, 1):
-        run._reached(index, Reached(500, [], 0.1, "steps"))
+        run._reached(index, Reached(500, [], 0.1, "steps", 0.0))
     advice = [line for line in told if "--eval-episodes" in line]
     assert advice == [
         "no episode of member 0 ended in its last 500 steps, so it has no new score: --eval-episodes N plays some for "
         "it, a longer --interval ends some"
     ]
+    few = PopulationRun.begin(tmp_path / "few", setup(), told.append)
+    for index, count in enumerate((2.5, 3.0)):
+        few._reached(index, Reached(500, [1.0] * 10, 0.1, "steps", count))
+    advice = [line for line in told if "--eval-episodes" in line][1:]
+    assert len(advice) == 1 and advice[0].startswith("2.5 episodes ended in each environment of member 0 in its last")
+    assert reached.per_env == math.inf and train_slice(piece(tmp_path / "n", 300)).per_env > 0
     fields = json.loads((run.path / "population.json").read_text())
     del fields["evaluate"]  # of an earlier version
     (run.path / "population.json").write_text(json.dumps(fields))
