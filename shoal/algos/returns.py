@@ -52,6 +52,10 @@ class Returns(nn.Module, ABC):
         """Probability on the first and the last atom ``[B]``; None for a distribution without edges."""
         return None
 
+    def cut_off(self, items: Tensors, after: Tensor) -> Tensor | None:
+        """Probability of ``r + d Z'`` beyond the first and the last atom ``[B]``, as for ``loss``; None as above."""
+        return None
+
 
 class Expected(Returns):
     """The mean alone: half the squared error (DDPG; Ape-X DPG, Horgan et al. 2018, section 3)."""
@@ -84,6 +88,13 @@ class Categorical(Returns):
     def edge_mass(self, outputs: Tensor) -> Tensor:
         probs = torch.softmax(outputs, -1)
         return probs[..., 0] + probs[..., -1]
+
+    def cut_off(self, items: Tensors, after: Tensor) -> Tensor:
+        image = torch.addcmul(items["reward"][:, None], items["discount"][:, None], self.atoms)
+        low, high = self.atoms[0], self.atoms[-1]
+        rounding = 1e-4 * (high - low)
+        beyond = (image < low - rounding) | (image > high + rounding)
+        return (torch.softmax(after, -1) * beyond).sum(-1)
 
 
 class Mixture(Returns):

@@ -199,6 +199,19 @@ def test_one_hot_target_is_cross_entropy_by_hand() -> None:
     assert returns.edge_mass(logits).item() == pytest.approx((math.exp(0.1) + 1.0) / total, rel=1e-6)
 
 
+def test_what_is_cut_off_is_the_targets_probability_beyond_the_range() -> None:
+    """Rewards from 0 to 1, discounted by 0.9, have returns from 0 to 10, and none beyond; of others, what lies there."""
+    returns, even = Categorical(0.0, 10.0, 11), torch.zeros(1, 11)
+
+    def cut(reward: float, discount: float) -> float:
+        return returns.cut_off({"reward": torch.tensor([reward]), "discount": torch.tensor([discount])}, even).item()
+
+    assert cut(1.0, 0.9) == cut(0.0, 0.9) == cut(0.5, 0.0) == 0.0
+    assert cut(1.5, 0.9) == pytest.approx(1 / 11)  # 10 becomes 10.5; 9 becomes 9.6
+    assert cut(-1.0, 0.9) == pytest.approx(2 / 11)  # 0 and 1 become -1 and -0.1
+    assert cut(11.0, 0.0) == pytest.approx(1.0)
+
+
 # ------------------------------------------------------------------------------------ identities
 class PlainDDPG:
     """Lillicrap et al. 2016, algorithm 1, with modules and optimisers of its own, critic and policy moved together and
@@ -446,13 +459,18 @@ def test_too_narrow_a_range_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     assert [record.getMessage() for record in caplog.records] == ["the range came from elsewhere"]
     ours.edges, ours.step = 0.0, 1_000
     for _ in range(200):
-        ours.watch(0.04)
+        ours.watch(0.04, 0.04)
     assert len(caplog.records) == 1
     for _ in range(20):
-        ours.watch(0.4)
+        ours.watch(0.4, 0.4)
     _, record = caplog.records
     assert "outermost of its returns, -0.1 and 0.1" in record.getMessage() and "--v-max" in record.getMessage()
     again = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5))
     again.load_state_dict(ours.state_dict())
-    again.watch(1.0)
+    again.watch(1.0, 1.0)
+    assert len(caplog.records) == 2
+    bounded = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5))
+    bounded.step = 1_000
+    for _ in range(200):  # the least that is possible, often met: nothing lies beyond
+        bounded.watch(0.9, 0.0)
     assert len(caplog.records) == 2
