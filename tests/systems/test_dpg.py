@@ -200,7 +200,7 @@ def test_one_hot_target_is_cross_entropy_by_hand() -> None:
 
 
 def test_what_is_cut_off_is_the_targets_probability_beyond_the_range() -> None:
-    """Rewards from 0 to 1, discounted by 0.9, have returns from 0 to 10, and none beyond; of others, what lies there."""
+    """Rewards from 0 to 1, discounted by 0.9, have returns from 0 to 10, none beyond; of others, what lies there."""
     returns, even = Categorical(0.0, 10.0, 11), torch.zeros(1, 11)
 
     def cut(reward: float, discount: float) -> float:
