@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ from shoal.settings.ranges import Count, Fraction, NonNegative
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryConfig:
     """The auxiliary tasks and their weights in the loss."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("replay",)
 
     pixel_control: bool = True
     """Learn, from the replay, to change what is seen: n-step Q-learning of the change of each cell of the screen."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shoal.algos.hyperparameters import FACTORS, Space, draw, perturb
+from shoal.algos.hyperparameters import FACTORS, Choice, Interval, Space, draw, perturb
 from shoal.api import UsageError
 from shoal.types import State, Values
 
@@ -51,6 +51,12 @@ class Rules:
             raise UsageError(f"share expects a number above 0 and at most 0.5, found {self.share:g}")
         if self.interval < 1:
             raise UsageError(f"interval expects at least 1 step, found {self.interval}")
+        if not self.factors or not all(0.0 < factor < math.inf for factor in self.factors):
+            raise UsageError(f"factors expects one or more numbers above 0, found {self.factors}")
+        if not 0.0 <= self.probability <= 1.0:
+            raise UsageError(f"probability expects a number from 0 to 1, found {self.probability:g}")
+        if not 0.0 <= self.gap < math.inf:
+            raise UsageError(f"gap expects a finite number of at least 0, found {self.gap:g}")
 
 
 @dataclass
@@ -103,7 +109,7 @@ class Population:
         self.generator = np.random.default_rng(seed)
         self.members = [Member(i, draw(space, self.generator)) for i in range(size)]
         if start is not None:
-            self.members[0].values = {name: start[name] for name in space}
+            self.members[0].values = {name: _begin(name, one, start) for name, one in space.items()}
         self.lineage: list[Copy] = []
 
     def report(self, index: int, step: int, score: float, samples: Sequence[float] | None = None) -> None:
@@ -248,3 +254,12 @@ def better(these: Sequence[float], those: Sequence[float]) -> bool:
     """Whether ``these`` scores have a higher mean than ``those``, and Welch's test (two sides) finds it significant."""
     t, freedom = welch(those, these)
     return t > 0 and 2 * student_tail(t, freedom) < SIGNIFICANT
+
+
+def _begin(name: str, one: Interval | Choice, start: Mapping[str, Any]) -> Any:
+    """Member 0's value of one hyperparameter. UsageError if there is none, or a choice has no such value."""
+    if name not in start:
+        raise UsageError(f"start has no {name}, which the space has; it has {', '.join(start) or 'nothing'}")
+    if isinstance(one, Choice) and start[name] not in one.values:
+        raise UsageError(f"start has {name} {start[name]!r}, which is none of {', '.join(map(repr, one.values))}")
+    return start[name]

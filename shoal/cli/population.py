@@ -25,7 +25,6 @@ def train(args: list[str]) -> int:
     from shoal import systems
     from shoal.records.run_dir import new_directory
     from shoal.run.population import PopulationRun, Setup, interval_of
-    from shoal.run.runtimes import RUNTIMES
     from shoal.settings.config import resolve_flags
     from shoal.settings.schedule import plain
     from shoal.systems.config import cores
@@ -39,7 +38,7 @@ def train(args: list[str]) -> int:
     opts, resolved = resolve_flags(name, systems.load(name), groups, FLAGS)
     choice("--exploit", opts.get("exploit", EXPLOIT[0]), EXPLOIT)
     choice("--explore", opts.get("explore", EXPLORE[0]), EXPLORE)
-    choice("--runtime", opts.get("runtime", "serial"), tuple(RUNTIMES))
+    choice("--runtime", opts.get("runtime", "serial"), ("serial", "local"))
     if "mutate" not in opts:
         raise UsageError("shoal train pbt needs what members differ by, for example: --mutate learning_rate")
     values = plain(resolved.values())

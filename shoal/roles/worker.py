@@ -122,7 +122,7 @@ class TargetWorkerRole(WorkerRole):
     def _renew(self, taken: int) -> None:
         """Read the target network; copy the parameters into it before, if nobody has in this period."""
         _, held = self.target.copy()
-        if int(held[TAKEN]) // self.period != self._loaded:
+        if int(held[TAKEN]) // self.period < self._loaded:  # one of a later period stays, if this worker was held up
             _, params = self.shared.copy()
             held = {**params, TAKEN: torch.tensor(taken)}
             self.target.add(held, 0.0)

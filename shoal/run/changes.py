@@ -21,6 +21,8 @@ from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
 from shoal.types import Values
 
+ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
+AGAIN = "the serial runtime plays its environments again, as they were"
 FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
 
 
@@ -51,15 +53,18 @@ def check(
         if getattr(built, name) != value:
             raise UsageError(f"{_shown(name, flags)} cannot change when a run goes on, it follows from other settings")
 
-    def shapes(names: Sequence[str]) -> Values:
-        return _shapes(system.program(build(system.Config, {**values, **{name: new[name] for name in names}})))
+    def built_with(names: Sequence[str]) -> Values:
+        return shapes(system.program(build(system.Config, {**values, **{name: new[name] for name in names}})))
 
-    before, blamed = shapes(()), list(new)
-    if before == (now := shapes(blamed)):
+    before, blamed = built_with(()), list(new)
+    if before == (now := built_with(blamed)):
+        if runtime == "serial" and (cut := ROLLOUT & new.keys()):
+            named = _shown(min(cut), flags)
+            raise UsageError(f"{named} cannot change when a run goes on, {AGAIN}: {advice}")
         return
     for name in new:
         with contextlib.suppress(UsageError, WiringError):  # of a combination that nobody asked for
-            if before != (alone := shapes([name])):
+            if before != (alone := built_with([name])):
                 blamed, now = [name], alone
                 break
     which = " and ".join(_shown(name, flags) for name in blamed)
@@ -92,15 +97,19 @@ def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
     """Settings that a run keeps, each with the reason."""
     yield "env", "another environment is another run"
-    for cls in system.Config.__mro__:
-        for name in vars(cls).get("at_start", ()):
-            yield name, "what was saved is of the one it had"
+    for name in at_start(system):
+        yield name, "what was saved is of the one it had"
     if runtime == "serial":
         for field in fields(EnvOptions):
-            yield field.name, "the serial runtime plays its environments again, as they were"
+            yield field.name, AGAIN
 
 
-def _shapes(program: Program) -> Values:
+def at_start(system: Any) -> list[str]:
+    """Settings of which a state is, though no shape tells so."""
+    return [name for cls in system.Config.__mro__ for name in vars(cls).get("at_start", ())]
+
+
+def shapes(program: Program) -> Values:
     """What must be the same: ``shape_of``, and what each replay holds."""
     tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
     replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}

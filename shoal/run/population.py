@@ -21,10 +21,11 @@ from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart
-from shoal.records.checkpoint import FOLDER, completed, shape_of
+from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
+from shoal.run.changes import at_start, shapes
 from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.slots import Slots
 from shoal.run.trust import check as check_trust, note
@@ -288,13 +289,15 @@ def check_space(setup: Setup) -> None:
 
 
 def _check_space(system: Any, setup: Setup) -> None:
-    plain = shape_of(system.program(build(system.Config, coerce_all(system.Config, setup.values, FILE))))
+    plain = shapes(system.program(build(system.Config, coerce_all(system.Config, setup.values, FILE))))
     for name, one in setup.interval_space().items():
         if name not in setup.values:
             raise unknown("field", name, list(setup.values), f"--mutate of {setup.system}")
+        if name in ("envs", "total_envs", *at_start(system)):
+            raise UsageError(f"{name} cannot be mutated: what members save is of the one they began with")
         for value in one.values if isinstance(one, Choice) else (one.low, one.high):
             cfg = build(system.Config, coerce_all(system.Config, {**setup.values, name: value}, FILE))
-            if shape_of(system.program(cfg)) != plain:
+            if shapes(system.program(cfg)) != plain:
                 raise UsageError(f"{name} cannot be mutated: it changes the shapes that members exchange")
 
 

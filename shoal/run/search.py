@@ -52,7 +52,7 @@ def pbt(
     hyperparameters ``values``; larger scores are better. It may change the state it is given: it has a copy.
     space: name -> ``shoal.Interval`` or ``shoal.Choice``. start: hyperparameters of the first member.
     workers: processes; 1: this one, and the search is then deterministic. rules: fields of ``algos.population.Rules``.
-    Raises RoleFailed if a member fails three times in a row.
+    Raises RoleFailed if a member fails three times in a row; with one worker, what the objective raises at once.
     """
     if interval < 1 or steps < interval:
         raise UsageError(f"steps ({steps}) must be at least the interval ({interval}), and that at least 1")

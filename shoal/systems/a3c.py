@@ -111,6 +111,7 @@ def workers(
     ``agent(cfg, seed, ctx)`` does; memory: bytes that each holds beside the channel."""
     if cfg.normalise_obs:
         raise UsageError(f"normalise_obs keeps statistics that no gradient moves: {name}'s workers cannot share them")
+    cfg.require_cpu()
     p = Program(name)
     params = p.channel(shared_parameters(name, cfg, lambda: network(cfg)))
     spec = trajectories(cfg, network, {})

@@ -120,6 +120,7 @@ def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") 
             f"epsilon_odds should be one probability for each of epsilon_final ({len(cfg.epsilon_final)}), "
             f"with sum 1, found {cfg.epsilon_odds}"
         )
+    cfg.require_cpu()
     p = Program(name, policy="params")
     params = p.channel(shared_parameters(name, cfg, lambda: network(cfg)))
     target = p.channel(Channel("target", "shared", target_spec(params.spec), rule=Replace()))

@@ -19,6 +19,8 @@ def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], A
     another optimiser."""
     if cfg.optimiser != "rmsprop":
         raise UsageError(f"optimiser is {cfg.optimiser}, but {system} shares the statistics of rmsprop")
+    if cfg.rmsprop_centred:
+        raise UsageError(f"rmsprop_centred is true, but {system} shares one average, that of the squared gradients")
     with torch.device("meta"):
         spec = parameters_spec(network())
     return Channel("params", "shared", spec, rule=SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps))

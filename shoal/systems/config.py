@@ -117,6 +117,11 @@ class SystemConfig(EnvOptions):
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
 
+    def require_cpu(self) -> None:
+        """UsageError if ``device`` asks for another than the CPU, of a system whose every role computes there."""
+        if self.device not in ("auto", "cpu"):
+            raise UsageError(f"device is {self.device}, but every process of {self.system()} computes on the CPU")
+
     def system(self) -> str:
         """The system that this is a configuration of, by the name of its file."""
         return type(self).__module__.rpartition(".")[2].replace("_", "-")

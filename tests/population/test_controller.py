@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -224,9 +226,23 @@ def test_a_search_on_two_processes_survives_a_kill() -> None:
     with tempfile.TemporaryDirectory() as folder:
         space = {"h0": Interval(0.0, 1.0), "h1": Interval(0.0, 1.0), "where": Choice((f"{folder}/told",))}
         found = shoal.pbt(dies, space, steps=40, interval=10, population=3, workers=2)
-        assert [rows[-1][0] for rows in found.history] == [40] * 3 or found.lineage
+        assert Path(folder, "told").exists()  # somebody has died
+        assert [len(rows) for rows in found.history] == [4] * 3  # and yet each has trained all of its turns
     with pytest.raises(RoleFailed, match="boom"):
         shoal.pbt(boom, {"h0": Interval(0.0, 1.0)}, steps=2, interval=1, population=2, workers=2)
+
+
+@pytest.mark.parametrize("fields, told", [
+    (dict(start={"rate": 0.1}), "start has no side, which the space has; it has rate"),
+    (dict(start={"rate": 0.1, "side": 3}), "start has side 3, which is none of 0, 1"),
+    (dict(factors=()), "factors expects one or more numbers above 0"),
+    (dict(probability=7.0), "probability expects a number from 0 to 1, found 7"),
+    (dict(gap=float("nan")), "gap expects a finite number of at least 0, found nan"),
+])  # fmt: skip
+def test_rules_and_starts_that_cannot_be(fields: dict[str, Any], told: str) -> None:
+    space = {"rate": Interval(0.0, 1.0), "side": Choice((0, 1))}
+    with pytest.raises(UsageError, match=re.escape(told)):
+        shoal.pbt(boom, space, steps=2, interval=1, population=2, **fields)
 
 
 def boom(state: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:

@@ -44,7 +44,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("runs")
     more = {
         "impala": {}, "rainbow": dict(batch=8, min_replay=50, replay=500, streams=8, atoms=5),
-        "recurrent-ppo": dict(minibatches=1),
+        "recurrent-ppo": dict(minibatches=1), "a3c": {}, "dd-ppo": dict(minibatches=1, sync_frac=2.0),
+        "unreal": dict(env="toy:catch", hidden=(), core_size=8, replay=100, torso="mlp"),
     }  # fmt: skip
     for system, fields in more.items():
         shoal.train(system, run_dir=root / system, runtime="serial", steps=300, **{**SMALL, **fields})  # type: ignore[arg-type]
@@ -65,6 +66,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("impala", "--learning-rat 1", "unknown flag '--learning-rat' of shoal resume impala; did you mean '--learni"),
         ("impala", "--learning-rate fast", "--learning-rate expects"),
         ("impala", "--learning-rate -1", "--learning-rate expects a finite number of at least 0"),
+        ("a3c", "--unroll 7", "--unroll cannot change when a run goes on, the serial runtime plays its environments"),
+        ("a3c", "--envs 2", "--envs cannot change when a run goes on, the serial runtime plays its environments"),
+        ("dd-ppo", "--unroll 7", "--unroll cannot change when a run goes on"),
+        ("unreal", "--envs 2", "--envs cannot change when a run goes on, the serial runtime plays its environments"),
+        ("unreal", "--replay 200", "--replay cannot change when a run goes on, what was saved is of the one it had"),
         ("rainbow", "--n-step 5", "(replays/transitions/n_step: saved"),
         ("rainbow", "--replay 600", "(replays/transitions/capacity: saved 500, now 600): begin another run"),
     ],

@@ -58,6 +58,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),
+    "unreal": dict(actors=2, env="toy:catch", core_size=8, replay=100, hidden=(), optimiser="rmsprop", torso="mlp"),
     "async-sarsa": dict(actors=2, optimiser="rmsprop", target_period=500, epsilon_steps=2_000),
     "dd-ppo": dict(
         actors=2, core="lstm", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
