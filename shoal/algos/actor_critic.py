@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ from shoal.types import State
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(OptimiserConfig):
     """The network and the costs of an actor-critic."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("activation",)
 
     learning_rate: float = linear(1e-3, 0.0)
     gamma: Fraction = 0.99

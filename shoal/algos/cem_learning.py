@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ SNAPSHOTS = 12  # of the averaged parameters, within the lag of the second targe
 @dataclass(frozen=True, kw_only=True)
 class CEMConfig(OptimiserConfig):
     """The learning rule of QT-Opt."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("loss",)
 
     loss: Literal["cross-entropy", "squared"] = "squared"
     """Of a value against its label: cross-entropy where returns lie in [0, 1], half the square where they do not."""

@@ -7,7 +7,7 @@ Bellemare et al. 2017 (C51), Dabney et al. 2018 (QR-DQN), Fortunato et al. 2018 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
 @dataclass(frozen=True, kw_only=True)
 class ReturnsConfig(QLearningConfig):
     """What is learned of the returns, and noisy networks."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("returns",)
 
     returns: Literal["mean", "categorical", "quantile"] = "categorical"
     """What is learned of each action's return: its mean (DQN), probabilities of fixed values (C51) or quantiles
@@ -232,6 +234,8 @@ class DistributionalQLearning(QLearning):
             after = target.flatten(0, 1).index_select(0, first + best)
         taken = first + items["action"]
         now = outputs.flatten(0, 1).index_select(0, taken)
+        if isinstance(returns, Mean):
+            returns.clip = self.cfg.td_clip  # of now, if it is a schedule
         terms = returns.terms(now, after, reward, discount)
         if terms.gradient is None:
             loss = terms.loss.dot(items["weight"])

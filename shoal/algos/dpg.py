@@ -148,7 +148,8 @@ class RangeLearner(SGDLearner):
             low, high = (float(x) for x in self.algorithm.nets.returns.atoms[[0, -1]])
             log.warning(
                 "%.0f %% of the critic's probability lies on the outermost of its returns, %.4g and %.4g: what is "
-                "beyond them cannot be told apart; set --v-min lower or --v-max higher", 100 * self.edges, low, high,
+                "beyond them cannot be told apart; begin another run with a lower --v-min or a higher --v-max",
+                100 * self.edges, low, high,
             )  # fmt: skip
 
     def state_dict(self) -> State:

@@ -148,7 +148,7 @@ class RemoteLearner:
         whole = [joined] if joined is not None else grads
         norm = global_norm(whole)
         if not self._is_finite(loss, norm):
-            return Update({"skipped_updates": 1.0}, update.priorities)
+            return Update({"skipped_updates": 1.0})
         metrics = {"loss": loss, "grad_norm": norm, "skipped_updates": 0.0, **self._scheduled, **update.metrics}
         if self.outliers is not None:
             accepted = self.outliers.accepts(loss)
@@ -202,7 +202,7 @@ class RemoteLearner:
         self._show()
         if isinstance(self.algorithm, Stateful):
             self.algorithm.load_state_dict(state["algorithm"])
-        if self.outliers is not None:
+        if self.outliers is not None and "outliers" in state:  # else it was off, and begins to look now
             self.outliers.load_state_dict(state["outliers"])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ from shoal.types import State
 @dataclass(frozen=True, kw_only=True)
 class RecurrentQConfig(QLearningConfig):
     """The learning rule of R2D2."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("rescale",)
 
     gamma: Fraction = 0.997
     n_step: Count = 5

@@ -70,6 +70,7 @@ class RunDirectory:
         self._files: MetricFiles | None = None
         self._last: Snapshot | None = None
         self._failed, self._refused = False, False
+        self._before: str | None = None  # config.json of a run that goes on, until it does
         self._made: bool | None = not self.path.exists()  # None: the run was there before
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
@@ -95,6 +96,7 @@ class RunDirectory:
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
         out._files, out._last, out._log = None, None, RunLog(path)
+        out._before = (path / "config.json").read_text(encoding="utf-8")
         return out
 
     def go_on(self, after: Checkpoint) -> None:
@@ -119,7 +121,7 @@ class RunDirectory:
 
     def update(self, snapshot: Snapshot) -> None:
         assert self._files is not None
-        self._last = snapshot
+        self._last, self._before = snapshot, None
         try:
             self._files.update(snapshot)
         except OSError as error:
@@ -153,10 +155,14 @@ class RunDirectory:
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
-        that was refused nothing is left after ``close``."""
+        that was refused nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
+        those it had."""
         self._refused = self._made is not None and self._last is None and isinstance(error, UsageError)
         if self._refused:
             return
+        if self._before is not None:
+            with contextlib.suppress(ShoalError):
+                self._write("config.json", self._before)
         facts: Values = {"reason": "failed", "error": f"{error}" or type(error).__name__}
         last = self._last
         facts |= {

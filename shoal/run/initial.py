@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from shoal.algos.evolution_policy import TASK
 from shoal.api import Context, Role, Spec, Tensors, UsageError
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
+
+OWN = (TASK, "returns.")  # what a new run has of its own: its task, the range of its returns
+log = logging.getLogger("shoal.initial")
 
 
 def read(source: str | Path) -> Tensors:
@@ -43,8 +47,8 @@ def begin_with(program: Program, params: Tensors, source: str | Path) -> None:
     """Let ``program``, which has not been launched, begin with ``params``. UsageError that names the first tensor that
     does not fit its policy's channel."""
     channel = program.policy_channel()
-    params = {name: tensor for name, tensor in params.items() if not name.startswith(TASK)}
-    _check(params, {name: field for name, field in channel.spec.items() if not name.startswith(TASK)}, source)
+    params = {name: tensor for name, tensor in params.items() if not name.startswith(OWN)}
+    _check(params, {name: field for name, field in channel.spec.items() if not name.startswith(OWN)}, source)
     # of a server, which writes what others begin with, nobody can tell here who they are
     writers = () if channel.divided else {role.name for role, _ in program.ends(channel, "write")}
     program.roles = [
@@ -93,3 +97,8 @@ class _Fill:
         for name, tensor in self.params.items():
             held[name].copy_(tensor)
         self.used = True
+        if lacking := [name for name in held if name not in self.params and not name.startswith(OWN)]:
+            log.warning(
+                "init_from has no '%s' (nor %d more of the %d tensors of this network): they begin anew", lacking[0],
+                len(lacking) - 1, len(held),
+            )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,8 @@ SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which me
 @dataclass(frozen=True, kw_only=True)
 class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of the first win
     """Ape-X DPG."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "activation")
 
     env: str = "Pendulum-v1"
     actors: Natural = 0

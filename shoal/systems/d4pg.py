@@ -6,7 +6,7 @@ Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradie
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shoal.algos.dpg import DPG, RangeLearner
 from shoal.algos.dpg_network import DPGNetwork
@@ -23,6 +23,8 @@ from shoal.systems.return_range import require_order, return_range
 @dataclass(frozen=True, kw_only=True)
 class Config(apex_dpg.Config):
     """D4PG."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("critic", "atoms", "components", "v_min", "v_max")
 
     critic: Literal["categorical", "mixture", "mean"] = "categorical"
     """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""

@@ -21,7 +21,7 @@ class Config(gorila.Config):
     """Downpour SGD. Nothing is dropped unless ``pieces``, ``max_lag`` or ``outliers`` say so."""
 
     learning_rate: Scheduled[NonNegative] = 0.02
-    optimiser: Literal["adam", "rmsprop", "adagrad"] = "adagrad"
+    optimiser: Literal["adam", "rmsprop", "adagrad", "sgd"] = "adagrad"
     optimiser_eps: Positive = 1e-8
     n_fetch: Count = 2
     n_push: Count = 2

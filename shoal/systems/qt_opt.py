@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -22,7 +22,7 @@ from shoal.envs import Codec
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled, at, linear
 from shoal.systems.apex_dpg import require_box
 from shoal.systems.config import Preset, Presets, cores
@@ -37,6 +37,8 @@ RISING = linear(0.01, 0.5)  # of a run that begins with what others did
 class Config(CEMConfig, SamplingConfig):
     """QT-Opt."""
 
+    at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
+
     env: str = "Pendulum-v1"
     actors: Natural = 0
     """Actor processes; 0: one less than the cores, at least one."""
@@ -49,7 +51,7 @@ class Config(CEMConfig, SamplingConfig):
     """Activation after each hidden layer."""
     n_step: Count = 1
     samples_per_insert: NonNegative = 64.0
-    updaters: Replicas = 1
+    updaters: Count = 1
     """Processes that label transitions (Bellman updaters)."""
     label_uses: Positive = 1.0
     """Times that a label is learned from, on average; a higher number makes fewer labels, each of which is older."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     more = {
         "impala": {}, "rainbow": dict(batch=8, min_replay=50, replay=500, streams=8, atoms=5),
         "recurrent-ppo": dict(minibatches=1), "a3c": {}, "dd-ppo": dict(minibatches=1, sync_frac=2.0),
+        "d4pg": dict(env="Pendulum-v1", batch=8, min_replay=50, replay=500, v_min=-100.0, v_max=0.0, samples_per_insert=1.0),
+        "gorila": dict(batch=8, min_replay=50, replay=500, outliers=0.0, learners=1), "r2d2": dict(
+            batch=4, min_replay=5, replay=60, core_size=4, sequence=8, overlap=4, burn_in=4, dueling=False
+        ),
         "unreal": dict(env="toy:catch", hidden=(), core_size=8, replay=100, torso="mlp"),
     }  # fmt: skip
     for system, fields in more.items():
@@ -71,6 +76,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("dd-ppo", "--unroll 7", "--unroll cannot change when a run goes on"),
         ("unreal", "--envs 2", "--envs cannot change when a run goes on, the serial runtime plays its environments"),
         ("unreal", "--replay 200", "--replay cannot change when a run goes on, what was saved is of the one it had"),
+        ("d4pg", "--critic mixture", "--critic cannot change when a run goes on, what was saved is of the one it had"),
+        ("d4pg", "--v-min -500", "--v-min cannot change when a run goes on"),
+        ("d4pg", "--late-action true", "--late-action cannot change when a run goes on"),
+        ("r2d2", "--rescale none", "--rescale cannot change when a run goes on"),
+        ("rainbow", "--returns quantile", "--returns cannot change when a run goes on"),
         ("rainbow", "--n-step 5", "(replays/transitions/n_step: saved"),
         ("rainbow", "--replay 600", "(replays/transitions/capacity: saved 500, now 600): begin another run"),
     ],
@@ -85,9 +95,24 @@ def test_what_changes_shapes_is_refused(
     assert (runs[system] / "config.json").read_text() == before
 
 
+def test_a_setting_that_fails_only_when_the_state_is_loaded_is_not_kept(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r"
+    shutil.copytree(runs["d4pg"], path)
+    before = (path / "config.json").read_text()
+    with monkeypatch.context() as patch, pytest.raises(shoal.ShoalError, match="does not fit"):
+        patch.setattr("shoal.run.changes.check", lambda *_: None)  # as if nobody had known
+        shoal.resume(path, steps=500, critic="mixture")
+    assert (path / "config.json").read_text() == before
+    again = shoal.resume(path, steps=500)
+    assert again.report is not None and again.report.steps >= 500
+
+
 @pytest.mark.parametrize(
     "system, words",
     [
+        ("gorila", "--outliers 4 --learning-rate 1e-5"),
         ("rainbow", "--learning-rate 1e-5 --gamma 0.9 --target-period 50 --priority-exponent 0.3 --max-grad-norm none"),
         ("recurrent-ppo", "--clip 0.1 --epochs 1 --minibatches 2 --entropy-cost 0.02 --learning-rate linear(1e-3,0)"),
     ],

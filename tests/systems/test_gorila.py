@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -281,6 +282,18 @@ def test_a_loss_far_above_the_mean_sends_no_gradient() -> None:
     run(spy(program, "learner", spoil), 59, observers=[seen])
     assert 51 not in sent and {50, 52} <= set(sent)
     assert sum(s.records.get("outlier_gradients", 0.0) for s in seen.seen) > 0
+
+
+def test_a_batch_that_is_not_finite_changes_no_priority() -> None:
+    cfg: Any = config("gorila", **COMMON, prioritised=True)
+    learner = RemoteLearner(QLearning(cfg, dqn.network(cfg), 0.4))
+    rows = 4
+    items = {
+        "obs": torch.ones(rows, 4), "next/obs": torch.ones(rows, 4), "action": torch.zeros(rows, dtype=torch.int64),
+        "reward": torch.tensor([0.0, math.inf, 0.0, 0.0]), "discount": torch.full((rows,), 0.9),
+    }  # fmt: skip
+    update = learner.add(Batch(items, torch.arange(rows), torch.full((rows,), 0.1), 10))
+    assert update.metrics == {"skipped_updates": 1.0} and update.priorities is None
 
 
 def test_the_target_network_follows_the_servers_count() -> None:

@@ -73,6 +73,24 @@ def test_a_run_goes_on_from_another_with_other_settings_and_counts_of_its_own(fi
     assert shoal.resume(run.path, steps=300).report is not None  # of what it began with nothing is read again
 
 
+def test_a_new_range_of_returns_is_the_new_runs_and_what_is_lacking_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a critic that is in no channel nothing is known; one that is comes without its range."""
+    small = dict(SMALL, env="Pendulum-v1", batch=8, min_replay=50, replay=500)
+    for prioritised in (True, False):
+        own = dict(small, prioritised=prioritised, samples_per_insert=1.0)
+        one = shoal.train("d4pg", run_dir=tmp_path / f"a{prioritised}", steps=100, v_min=-9.0, v_max=0.0, **own)
+        caplog.clear()
+        two = shoal.train(
+            "d4pg", run_dir=tmp_path / f"b{prioritised}", steps=100, v_min=-800.0, v_max=0.0, init_from=one.path, **own
+        )
+        lacking = [r.getMessage() for r in caplog.records if "init_from has no" in r.getMessage()]
+        assert len(lacking) == (0 if prioritised else 1) and all("'critic." in line for line in lacking)
+        if prioritised:
+            assert load_params(two.path)[1]["returns.atoms"][0] == -800.0
+
+
 @pytest.mark.parametrize(
     "fields, says",
     [

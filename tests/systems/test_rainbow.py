@@ -23,6 +23,7 @@ from shoal.algos.distributional import (
 )  # fmt: skip
 from shoal.algos.q_learning import QLearning, QNetwork
 from shoal.api import Action, Batch, EnvSpec, Observation, UsageError
+from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow
 
 ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
@@ -58,6 +59,18 @@ def test_without_its_switches_it_is_dqn_bit_for_bit() -> None:
     assert one.steps == other.steps
     for name, tensor in other.params["params"].items():
         assert torch.equal(one.params["params"][name], tensor), name
+
+
+def test_the_clip_of_a_mean_follows_its_schedule() -> None:
+    learned = algorithm(returns="mean", td_clip=linear(1.0, 10.0), sigma=0.0)
+    given = learned.prepare(batch())
+    given.items["reward"][:] = 100.0
+    for fraction, factor in ((0.0, 1.0), (1.0, 10.0)):
+        learned.at(fraction)
+        differentiate(learned, given)
+        bias = learned.nets.head.advantage[0].bias.grad.abs().sum()  # of losses that are all clipped: the clip's mean
+        assert float(bias) == pytest.approx(factor * float(given.items["weight"].sum()), rel=1e-3)
+        learned.nets.zero_grad()
 
 
 @pytest.mark.parametrize("clip", [1.0, None])
