@@ -69,10 +69,11 @@ def program(cfg: Config) -> Program:
         raise UsageError(
             f"with a recurrent core, minibatches ({cfg.minibatches}) must divide a rank's envs ({cfg.envs})"
         )
-    if cfg.minibatches > cfg.min_fraction * cfg.envs * cfg.unroll:
+    shortest = cfg.min_fraction if cfg.sync_frac <= 1.0 else 1.0  # above 1, nobody is cut short
+    if cfg.minibatches > shortest * cfg.envs * cfg.unroll:
         raise UsageError(
             f"minibatches ({cfg.minibatches}) must be no more than the steps of the shortest rollout "
-            f"({cfg.envs} envs x {cfg.unroll} x min_fraction {cfg.min_fraction:g})"
+            f"({cfg.envs} envs x {cfg.unroll} x min_fraction {shortest:g})"
         )
     if cfg.learner_processes > 1:
         raise UsageError(

@@ -312,6 +312,8 @@ def test_what_cannot_be_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=expected):
             dd_ppo.program(config("dd-ppo", **{**SMALL, "min_fraction": 0.25, **fields}))
+    uncut = dict(SMALL, min_fraction=0.25, envs=2, unroll=8, minibatches=5, sync_frac=2.0)
+    assert dd_ppo.program(config("dd-ppo", **uncut)).roles  # where nobody is cut short, every rollout is whole
 
 
 def test_more_ranks_than_the_machine_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
