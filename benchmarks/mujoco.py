@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -80,6 +81,22 @@ def spread(values: list[float]) -> str:
     return f"{each} (mean {mean(values):.0f} ± {stdev(values):.0f})" if len(values) > 1 else each
 
 
+def equal_time(env: str) -> float | None:
+    """Mean seconds of the side that was done first; None unless there are several, all of them timed."""
+    spent = [
+        mean(json.loads(path.read_text()).get("seconds", math.inf) for path in RESULTS.glob(f"{env}-{name}-?.json"))
+        for name in sides(env)
+    ]
+    return min(spent) if len(spent) > 1 and max(spent) < math.inf else None
+
+
+def after(path: Path, seconds: float) -> float | None:
+    """Mean return of the last 100 training episodes by then, or by the end if that came first; None before any."""
+    with path.open() as file:
+        rows = [(float(r["seconds"]), float(r["episode_return"])) for r in csv.DictReader(file)]
+    return next((value for at, value in reversed(rows) if at <= seconds), None)
+
+
 def summary(env: str) -> None:
     """Table and plot of what is recorded."""
     import matplotlib
@@ -87,18 +104,22 @@ def summary(env: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    lines = [
-        "| side | steps | last 100 training episodes | evaluation (20 episodes) | seconds |",
-        "|---|---|---|---|---|",
-    ]
+    equal = equal_time(env)
+    header = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
+    if equal is not None:
+        header += (f"training episodes up to {equal:.0f} s",)
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for i, name in enumerate(sides(env)):
         results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{env}-{name}-?.json"))]
-        cells = (
+        curves = sorted(RESULTS.glob(f"{env}-{name}-?.csv"))
+        cells = [
             f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
             spread([mean(r["evaluation"]) for r in results]),
             " / ".join(f"{r['seconds']:.0f}" if "seconds" in r else "-" for r in results),
-        )  # fmt: skip
+        ]  # fmt: skip
+        if equal is not None:
+            cells.append(spread([now for path in curves if (now := after(path, equal)) is not None]))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
         for path in sorted(RESULTS.glob(f"{env}-{name}-?.csv")):
             with path.open() as file:
