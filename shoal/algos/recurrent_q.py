@@ -80,7 +80,7 @@ class RecurrentQNetwork(nn.Module):
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=core != "none" or not dueling)
         self.core = RecurrentCore(core, self.encoder.features, core_size)
         features = self.core.features
-        self.head = DuelingQHead(features, actions) if dueling else QHead(features, actions)
+        self.head = DuelingQHead(features, actions, behind_torso=False) if dueling else QHead(features, actions)
         self.precision = resolve(precision, device, self.encoder)
         self.device, self.burn_in, self.stored_state = device, burn_in, stored_state
         self.by_hand = self._recurrent_streams(actions)

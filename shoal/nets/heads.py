@@ -79,14 +79,15 @@ class QHead(nn.Module):
 
 class DuelingQHead(nn.Module):
     """Wang et al. 2016: Q = V + A - mean A, a hidden layer of 512 units per stream, and the gradient that
-    the two streams send into the shared torso scaled by 1/sqrt(2)."""
+    the two streams send into the shared torso scaled by 1/sqrt(2). behind_torso: it is called in the torso's precision,
+    as its last layer; behind a recurrent core it is not."""
 
-    def __init__(self, features: int, actions: int, hidden: int = 512):
+    def __init__(self, features: int, actions: int, hidden: int = 512, behind_torso: bool = True):
         super().__init__()
         self.value = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         self.advantage = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, actions))
-        may_round(self.value[0])
-        may_round(self.advantage[0])
+        for layer in (self.value[0], self.advantage[0]) if behind_torso else ():
+            may_round(layer)
 
     @property
     def streams(self) -> list[list[nn.Linear]]:
@@ -95,7 +96,7 @@ class DuelingQHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = scale_gradient(x, 1 / math.sqrt(2))
-        value, advantage = self.value[:-1](x), self.advantage[:-1](x)  # in the torso's precision, as its last layer
+        value, advantage = self.value[:-1](x), self.advantage[:-1](x)
         with full(x.device):
             return dueling(self.value[-1](value.float()), self.advantage[-1](advantage.float()))
 

@@ -1,0 +1,65 @@
+"""Every system learns from images and acts on them, also where convolutions are in bfloat16, as they are by default on a
+processor that multiplies it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from helpers import config, run
+
+from shoal.systems import SYSTEMS, load
+
+
+class Pictures(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Noise that wants an action near 0."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (20, 20, 1), np.uint8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left = 20
+        return self._picture(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return self._picture(), -float(np.square(action).sum()), False, self.left == 0, {}
+
+    def _picture(self) -> np.ndarray:
+        return self.np_random.integers(0, 256, (20, 20, 1), np.uint8)
+
+
+BOXES = ("apex-dpg", "d4pg", "qt-opt")
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((system, dict(env=f"{__name__}:Pictures" if system in BOXES else "toy:catch")) for system in SYSTEMS),
+    *((system, dict(env="toy:catch", dueling=True)) for system in ("dqn", "rainbow", "r2d2", "gorila")),
+    ("r2d2", dict(env="toy:catch", dueling=True, core="none")),
+    *((system, dict(env="toy:catch", core="lstm", core_size=8)) for system in ("impala", "recurrent-ppo", "a3c")),
+    ("d4pg", dict(env=f"{__name__}:Pictures", prioritised=True, critic="mixture")),
+    ("impala", dict(env="toy:catch", torso="impala-deep")),
+]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("system, fields", CASES, ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x)))
+def test_images_are_learned_from(system: str, fields: dict[str, Any], precision: str) -> None:
+    if system == "r2d3":
+        fields = {**fields, "demonstrations": ""}
+    if system in BOXES:
+        fields = {**fields, "samples_per_insert": 1.0}
+    if system == "d4pg":
+        fields = {**fields, "v_min": -40.0, "v_max": 0.0}
+    cfg = config(system, precision=precision, **fields)
+    report = run(load(system).program(cfg), 3)
+    assert report.updates >= 3
+    (params,) = (p for name, p in report.params.items() if name == load(system).program(cfg).policy_channel().name)
+    agent = load(system).agent(cfg)
+    agent.load(params, 1)
+    seen = {name: np.zeros((2, *leaf.shape), leaf.dtype) for name, leaf in cfg.env_spec().observations.items()}
+    act = agent.act(seen, np.ones(2, bool), agent.initial_state(2))
+    assert len(act.action) == 2 and np.isfinite(act.action).all()
+    assert all(torch.isfinite(p).all() for p in params.values() if p.is_floating_point())
