@@ -1,5 +1,5 @@
-"""Every system learns from images and acts on them, also where convolutions are in bfloat16, as they are by default on a
-processor that multiplies it."""
+"""Every system learns from images and acts on them, also where convolutions are in bfloat16, as they are by default on
+a processor that multiplies it."""
 
 from __future__ import annotations
 
