@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     wants_help = not args or args[0] == "help" or any(word in HELP for word in args)
-    if wants_help and (len(args) < 3 or args[0] not in OF_SYSTEMS):
+    if wants_help and (len(args) < 3 or args[0] not in OF_SYSTEMS or args[1] == "pbt"):
         print(USAGE, end="")
         return 0
     if args[0] == "--version":

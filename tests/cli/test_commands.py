@@ -134,6 +134,7 @@ def test_help_of_a_system_shows_its_fields_with_the_values_they_would_have(shoal
     code, _, err = shoal("train", fake, "--actors", "many", "--help")
     assert code == 2 and err == "shoal: --actors expects an integer from 0 to 10000, found 'many'\n"
     assert shoal("train", "--help")[1].startswith("shoal: distributed")
+    assert shoal("train", "pbt", "--of", fake, "--help")[1].startswith("shoal: distributed")
 
 
 def test_systems_and_version(shoal: Shoal) -> None:
