@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from shoal.api import WiringError
 
+ROUNDING = 1e-12  # of a count of samples: without, both sides may wait where they should just meet
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -35,7 +37,7 @@ class RateLimiter:
         after = inserted + self.items_per_insert - ratio.min_size
         if ratio.samples_per_insert is None or after <= 0:
             return True
-        return ratio.samples_per_insert * after - sampled <= ratio.slack
+        return ratio.samples_per_insert * after - sampled <= self._slack(sampled)
 
     def can_sample(self, size: int, inserted: int, sampled: int, n: int) -> bool:
         ratio = self.ratio
@@ -43,7 +45,10 @@ class RateLimiter:
             return False
         if ratio.samples_per_insert is None:
             return True
-        return ratio.samples_per_insert * (inserted - ratio.min_size) - (sampled + n) >= -ratio.slack
+        return ratio.samples_per_insert * (inserted - ratio.min_size) - (sampled + n) >= -self._slack(sampled + n)
+
+    def _slack(self, sampled: int) -> float:
+        return self.ratio.slack + ROUNDING * (1 + sampled)
 
     def samples_per_insert(self, inserted: int, sampled: int) -> float | None:
         """What the ratio has been so far; None before more than ``min_size`` items."""

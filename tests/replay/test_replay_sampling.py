@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 import pytest
 from counting import Counting, check_batch, unroll_spec
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 
 from shoal.api import Field, ShoalError, WiringError
@@ -334,6 +334,7 @@ def test_an_empty_table_cannot_be_sampled() -> None:
         TableSpec(4).build(unroll_spec(2, 1, False, False), 1, 0).sample(1)
 
 
+@example(min_size=4, ratio=0.01, batch=1, items=12, extra=0.0, prefer=False)  # the least slack: rounding decides
 @given(
     min_size=st.integers(1, 50),
     ratio=st.floats(0.01, 20),
