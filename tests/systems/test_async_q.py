@@ -150,6 +150,22 @@ def test_workers_are_one_learner_with_one_rmsprop_in_turn(workers: int) -> None:
     assert int(report.params["target"][TAKEN]) // cfg.target_period == period
 
 
+def test_a_worker_that_was_held_up_leaves_the_target_of_a_later_period() -> None:
+    """It looked at 1,990 steps, in the period before that of the target it then finds."""
+    roles: list[Any] = []
+    program = async_q.program(config("async-q", **{**SMALL, "target_period": 1_000, "actors": 1}))
+    run(spy(program, "worker", roles.append), 2)
+    (role,) = roles
+    _, held = role.target.copy()
+    role.target.add({**held, TAKEN: torch.tensor(2_010)}, 0.0)
+    role._loaded = 1
+    role._renew(1_990)
+    assert int(role.target.copy()[1][TAKEN]) == 2_010
+    role._loaded = 3
+    role._renew(3_005)  # the first of a new period renews it
+    assert int(role.target.copy()[1][TAKEN]) == 3_005
+
+
 def test_sarsa_learns_each_step_once_with_the_action_that_was_taken() -> None:
     cfg = config("async-sarsa", **SMALL, unroll=3)
     algorithm = load("async-sarsa").OneStepSarsa(async_q.network(cfg), cfg.gamma)
@@ -224,10 +240,12 @@ def test_replacing_is_copying() -> None:
     "fields,told",
     [
         (dict(optimiser="adam"), "shares the statistics"),
+        (dict(rmsprop_centred=True), "rmsprop_centred is true, but async-q shares one average"),
+        (dict(device="cuda"), "device is cuda, but every process of async-q computes on the CPU"),
         (dict(epsilon_odds=(0.5, 0.4, 0.3)), "with sum 1"),
         (dict(epsilon_final=(0.1,)), "one probability for each"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        async_q.program(config("async-q", **SMALL, **fields))
+        async_q.program(config("async-q", **{**SMALL, **fields}))

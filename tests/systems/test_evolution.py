@@ -281,6 +281,7 @@ def test_bins_and_linear_policies() -> None:
     (dict(pairs=10, envs=4), r"pairs \(10\) must be a multiple of envs \(4\), or block must be given"),
     (dict(pairs=10, envs=2, block=3), r"pairs \(10\) must be a multiple of block \(3\)"),
     (dict(pairs=8, envs=4, actors=3), r"actors \(3\) must be at most the blocks of a generation: 2"),
+    (dict(device="cuda"), "every process of es computes on the CPU"),
     (dict(pairs=8, top=9), r"top \(9\) must be at most pairs \(8\)"),
     (dict(noise_table=100), r"noise_table \(100\) must be at least the policy's \d+ parameters"),
 ])  # fmt: skip
