@@ -90,11 +90,15 @@ def equal_time(env: str) -> float | None:
     return min(spent) if len(spent) > 1 and max(spent) < math.inf else None
 
 
-def after(path: Path, seconds: float) -> float | None:
+def after(curve: list[dict[str, float]], seconds: float) -> float | None:
     """Mean return of the last 100 training episodes by then, or by the end if that came first; None before any."""
+    return next((row["episode_return"] for row in reversed(curve) if row["seconds"] <= seconds), None)
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    """A learning curve that was kept, row by row."""
     with path.open() as file:
-        rows = [(float(r["seconds"]), float(r["episode_return"])) for r in csv.DictReader(file)]
-    return next((value for at, value in reversed(rows) if at <= seconds), None)
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
 def summary(env: str) -> None:
@@ -112,18 +116,16 @@ def summary(env: str) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for i, name in enumerate(sides(env)):
         results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{env}-{name}-?.json"))]
-        curves = sorted(RESULTS.glob(f"{env}-{name}-?.csv"))
+        curves = {path: read(path) for path in sorted(RESULTS.glob(f"{env}-{name}-?.csv"))}
         cells = [
             f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
             spread([mean(r["evaluation"]) for r in results]),
             " / ".join(f"{r['seconds']:.0f}" if "seconds" in r else "-" for r in results),
         ]  # fmt: skip
         if equal is not None:
-            cells.append(spread([now for path in curves if (now := after(path, equal)) is not None]))
+            cells.append(spread([now for rows in curves.values() if (now := after(rows, equal)) is not None]))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        for path in sorted(RESULTS.glob(f"{env}-{name}-?.csv")):
-            with path.open() as file:
-                rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        for path, rows in curves.items():
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
                 if x in rows[0]:
                     label = name if path.stem.endswith("-0") else None

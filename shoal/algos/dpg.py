@@ -26,7 +26,7 @@ from shoal.settings.schedule import Scheduled
 from shoal.types import State
 
 EDGES = 0.05  # probability on the outermost atoms from which a user is told
-CUT = 0.01  # probability of targets beyond them, without which all is as it should be
+CLIPPED = 0.01  # probability of targets beyond them, without which all is as it should be
 SETTLED = 1_000  # updates before that: a new critic's distribution is as wide as its range
 log = logging.getLogger("shoal.dpg")
 
@@ -101,9 +101,9 @@ class DPG(OffPolicy):
             metrics = {
                 "q_mean": share * value.sum(), "td_error": share * error.sum(), "action_gradient": share * slope.sum(),
             }  # fmt: skip
-            cut = self.returns.cut_off(items, after)
-            if edges is not None and cut is not None:
-                metrics |= {"edge_mass": share * edges.sum(), "cut_off": share * cut.sum()}
+            clipped = self.returns.clipped_mass(items, after)
+            if edges is not None and clipped is not None:
+                metrics |= {"edge_mass": share * edges.sum(), "clipped_mass": share * clipped.sum()}
         return Update(metrics, error if self.cfg.prioritised else None)
 
     def params(self) -> Tensors:
@@ -124,11 +124,11 @@ class DPG(OffPolicy):
 class RangeLearner(SGDLearner):
     """The learner of a critic with a range of returns. It says at its first update where that range came from
     (``message``), and once, if so, that it is too narrow: when the share of the probability on the outermost returns,
-    an average over about a hundred looks, is above 5 % (``EDGES``), and targets lie beyond them (above ``CUT``). Where
+    an average over about a hundred looks, is above 5 % (``EDGES``), and targets lie beyond them (``CLIPPED``). Where
     the smallest return that is possible is also a common one, there are none."""
 
     message = ""
-    edges = cut = 0.0
+    edges = clipped = 0.0
     warned = False
 
     def update(self, batch: Batch) -> Update:
@@ -136,14 +136,14 @@ class RangeLearner(SGDLearner):
             log.warning("%s", self.message)
         update = super().update(batch)
         if "edge_mass" in update.metrics:
-            self.watch(float(update.metrics["edge_mass"]), float(update.metrics["cut_off"]))
+            self.watch(float(update.metrics["edge_mass"]), float(update.metrics["clipped_mass"]))
         return update
 
-    def watch(self, mass: float, cut: float) -> None:
+    def watch(self, mass: float, clipped: float) -> None:
         """Take in one look at the outermost returns, and at what lies beyond."""
         self.edges += 0.01 * (mass - self.edges)
-        self.cut += 0.01 * (cut - self.cut)
-        if self.edges > EDGES and self.cut > CUT and self.step >= SETTLED and not self.warned:
+        self.clipped += 0.01 * (clipped - self.clipped)
+        if self.edges > EDGES and self.clipped > CLIPPED and self.step >= SETTLED and not self.warned:
             self.warned = True
             low, high = (float(x) for x in self.algorithm.nets.returns.atoms[[0, -1]])
             log.warning(
@@ -153,11 +153,12 @@ class RangeLearner(SGDLearner):
             )  # fmt: skip
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "edges": self.edges, "cut": self.cut, "warned": self.warned}
+        return {**super().state_dict(), "edges": self.edges, "clipped": self.clipped, "warned": self.warned}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.edges, self.cut, self.warned = state["edges"], state.get("cut", 1.0), state["warned"]
+        self.edges, self.warned = state["edges"], state["warned"]
+        self.clipped = state.get("clipped", 1.0)  # an earlier version has not looked
 
 
 class DPGAgent:

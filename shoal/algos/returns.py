@@ -15,6 +15,7 @@ from shoal.api import Tensors
 from shoal.ops import (
     categorical_cross_entropy,
     categorical_mean,
+    categorical_outside,
     categorical_projection,
     mixture_cross_entropy,
     mixture_mean,
@@ -52,7 +53,7 @@ class Returns(nn.Module, ABC):
         """Probability on the first and the last atom ``[B]``; None for a distribution without edges."""
         return None
 
-    def cut_off(self, items: Tensors, after: Tensor) -> Tensor | None:
+    def clipped_mass(self, items: Tensors, after: Tensor) -> Tensor | None:
         """Probability of ``r + d Z'`` beyond the first and the last atom ``[B]``, as for ``loss``; None as above."""
         return None
 
@@ -89,12 +90,9 @@ class Categorical(Returns):
         probs = torch.softmax(outputs, -1)
         return probs[..., 0] + probs[..., -1]
 
-    def cut_off(self, items: Tensors, after: Tensor) -> Tensor:
-        image = torch.addcmul(items["reward"][:, None], items["discount"][:, None], self.atoms)
-        low, high = self.atoms[0], self.atoms[-1]
-        rounding = 1e-4 * (high - low)
-        beyond = (image < low - rounding) | (image > high + rounding)
-        return (torch.softmax(after, -1) * beyond).sum(-1)
+    def clipped_mass(self, items: Tensors, after: Tensor) -> Tensor:
+        given = items["reward"], items["discount"], torch.softmax(after, -1), self.atoms
+        return categorical_outside(*given, rounding=1e-4)  # a range may be exactly what is possible
 
 
 class Mixture(Returns):

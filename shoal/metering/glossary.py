@@ -49,7 +49,7 @@ LEARNING = (
           "tenth update; of r2d2 with the rescaling undone"),
     Entry("td_error", "return", "learner (with a replay); worker (async-*)", "mean absolute TD error, unclipped, every "
           "tenth update; of r2d2 between rescaled values, of d4pg and rainbow of the means"),
-    Entry("clipped_mass", "share", "learner (rainbow)", "of the target distributions' probability, before it is "
+    Entry("clipped_mass", "share", "learner (rainbow, d4pg)", "of the target distributions' probability, before it is "
           "projected, what lies outside of `v_min` to `v_max`; every tenth update"),
     Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
           "far values after the stored recurrent state are from those after the learner's, over the sequence's largest "
@@ -69,8 +69,6 @@ LEARNING = (
           "element of the policy's action (per half side of the box), before the clip, every tenth update"),
     Entry("edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the outermost two of its returns, "
           "every tenth update"),
-    Entry("cut_off", "share", "learner (d4pg)", "of the target's probability, beyond the outermost of the critic's "
-          "returns, every tenth update"),
     Entry("replay_size", "items", "learner (with a replay)", "that can be sampled: transitions; of r2d2 "
           "sequences"),
     Entry("samples_per_insert", "samples", "replay", "drawn per item inserted beyond the first "

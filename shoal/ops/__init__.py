@@ -31,6 +31,7 @@ from shoal.ops.td import categorical_td_loss, quantile_td_loss, td_loss
 from shoal.ops.value import (
     categorical_cross_entropy,
     categorical_kl,
+    categorical_outside,
     categorical_projection,
     double_q_target,
     dueling,
@@ -57,6 +58,7 @@ __all__ = [
     "categorical_cross_entropy",
     "categorical_kl",
     "categorical_mean",
+    "categorical_outside",
     "categorical_projection",
     "categorical_td_loss",
     "cem",

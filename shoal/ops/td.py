@@ -13,6 +13,7 @@ from shoal.ops import _check
 from shoal.ops.value import (
     categorical_cross_entropy,
     categorical_kl,
+    categorical_outside,
     categorical_projection,
     check_atoms,
     double_q_target,
@@ -85,8 +86,7 @@ def plain_categorical_td_loss(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``categorical_td_loss`` by torch's operations, on any device."""
     target = categorical_projection(rewards, discounts, next_probs, atoms)
-    image = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms
-    outside = (next_probs * ((image < atoms[0]) | (image > atoms[-1]))).sum(-1)
+    outside = categorical_outside(rewards, discounts, next_probs, atoms)
     loss = categorical_cross_entropy(target, logits)
     return loss, logits.softmax(-1) - target, categorical_kl(target, logits), outside
 

@@ -15,6 +15,7 @@ from shoal.ops import _check
 __all__ = [
     "categorical_cross_entropy",
     "categorical_kl",
+    "categorical_outside",
     "categorical_projection",
     "double_q_target",
     "dueling",
@@ -162,6 +163,18 @@ def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, at
     out = torch.zeros_like(probs)
     out.scatter_add_(-1, index, probs * (1.0 - upper_share))
     return out.scatter_add_(-1, index + 1, probs * upper_share)
+
+
+def categorical_outside(
+    rewards: Tensor, discounts: Tensor, probs: Tensor, atoms: Tensor, rounding: float = 0.0
+) -> Tensor:
+    """Probability of ``r + d * Z`` beyond the first and the last atom, which its projection clips, ``[B]``.
+
+    Args: as of ``categorical_projection``; rounding: share of the range by which an image must lie beyond.
+    """
+    check_atoms("categorical_outside", atoms, rewards, "probs", probs)
+    image, margin = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * atoms, rounding * (atoms[-1] - atoms[0])
+    return (probs * ((image < atoms[0] - margin) | (image > atoms[-1] + margin))).sum(-1)
 
 
 def categorical_cross_entropy(target_probs: Tensor, logits: Tensor) -> Tensor:

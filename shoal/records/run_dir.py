@@ -70,7 +70,7 @@ class RunDirectory:
         self._files: MetricFiles | None = None
         self._last: Snapshot | None = None
         self._failed, self._refused = False, False
-        self._before: str | None = None  # config.json of a run that goes on, until it does
+        self._before: bytes | None = None  # config.json of a run that goes on, until it does
         self._made: bool | None = not self.path.exists()  # None: the run was there before
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
@@ -96,7 +96,7 @@ class RunDirectory:
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
         out._files, out._last, out._log = None, None, RunLog(path)
-        out._before = (path / "config.json").read_text(encoding="utf-8")
+        out._before = (path / "config.json").read_bytes()
         return out
 
     def go_on(self, after: Checkpoint) -> None:
@@ -188,10 +188,10 @@ class RunDirectory:
             if self._made:
                 self.path.rmdir()
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, content: str | bytes) -> None:
         temporary = self.path / f".{name}.tmp"
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
             os.replace(temporary, self.path / name)
         except OSError as error:
             raise ShoalError(f"cannot write '{self.path / name}': {error.strerror}") from None

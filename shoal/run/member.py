@@ -116,13 +116,13 @@ def train_slice(task: Slice) -> Reached:
             observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
         ))  # fmt: skip
         directory.finish(report)
-        returns, per_env = episodes.returns, episodes.ended / (cfg.envs * max(1, cfg.num_actors()))
-        if cfg.whole_episodes and returns:
-            per_env = math.inf
+        returns = episodes.returns
         if task.evaluate and report.reason == "steps":
             agent, drawn = system.agent(cfg, task.seed), evaluation_seed(task.seed, report.steps)
             agent.load(report.params[program.policy_channel().name], report.updates)
-            returns, per_env = list(play(agent, cfg, task.evaluate, drawn, True, envs=8)), math.inf
+            returns = list(play(agent, cfg, task.evaluate, drawn, True, envs=8))
+        whole = bool(returns) and bool(task.evaluate or cfg.whole_episodes)
+        per_env = math.inf if whole else episodes.ended / (cfg.envs * cfg.num_actors())
         return Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
     finally:
         directory.close()

@@ -163,6 +163,18 @@ def categorical_projection(r, d, p, z):
     return out
 
 
+def categorical_outside(r, d, p, z, rounding):
+    """The mass of the images that lie off the atoms, by more than a share of their range."""
+    margin = rounding * (z[-1] - z[0])
+    out = np.zeros(len(r))
+    for b in range(len(r)):
+        for j in range(len(z)):
+            y = r[b] + d[b] * z[j]
+            if y < z[0] - margin or y > z[-1] + margin:
+                out[b] += p[b, j]
+    return out
+
+
 def cross_entropy(m, logits):
     out = []
     for target, row in zip(m, logits, strict=True):

@@ -11,6 +11,7 @@ from tolerance import rounding
 from shoal.ops import (
     categorical_cross_entropy,
     categorical_kl,
+    categorical_outside,
     categorical_projection,
     double_q_target,
     dueling,
@@ -103,6 +104,9 @@ def test_projection_oracle(B, N, low, high):
     found = categorical_projection(*map(torch.from_numpy, (r, d, p, z)))
     check(found, oracles.categorical_projection(r.astype(float), d.astype(float), p, z.astype(float)))
     np.testing.assert_allclose(found.sum(-1, dtype=torch.float64).numpy(), 1.0, atol=rounding(N + 4, 1.0))
+    for share in (0.0, 0.3):
+        outside = categorical_outside(*map(torch.from_numpy, (r, d, p, z)), rounding=share)
+        check(outside, oracles.categorical_outside(r.astype(float), d.astype(float), p, z.astype(float), share))
 
 
 @pytest.mark.parametrize(("B", "N", "M"), [(1, 1, 1), (4, 3, 5), (6, 8, 8)])

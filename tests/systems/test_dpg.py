@@ -199,12 +199,13 @@ def test_one_hot_target_is_cross_entropy_by_hand() -> None:
     assert returns.edge_mass(logits).item() == pytest.approx((math.exp(0.1) + 1.0) / total, rel=1e-6)
 
 
-def test_what_is_cut_off_is_the_targets_probability_beyond_the_range() -> None:
+def test_what_is_clipped_is_the_targets_probability_beyond_the_range() -> None:
     """Rewards from 0 to 1, discounted by 0.9, have returns from 0 to 10, none beyond; of others, what lies there."""
     returns, even = Categorical(0.0, 10.0, 11), torch.zeros(1, 11)
 
     def cut(reward: float, discount: float) -> float:
-        return returns.cut_off({"reward": torch.tensor([reward]), "discount": torch.tensor([discount])}, even).item()
+        items = {"reward": torch.tensor([reward]), "discount": torch.tensor([discount])}
+        return returns.clipped_mass(items, even).item()
 
     assert cut(1.0, 0.9) == cut(0.0, 0.9) == cut(0.5, 0.0) == 0.0
     assert cut(1.5, 0.9) == pytest.approx(1 / 11)  # 10 becomes 10.5; 9 becomes 9.6

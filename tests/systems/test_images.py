@@ -54,9 +54,10 @@ def test_images_are_learned_from(system: str, fields: dict[str, Any], precision:
     if system == "d4pg":
         fields = {**fields, "v_min": -40.0, "v_max": 0.0}
     cfg = config(system, precision=precision, **fields)
-    report = run(load(system).program(cfg), 3)
+    program = load(system).program(cfg)
+    report = run(program, 3)
     assert report.updates >= 3
-    (params,) = (p for name, p in report.params.items() if name == load(system).program(cfg).policy_channel().name)
+    params = report.params[program.policy_channel().name]
     agent = load(system).agent(cfg)
     agent.load(params, 1)
     seen = {name: np.zeros((2, *leaf.shape), leaf.dtype) for name, leaf in cfg.env_spec().observations.items()}
