@@ -331,6 +331,7 @@ class Context:
         on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
     steps: environment steps of the whole run so far.
+    interrupted: whether the run is asked to end: a long step then returns, and is ``unfinished`` (serial runtime only).
     team: makes an ``algos.data_parallel.Team`` of so many processes; None: the runtime has none.
     initial: puts the parameters that the run begins with into a network (``systems.wiring.begin``); None: it has none.
     """
@@ -346,5 +347,6 @@ class Context:
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
     steps: Callable[[], int] = lambda: 0
+    interrupted: Callable[[], bool] = lambda: False
     team: Callable[[int], Any] | None = None
     initial: Callable[[torch.nn.Module], None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 AXES = {"steps": "environment steps", "seconds": "wall time (s)"}
 SUFFIXES = (".png", ".svg", ".pdf")
+WIDTH = 60  # characters in a line of a legend
+HEIGHT = 0.18  # inches of such a line
+INSIDE = 6  # lines in a panel that leave its curves visible; a longer legend stands below all panels
 
 
 def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "seconds")) -> None:
@@ -55,13 +59,21 @@ def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "second
             panel.set_ylabel("return (mean of 100 episodes)")
             panel.set_title(env)
             panel.grid(alpha=0.3)
+    entries = [row[0].get_legend_handles_labels() for row in panels]
+    lines = [sum(text.count("\n") + 1 for text in texts) for _, texts in entries]
+    if max(lines) <= INSIDE:
+        for panel in panels.flat:
             panel.legend(loc="best", fontsize="small")
+    else:
+        handles, texts = ([one for row in entries for one in row[i]] for i in range(2))
+        drawn.set_figheight(drawn.get_figheight() + HEIGHT * sum(lines))
+        drawn.legend(handles, texts, loc="outside lower left", fontsize="small")
     return drawn
 
 
 def _draw_group(panel: Axes, group: Group, axis: str, colour: str) -> None:
     n = len(group.curves)
-    label = f"{group.label} ({n} run{'s' if n > 1 else ''})"
+    label = textwrap.fill(f"{group.label} ({n} run{'s' if n > 1 else ''})", WIDTH)
     if n == 1:
         curve = group.curves[0]
         panel.plot(curve.x(axis), curve.returns, color=colour, label=label)

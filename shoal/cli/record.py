@@ -4,7 +4,6 @@ one."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import traceback
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from shoal.api import ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
+from shoal.settings import own_code
 from shoal.settings.flags import Groups, options, parse_flags, split
 from shoal.settings.ranges import Count, Natural
 from shoal.types import Values
@@ -77,12 +77,8 @@ def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
 
 
 def _scripted(source: str, opts: Values, rest: Groups) -> Recorded:
-    module, _, name = source.rpartition(":")
     env, how = _environment(source, opts, rest)
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"the policy '{source}' cannot be imported: {error}") from error
+    function = own_code.attribute(source, f"the policy '{source}'")
     sees_env = _sees_env(source, function)
 
     def choose(obs: Any, reward: float, inside: Any) -> Any:

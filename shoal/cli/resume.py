@@ -25,14 +25,16 @@ def command(args: list[str]) -> int:
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
     kinds = {name.replace("_", "-"): hint for name, hint in LIMITS.items()}
-    kinds |= {"quiet": bool, "trust": bool, "runtime": str, "address": str}
+    kinds |= {"quiet": bool, "trust": bool}
     groups, path = split(args[1:]), Path(args[0])
-    mine = [g for g in groups if g[0].removeprefix("--").replace("_", "-") in kinds]
+    whole = is_population(path)
+    kinds |= {} if whole else {"runtime": str, "address": str}
+    mine = [g for g in groups if whole or g[0].removeprefix("--").replace("_", "-") in kinds]
     rest = [g for g in groups if g not in mine]
-    opts = options(groups if is_population(path) else mine, kinds, "resume")
+    opts = options(mine, kinds, "resume")
     quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
-    if is_population(path):
+    if whole:
         from shoal.cli.population import resume as go_on_with
 
         return go_on_with(path, wanted, quiet, trust)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from gymnasium import spaces as gs
 
 from shoal.api import UsageError
+from shoal.settings import own_code
 
 
 class Episode(NamedTuple):
@@ -69,11 +69,7 @@ def read(source: str) -> Demonstrations:
 
 
 def _called(source: str) -> Demonstrations:
-    module, _, function = source.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"the demonstrations '{source}' cannot be imported: {error}") from error
+    found = own_code.attribute(source, f"the demonstrations '{source}'")
     try:
         episodes = [Episode(*episode) for episode in found()]
     except TypeError as error:

@@ -62,6 +62,7 @@ class VectorBatch:
             (name, (self.num_envs, *leaf.shape), np.dtype(leaf.dtype), leaf.dtype == "float32")
             for name, leaf in observation.observations.items()
         ]
+        self._sizes = {name: np.array(leaf.size) for name, leaf in observation.observations.items() if leaf.size}
         self._masked = MASK in spec.observations
         self._info_masks = self._masked and MASK not in observation.observations
         self._ended = np.zeros(self.num_envs, np.bool_)
@@ -219,6 +220,14 @@ class VectorBatch:
                 )
             if floats and not math.isfinite(np.vdot(array, array)):  # the fastest look at every number
                 self._not_finite(name, array, action)
+        for name, sizes in self._sizes.items():
+            wrong = (obs[name] < 0) | (obs[name] >= sizes)
+            if wrong.any():
+                row = int(wrong.reshape(self.num_envs, -1).any(1).argmax())
+                raise EnvironmentFailed(
+                    f"environment {self.spec.id!r} returned a value of {name!r} that is not in its space: "
+                    f"{obs[name][row].tolist()}, counted from 0, of {sizes.tolist()} ({self._at(row, action)})"
+                )
         if reward.shape != (self.num_envs,):
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned rewards of shape {list(reward.shape)} instead of "
@@ -231,10 +240,13 @@ class VectorBatch:
         bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
         if bad.any():  # else only the sum of squares overflowed
             row = int(bad.argmax())
-            where = self._where(action, row) if action is not None else f"index {row}, at reset, {self._seed_of(row)}"
+            where = self._at(row, action)
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})"
             )
+
+    def _at(self, row: int, action: np.ndarray | None) -> str:
+        return self._where(action, row) if action is not None else f"index {row}, at reset, {self._seed_of(row)}"
 
 
 def _rows(mask: np.ndarray, like: np.ndarray) -> np.ndarray:

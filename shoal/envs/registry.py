@@ -20,6 +20,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from shoal.api import UsageError
+from shoal.settings import own_code
 from shoal.settings.kinds import env_kind, is_atari
 from shoal.types import Values
 
@@ -263,19 +264,8 @@ def _load(module: str, env: str) -> ModuleType:
         name = f"_shoal_env_{path.stem}"
         if getattr(sys.modules.get(name), "__file__", None) == str(path):
             return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        loaded = importlib.util.module_from_spec(spec)
-        sys.modules[name] = loaded
-        with constructing(env):
-            spec.loader.exec_module(loaded)
-        return loaded
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command has no working directory on its path
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"environment {env!r}: {error}") from error
+        return own_code.by_path(path, name, f"environment {env!r}")
+    return own_code.by_name(module, f"environment {env!r}")
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:

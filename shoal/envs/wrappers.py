@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Observation
+from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Observation, UsageError
 
 from . import masks
 from .infos import numbers
@@ -46,6 +46,10 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env, id: str, index: int, check: bool = True, action_mask: ActionMask = "auto"):
         super().__init__(env)
         self._id, self._index, self._check = id, index, check
+        for space in ("observation_space", "action_space"):
+            if not isinstance(found := getattr(env, space, None), gs.Space):
+                told = "has none" if found is None else f"found {type(found).__name__}"
+                raise UsageError(f"environment {id!r} needs an {space} of gymnasium.spaces: {told}")
         action = ActionCodec(env.action_space, id).action
         self.masks = masks.in_info(env, env.observation_space, action_mask, action, id)  # whether infos have them
         self._size = sum(action.sizes) if self.masks else 0

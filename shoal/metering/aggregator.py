@@ -122,6 +122,11 @@ class Aggregator:
         return time.monotonic() - self._start
 
     @property
+    def told(self) -> int:
+        """Environment steps at the last snapshot."""
+        return self._last_counts[0]
+
+    @property
     def changed(self) -> bool:
         """Whether the run has moved since the last snapshot."""
         return self._last_counts != (self.steps, self.updates) or self.row == 0

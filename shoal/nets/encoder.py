@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
@@ -16,6 +15,7 @@ from shoal.fast.perceptron import ACTIVATIONS, Perceptron
 from shoal.nets.precision import full
 from shoal.nets.resnet import ResNet50
 from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
+from shoal.settings import own_code
 
 Observations = Mapping[str, Observation]
 Factory = Callable[[dict[str, Observation]], nn.Module]
@@ -131,13 +131,9 @@ def resolve_torso(torso: str | Factory) -> Factory | None:
         return torso
     if torso in TORSOS:
         return None
-    module, found, attribute = torso.partition(":")
-    if not found:
+    if ":" not in torso:
         raise UsageError(f"torso must be one of {', '.join(TORSOS)} or 'module:function', not {torso!r}")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as e:
-        raise UsageError(f"torso {torso!r} cannot be imported: {e}") from e
+    factory = own_code.attribute(torso, f"torso {torso!r}")
     if not callable(factory):
         raise UsageError(f"torso {torso!r} is a {type(factory).__name__}, not a function")
     return cast(Factory, factory)

@@ -259,6 +259,15 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     return data
 
 
+def read_report(path: Path) -> Report | None:
+    """How the run in ``path`` ended; None where nothing says so."""
+    file = path / "report.json"
+    if not file.is_file():
+        return None
+    with reading(file):
+        return Report.from_json(read_json(file, "report"))
+
+
 # ----------------------------------------------------------------------------------- provenance
 def provenance() -> Values:
     """What a run is made with: versions, hardware and git commit."""

@@ -81,7 +81,8 @@ class EvaluatorRole:
     """Evaluates the newest parameters every ``every`` environment steps of the run; ``due`` says when.
 
     One step of the role is one vector step of an evaluation or, with ``whole``, a whole evaluation: in the serial
-    runtime it then belongs to a single moment of the training. Each evaluation plays new episodes, because its seed is
+    runtime it then belongs to a single moment of the training, and one that is cut short is played again from its
+    beginning when the run goes on. Each evaluation plays new episodes, because its seed is
     derived from this replica's seed and the environment step at which it began.
     """
 
@@ -102,6 +103,7 @@ class EvaluatorRole:
         self.every, self.episodes, self.greedy, self.whole = every, episodes, greedy, whole
         self._next = self._after(ctx.steps())
         self._now: Episodes | None = None
+        self.unfinished = False
 
     def due(self) -> bool:
         """Whether an evaluation has begun or should begin now."""
@@ -113,8 +115,9 @@ class EvaluatorRole:
         assert self._now is not None
         with self.ctx.metrics.phase("evaluate"):
             self._now.step()
-            while self.whole and not self._now.done:
+            while self.whole and not self._now.done and not self.ctx.interrupted():
                 self._now.step()
+        self.unfinished = self.whole and not self._now.done
         if self._now.done:
             returns, self._now = self._now.flat(), None
             self.results.add(self._steps, self._version, returns, self._params, returns.info)
@@ -128,15 +131,19 @@ class EvaluatorRole:
 
     def state_dict(self) -> State:
         """When the next evaluation is due, and the agent's state; an evaluation in progress starts again."""
-        return {"next": self._next, "agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else None}
+        agent = self._agent if self._now is not None else self._agent_state()
+        return {"next": self._next, "agent": agent, "unfinished": self.unfinished}
 
     def load_state_dict(self, state: State) -> None:
-        self._next = state["next"]
+        self._next, self.unfinished = state["next"], state.get("unfinished", False)
         if isinstance(self.agent, Stateful):
             self.agent.load_state_dict(state["agent"])
 
+    def _agent_state(self) -> State | None:
+        return self.agent.state_dict() if isinstance(self.agent, Stateful) else None
+
     def _begin(self) -> None:
-        self._steps = self.ctx.steps()
+        self._steps, self._agent = self.ctx.steps(), self._agent_state()
         latest = self.params.latest()
         assert latest is not None
         self._version, self._params = latest

@@ -14,7 +14,7 @@ from shoal.policy import Policy
 from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
 from shoal.records.report import Report
-from shoal.records.run_dir import load_params, read_json
+from shoal.records.run_dir import load_params, read_json, read_report
 from shoal.roles.evaluator import Returns
 from shoal.run.population import best_member, is_population
 from shoal.run.trust import check as check_trust
@@ -48,11 +48,9 @@ class Run:
             path = best_member(path)
         facts = read_json(path / "config.json", "run", ("system", "config"))
         check_config(path / "config.json", facts)
-        report = None
-        if (path / "report.json").is_file():
-            with reading(path / "report.json"):
-                report = Report.from_json(read_json(path / "report.json", "report"))
-        return cls(path, facts["system"], facts["config"], report, facts.get("policy"), facts.get("changes", []))
+        return cls(
+            path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", [])
+        )
 
     def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False, env: Any = None) -> Policy:
         """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations. ``trust``: import

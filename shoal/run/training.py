@@ -20,6 +20,7 @@ from shoal.records.damage import reading
 from shoal.records.run_dir import RunDirectory, read_json
 from shoal.run import changes, ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
+from shoal.run.finished import check_unfinished
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import JSON_KEYS, RunOptions, check_limits
@@ -28,7 +29,7 @@ from shoal.run.runtimes import HERE, again as again_with, check_runtime, make_ru
 from shoal.run.trust import check as check_trust, note
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import Interrupts
-from shoal.runtime.launch import Launch, Report, Stop
+from shoal.runtime.launch import Launch, Report
 from shoal.settings.config import Resolved, build, coerce_all, resolve
 from shoal.settings.schedule import plain
 from shoal.systems.config import anchored
@@ -180,7 +181,8 @@ def go_on(
         system, values = _again(path, facts)
         changed = changes.wanted(system, facts["system"], values, settings, flags)
         checkpoint = ranks.newest(path / FOLDER)
-        _check_unfinished(path, checkpoint, options.stop((values | changed)["steps"]))
+        stop = options.stop((values | changed)["steps"])
+        check_unfinished(path, checkpoint, stop, facts["stop"]["episode_return"])
         if changed.keys() - {"steps"}:
             with looking(call_here if options.runtime in HERE else apart):
                 changes.check(system, values, changed, options.runtime, path, flags)
@@ -221,18 +223,6 @@ def _again(path: Path, facts: Values) -> tuple[Any, Values]:
     if facts.get("actors"):
         values["actors"] = facts["actors"]  # also where this machine has another number of cores
     return system, values
-
-
-def _check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop) -> None:
-    """UsageError if the run has reached one of its limits."""
-    reached = {"steps": checkpoint.steps, "seconds": checkpoint.manifest["seconds"]}
-    for name, now in reached.items():
-        limit = getattr(stop, name)
-        if limit is not None and now >= limit:
-            raise UsageError(
-                f"the run in '{path}' is finished: it has reached its {limit:,} {name}; "
-                f"give it more with --{name}, for example --{name} {2 * limit:g}"
-            )
 
 
 class _Training:
@@ -336,6 +326,8 @@ class _Training:
         """Evaluate what the run ended with."""
         how = self.options.evaluation
         if how.every and self.policy is not None and report.reason not in ("interrupted", "terminated"):
+            if not self.options.quiet:
+                print(f"evaluating what it ended with: {how.episodes} episodes (all else is saved)", file=sys.stderr)
             final_evaluation(
                 self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed, self.apart
             )

@@ -25,7 +25,8 @@ def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
         folder = checkpoint.begin(saving, 0)
         parts = _parts(saving, instance, aggregator)
         files = checkpoint.add(folder, {name: state_files.pack(state) for name, state in parts.items()})
-        checkpoint.commit(folder, saving, files, checkpoint.facts(saving, instance.program, aggregator))
+        facts = {**checkpoint.facts(saving, instance.program, aggregator), "exact": instance.exact}
+        checkpoint.commit(folder, saving, files, facts)
     except (OSError, ShoalError) as error:
         if folder is not None:
             checkpoint.discard(folder)

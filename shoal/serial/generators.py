@@ -12,9 +12,9 @@ from shoal.api import State
 
 
 def seed(number: int) -> None:
-    """Seed all of them."""
-    torch.manual_seed(number)
-    np.random.seed(number)
+    """Seed all of them; torch and NumPy take 64 and 32 bits."""
+    torch.manual_seed(number % 2**64)
+    np.random.seed(number % 2**32)
     random.seed(number)
 
 

@@ -47,6 +47,11 @@ class Replica:
         due: Callable[[], bool] = getattr(self.role, "due", _always)
         return all(end.ready() for end in self.ends.values()) and due()
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether its last step was cut short, in this launch or before it was resumed."""
+        return bool(getattr(self.role, "unfinished", False))
+
     def waits_for(self) -> list[str]:
         """The ports that are not ready."""
         return [key for key, end in self.ends.items() if not end.ready()]
@@ -55,14 +60,16 @@ class Replica:
 class Instance:
     """``program`` as ``launch`` has it: every replica, in declared order, with a seed of its own.
 
-    channels: by name; recorders: one for each role, as its replicas take turns.
+    channels: by name; recorders: one for each role, as its replicas take turns; exact, interrupted: as ``Context`` has
+    them.
     """
 
-    def __init__(self, program: Program, launch: Launch) -> None:
-        self.program, self._launch = program, launch
+    def __init__(self, program: Program, launch: Launch, interrupted: Callable[[], bool] = lambda: False) -> None:
+        self.program, self._launch, self._interrupted = program, launch, interrupted
         # a launch that does not go on exactly starts new episodes: they are another life's, as after a restart
         self._generation = launch.saving.launch if launch.saving is not None and not launch.exact else 0
         self._first_life = LAUNCH * self._generation
+        self.exact = launch.exact and (launch.saving is not None or launch.resume is not None)
         self.channels = {c.name: self._channel(program, c.name, launch.seed) for c in program.channels.values()}
         generators.seed(launch.seed)
         self.recorders = {role.name: recorder_of(launch.spans) for role in program.roles}
@@ -102,8 +109,9 @@ class Instance:
             recorder,
             total_steps=launch.stop.steps,
             run_dir=launch.run_dir,
-            exact=launch.exact and (launch.saving is not None or launch.resume is not None),
+            exact=self.exact,
             steps=self.steps,
+            interrupted=self._interrupted,
         )
         keys = [key for key, port in role.ports.items() if index < port.of(role.replicas)]
         ends = {key: self._end(role, key, index, recorder) for key in keys}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shoal.api import Deadlock, Diverged, Stopped
 from shoal.metering.aggregator import Aggregator, Observer
@@ -39,20 +40,21 @@ class SerialRuntime:
         two sweeps, and a resumed run is the same bit for bit.
         """
         program.validate()
-        run = _Run(program, launch)
+        if launch.resume is not None:
+            launch = replace(launch, exact=launch.exact and launch.resume.manifest.get("exact", True))
         with Interrupts() as interrupts:
-            return run.go(interrupts)
+            return _Run(program, launch, interrupts).go()
 
 
 class _Run:
     """One launch. aggregator: what observers are told; live: the same for the display, which looks more often."""
 
-    def __init__(self, program: Program, launch: Launch) -> None:
-        self.program, self.launch = program, launch
+    def __init__(self, program: Program, launch: Launch, interrupts: Interrupts) -> None:
+        self.program, self.launch, self.interrupts = program, launch, interrupts
         self.aggregator, self.live = Aggregator(), Aggregator()
-        self.instance = Instance(program, launch)
+        self.instance = Instance(program, launch, lambda: bool(interrupts.reason))
 
-    def go(self, interrupts: Interrupts) -> Report:
+    def go(self) -> Report:
         launch, saving, display = self.launch, self.launch.saving, self.launch.display
         if launch.resume is not None:
             checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
@@ -62,10 +64,12 @@ class _Run:
         for recorder in self.instance.recorders.values():
             recorder.enter(TURN)
         reason, shown, saved = "", time.monotonic(), time.monotonic()
+        replicas = [r for r in self.instance.replicas if r.unfinished]  # the end of a sweep that was cut short
         try:
             while not reason:
-                self._sweep()
-                reason = interrupts.reason or launch.stop.reached(self.aggregator)
+                self._sweep(replicas or self.instance.replicas)
+                replicas = []
+                reason = self.interrupts.reason or launch.stop.reached(self.aggregator)
                 now = time.monotonic()
                 if display is not None and now - shown >= launch.interval:
                     shown = now
@@ -97,10 +101,10 @@ class _Run:
             params={name: c.published() for name, c in channels if isinstance(c, Published) and c.version},
         )
 
-    def _sweep(self) -> None:
+    def _sweep(self, replicas: Sequence[Replica]) -> None:
         """Step every role whose ports are ready, and report if a row is due."""
         fired = False
-        for replica in self.instance.replicas:
+        for replica in replicas:
             if replica.ready():
                 replica.recorder.enter(OTHER)
                 replica.role.step()
@@ -108,9 +112,9 @@ class _Run:
                 fired = True
         if not fired:
             raise Deadlock(_describe(self.program.name, self.instance.replicas))
-        rows = self.aggregator.steps // ROW_EVERY
         self._drain()
-        if self.aggregator.steps // ROW_EVERY > rows:
+        due = self.aggregator.steps // ROW_EVERY > self.aggregator.told // ROW_EVERY
+        if due and not any(replica.unfinished for replica in replicas):
             self._tell(self.launch.observers, self.aggregator)
 
     def _drain(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -12,6 +12,7 @@ import cloudpickle
 
 from shoal.api import Agent, UsageError
 from shoal.program import Program
+from shoal.settings import own_code
 from shoal.settings.flags import nearest
 from shoal.systems.config import SystemConfig
 from shoal.types import Values
@@ -50,22 +51,18 @@ class System(Protocol):
 
 
 def load(name: str) -> System:
-    """The system called ``name``: one of ``SYSTEMS``, a dotted module of the user's own, or a path to
-    its ``.py`` file. Raises UsageError with the nearest valid name."""
+    """The system called ``name``: one of ``SYSTEMS``, a module of the user's own, or a path to its ``.py`` file. Raises
+    UsageError with the nearest valid name, or if that module fails or is no system."""
     if name in SYSTEMS:
         return cast(System, importlib.import_module(SYSTEMS[name]))
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
             raise UsageError(f"no such system file: '{name}'")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
+        module = own_code.by_path(path, path.stem, f"system '{name}'")
         cloudpickle.register_pickle_by_value(module)  # a replica's process cannot import it by name
-    elif "." in name and importlib.util.find_spec(name.split(".")[0]) is not None:
-        module = importlib.import_module(name)
+    elif _is_module(name):
+        module = own_code.by_name(name, f"system '{name}'")
     else:
         near = nearest(name, tuple(SYSTEMS))
         hint = f"; did you mean '{near}'?" if near else ""
@@ -74,3 +71,11 @@ def load(name: str) -> System:
         if not hasattr(module, needed):
             raise UsageError(f"'{name}' is not a system: it lacks '{needed}' (see docs/tutorials/own-system.md)")
     return cast(System, module)
+
+
+def _is_module(name: str) -> bool:
+    """Whether Python, or the working directory, has a module or package of this name, or of its first part."""
+    first = name.partition(".")[0]
+    with contextlib.suppress(ValueError):  # of one that was made by hand
+        return first.isidentifier() and importlib.util.find_spec(first) is not None
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_pictures_show_every_group_against_both_axes(runs: list[Path]) -> None:
         assert len(panel.lines) == 4 + 1 + 2 + 1 and len(panel.collections) == 2
     thick = panels[0].lines[4]
     assert np.allclose(thick.get_ydata(), 2.5 * np.asarray(thick.get_xdata()))
+
+
+def test_a_long_legend_stands_below_the_panels(runs: list[Path], tmp_path: Path) -> None:
+    """As of a run that was resumed with other settings again and again."""
+    pytest.importorskip("matplotlib")
+    from shoal.analysis.plot import draw, draw_figure
+
+    one, other = groups(runs)
+    changes = " (learning_rate 0.001 -> 0.002, batch 64 -> 32 at 1,000 steps)" * 9
+    found = [replace(one, label=one.label + changes), other]
+    draw(found, tmp_path / "long.svg")  # matplotlib would warn of panels that have no room
+    figure = draw_figure(found)
+    assert [panel.get_legend() for panel in figure.axes] == [None, None]
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(texts) == 2 and max(len(line) for text in texts for line in text.splitlines()) <= 60
 
 
 @pytest.fixture

@@ -105,6 +105,18 @@ class Odd(Counting):
         return obs, float("inf") if action == 3 else 0.0, False, False, {}
 
 
+class Outside(gym.Env[Any, Any]):
+    """Shows the action that it is given, which is in its observation space, 2 to 4, or not."""
+
+    observation_space, action_space = gs.Discrete(3, start=2), gs.Discrete(9)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        return 2, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return int(action), 0.0, False, False, {}
+
+
 class Nested(gym.Env[Any, Any]):
     observation_space = gs.Dict(
         {

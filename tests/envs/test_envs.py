@@ -236,6 +236,17 @@ def test_failures_name_the_culprit(bad: int, text: str) -> None:
         assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+@pytest.mark.parametrize("shown", [1, 5])
+def test_a_discrete_observation_outside_its_space(shown: int) -> None:
+    batch = make(f"{FILE}:Outside", 3, 0, EnvOptions())
+    batch.reset(7)
+    assert batch.step(np.array([2, 3, 4])).obs["obs"].tolist() == [[0], [1], [2]]
+    text = rf"'obs' that is not in its space: \[{shown - 2}\], counted from 0, of \[3\] \(index 1, action {shown}, seed"
+    with pytest.raises(EnvironmentFailed, match=text) as caught:
+        batch.step(np.array([2, shown, 4]))
+    assert FILE in str(caught.value)
+
+
 def test_checks_can_be_turned_off() -> None:
     batch = make(f"{FILE}:Odd", 1, 0, EnvOptions(check=False))
     batch.reset(7)

@@ -132,6 +132,13 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     assert (tmp_path / "tree.png").stat().st_size > 10_000 if drawn else "shoal[plot]" in capsys.readouterr().err
     assert cli.main(["resume", str(path)]) == 2
     assert "is finished" in capsys.readouterr().err
+    for flag, value in (("--runtime", "local"), ("--address", "auto"), ("--learning-rate", "1e-3")):
+        assert cli.main(["resume", str(path), flag, value]) == 2
+        assert f"unknown flag '{flag}' of shoal resume" in capsys.readouterr().err
+    member = member_path(path, 0)  # goes on like any other run, with new episodes as in its population
+    trained = checkpoint.newest(member / checkpoint.FOLDER).steps
+    assert cli.main(["resume", str(member), "--steps", str(trained + 500), "--quiet"]) == 0
+    assert checkpoint.newest(member / checkpoint.FOLDER).steps >= trained + 500
 
 
 def test_a_member_that_always_fails_begins_again_from_another(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from shoal.metering.recorder import Recorder
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, part
 from shoal.records.metric_files import read_curve
+from shoal.roles.evaluator import Episodes
 from shoal.run.evaluation import Evaluation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -135,6 +137,52 @@ def test_serial_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path
     for name in (*FILES, *(["evaluations.csv"] if system == "impala" else [])):
         assert (whole / name).read_bytes() == (halves / name).read_bytes(), name
     same(states(newest(whole)), states(newest(halves)))
+
+
+def test_serial_an_evaluation_that_is_cut_short_is_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal ends it at once, however long its episodes are; the run goes on as if nothing had been."""
+    torch.set_num_threads(1)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    settings = {**SMALL, **SYSTEMS["impala"], "runtime": "serial", "steps": 3_500}
+    settings["evaluation"] = Evaluation(every=1_000, episodes=2, sampled=True)
+    shoal.train("impala", run_dir=whole, **settings)
+    step, steps = Episodes.step, itertools.count()
+
+    def signalling(self: Episodes) -> None:
+        step(self)
+        if next(steps) == 5:
+            self.episodes = [[] for _ in self.episodes]  # one that takes long
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Episodes, "step", signalling)
+        first = shoal.train("impala", run_dir=cut, **settings)
+    assert first.report is not None and first.report.reason == "terminated" and next(steps) == 6
+    assert 1_000 <= first.report.steps < 1_500 and not (cut / "evaluations.csv").exists()
+    shoal.resume(cut)
+    for name in (*FILES, "evaluations.csv"):
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    same(states(newest(whole)), states(newest(cut)))
+
+
+@pytest.mark.parametrize("runtime", ["serial", "local"])
+def test_a_run_that_reached_its_return_is_finished(runtime: str, tmp_path: Path) -> None:
+    run = shoal.train("dqn", **SMALL, **SYSTEMS["dqn"], run_dir=tmp_path / "r", runtime=runtime, until_return=5.0)
+    assert run.report is not None and run.report.reason == "episode_return"
+    with pytest.raises(shoal.UsageError, match=r"is finished: it has reached its return of 5; .* --until-return 5.5$"):
+        shoal.resume(run.path, steps=10**7)
+    again = shoal.resume(run.path, until_return=10**6, steps=run.report.steps + 500)
+    assert again.report is not None and again.report.reason == "steps"
+
+
+def test_any_seed_is_one(tmp_path: Path) -> None:
+    """Also one that torch and NumPy, or an environment, cannot take."""
+    settings = {**SMALL, **SYSTEMS["dqn"], "seed": 2**70 + 3, "runtime": "serial", "steps": 400}
+    first, second = (shoal.train("dqn", run_dir=tmp_path / name, **settings) for name in "ab")
+    assert (first.path / "metrics.csv").read_bytes() == (second.path / "metrics.csv").read_bytes()
+    assert first.policy().evaluate(1, seed=2**70 + 3)
 
 
 def test_serial_an_environment_that_is_not_deterministic_is_refused(tmp_path: Path) -> None:
