@@ -3,7 +3,7 @@ Suite: equal steps, three seeds each.
 
     SHOAL_PEERS=DIR python benchmarks/mujoco.py HalfCheetah-v5 d4pg sb3-td3 --steps 100000
     SHOAL_PEERS=DIR taskset -c 0 python benchmarks/mujoco.py CartpoleSwingup-v1 d4pg sb3-td3 --steps 50000
-    python benchmarks/mujoco.py HalfCheetah-v5 --summary
+    python benchmarks/mujoco.py HalfCheetah-v5 --summary --reach 4000
 
 ``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3, gymnasium[mujoco] and envpool. A system of Shoal
 plays the preset that ``--preset auto`` chooses (``mujoco`` or ``dm_control``). Under ``taskset`` each side has the
@@ -95,14 +95,20 @@ def after(curve: list[dict[str, float]], seconds: float) -> float | None:
     return next((row["episode_return"] for row in reversed(curve) if row["seconds"] <= seconds), None)
 
 
+def reached(curve: list[dict[str, float]], mark: float) -> str:
+    """Seconds (and steps) until the mean return of the last 100 training episodes reached ``mark``."""
+    row = next((row for row in curve if row["episode_return"] >= mark), None)
+    return "never" if row is None else f"{row['seconds']:.0f} ({row['steps'] / 1000:.0f}K)"
+
+
 def read(path: Path) -> list[dict[str, float]]:
     """A learning curve that was kept, row by row."""
     with path.open() as file:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
-def summary(env: str) -> None:
-    """Table and plot of what is recorded."""
+def summary(env: str, mark: float | None = None) -> None:
+    """Table and plot of what is recorded; with a ``mark``, when each run's training episodes reached it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -112,6 +118,8 @@ def summary(env: str) -> None:
     header = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
     if equal is not None:
         header += (f"training episodes up to {equal:.0f} s",)
+    if mark is not None:
+        header += (f"seconds (steps) to {mark:,.0f}",)
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for i, name in enumerate(sides(env)):
@@ -124,6 +132,8 @@ def summary(env: str) -> None:
         ]  # fmt: skip
         if equal is not None:
             cells.append(spread([now for rows in curves.values() if (now := after(rows, equal)) is not None]))
+        if mark is not None:
+            cells.append(" / ".join(reached(rows, mark) if "seconds" in rows[0] else "-" for rows in curves.values()))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
         for path, rows in curves.items():
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
@@ -146,6 +156,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--until", type=float, default=float("inf"), help="end at this mean of 100 training episodes")
     parser.add_argument("--summary", action="store_true", help="table and plot of what is recorded")
+    parser.add_argument("--reach", type=float, help="also tell when training episodes reached this mean")
     args = parser.parse_args()
     if any(name.startswith("sb3-") for name in args.sides) and "SHOAL_PEERS" not in os.environ:
         raise SystemExit("set $SHOAL_PEERS to the directory with the virtual environment 'sb3'")
@@ -153,7 +164,7 @@ def main() -> None:
         for name in args.sides:
             run(args.env, name, args.steps, seed, args.until)
     if args.summary:
-        summary(args.env)
+        summary(args.env, args.reach)
 
 
 if __name__ == "__main__":
