@@ -64,7 +64,8 @@ class OnSmallDisk:
 def test_a_full_disk_stops_no_training(tmp_path: Path) -> None:
     """The disk fills up while metrics are written, and later there is space again."""
     run = OnSmallDisk(tmp_path, "80000k", "79940k", "--checkpoint-every", "0")
-    assert "cannot write metrics" in (line := run.line()) and "No space left" in line, line
+    line = run.line()
+    assert "cannot write metrics" in line and "No space left" in line, line
     full_at = run.rows()
     time.sleep(2.0)
     (run.inside / "filler").unlink()
