@@ -64,6 +64,5 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):  # says so itself
         return ""
     at = traceback.extract_tb(error.__traceback__)[-1]
-    return "" if at.filename == __file__ or at.filename.startswith("<frozen") or at.name == "import_module" else (
-        f" ({at.filename}, line {at.lineno})"
-    )  # fmt: skip
+    here = (__file__, importlib.__file__)
+    return "" if at.filename.startswith("<") or at.filename in here else f" ({at.filename}, line {at.lineno})"
