@@ -109,7 +109,6 @@ def sampler_arrays(kind: SamplerName, rows: int) -> Arrays:
             "heap": ((rows,), "int32"),
             "where": ((rows,), "int32"),
             "weight": ((rows,), "float32"),
-            "mass": ((rows + 1,), "float64"),
             "counts": ((2,), "int64"),
         }
     return {}

@@ -122,8 +122,8 @@ class Rank:
 
     def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float):
         self.heap, self.where, self.weight = arrays["heap"], arrays["where"], arrays["weight"]
-        self.mass, self.counts = arrays["mass"], arrays["counts"]
-        self.order, self.counters, self.rng = order, counters, rng
+        self.order, self.counters, self.rng, self.counts = order, counters, rng, arrays["counts"]
+        self.mass = np.zeros(len(self.heap) + 1)  # not saved: a table that is restored may have another alpha
         self.mass[1:] = np.cumsum(np.arange(1, len(self.mass), dtype=np.float64) ** -alpha)
 
     def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:

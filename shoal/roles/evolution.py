@@ -152,11 +152,13 @@ class EvolutionWorker:
         out: Arrays | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Episodes with theta + scale * the noise at an index (``episodes``: index and scale of each), of at most
-        ``cap`` steps (0: as long as they take): returns and lengths [episodes].
+        ``cap`` steps (0: as long as they take): returns and lengths [episodes]. They count as the run's where there is
+        ``out``.
 
         An environment whose episode is cut off at the cap goes on unheard until that has ended, and is free then; all
         begin anew when none is heard."""
         metrics, env, played = self.ctx.metrics, self.env, Episodes(len(episodes), self.env.num_envs)
+        counts = out is not None
         while played.waiting:
             obs = env.reset(int(generator.integers(2**31)))
             for row in range(min(env.num_envs, played.waiting)):
@@ -173,18 +175,21 @@ class EvolutionWorker:
                 metrics.enter("unroll")
                 played.add(step, alive & step.valid, self.bonus)
                 ended = step.terminated | step.truncated
-                for row, episode in zip(np.flatnonzero(ended).tolist(), step.episodes, strict=False):
+                for row, episode in zip(np.flatnonzero(ended).tolist(), step.episodes, strict=True):
                     if alive[row]:
-                        metrics.episode(*episode)
+                        if counts:
+                            metrics.episode(*episode)
                         played.end(row)
                     if played.waiting:
                         self._begin(row, episodes, played)
                 for row in np.flatnonzero((played.number >= 0) & (played.length >= cap)).tolist() if cap else ():
                     length = int(played.length[row])
-                    metrics.episode(float(played.total[row]) + self.bonus * length, length)
+                    if counts:
+                        metrics.episode(float(played.total[row]) + self.bonus * length, length)
                     played.end(row)
                 obs, shown = step.obs, ~ended if env.spec.autoreset == "next_step" else shown
-        metrics.count("env_steps", int(played.lengths.sum()))
+        if counts:
+            metrics.count("env_steps", int(played.lengths.sum()))
         return played.returns, played.lengths
 
     def _begin(self, row: int, episodes: Sequence[tuple[int, float]], played: Episodes) -> None:

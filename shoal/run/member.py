@@ -117,7 +117,9 @@ def train_slice(task: Slice) -> Reached:
         ))  # fmt: skip
         directory.finish(report)
         returns = episodes.returns
-        if task.evaluate and report.reason == "steps":
+        if task.evaluate and report.reason != "steps":
+            returns = []  # those of training are another thing than its score
+        elif task.evaluate:
             agent, drawn = system.agent(cfg, task.seed), evaluation_seed(task.seed, report.steps)
             agent.load(report.params[program.policy_channel().name], report.updates)
             returns = list(play(agent, cfg, task.evaluate, drawn, True, envs=8))

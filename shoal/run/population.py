@@ -204,7 +204,8 @@ class PopulationRun:
         if until <= member.step:  # it was not ready: still warming up
             until = member.step + interval
         return Slice(
-            member_path(self.path, member.index), setup.system, {**setup.values, **member.values},
+            member_path(self.path, member.index), setup.system,
+            {**setup.values, "steps": setup.steps, **member.values},  # where schedules end, if it goes on further
             {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
             min(until, member.step + setup.steps - member.trained), setup.runtime, evaluate=setup.evaluate,
         )  # fmt: skip

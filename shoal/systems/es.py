@@ -125,6 +125,8 @@ def fill_noise(seed: int, arrays: Arrays) -> None:
 def check(cfg: Config, size: int) -> None:
     """UsageError for settings that clash; ``size``: parameters of the policy."""
     cfg.require_cpu()
+    if cfg.life_loss:
+        raise UsageError("es scores policies by whole games: it takes no life_loss, which ends episodes at a lost life")
     if cfg.total_envs:
         raise UsageError("es has no total_envs: a generation is its pairs, for any number of workers")
     if cfg.pairs % cfg.block_pairs():

@@ -12,13 +12,14 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shoal.cli import main as cli
 from shoal.records import checkpoint
-from shoal.run import Run
+from shoal.run import Run, runtimes
 from shoal.run.member import Reached, Slice, copy_member, train_slice
 from shoal.run.population import PopulationRun, Setup, best_member, check_space, interval_of, member_path
 from shoal.settings.config import resolve
@@ -156,10 +157,20 @@ def test_a_member_that_always_fails_begins_again_from_another(tmp_path: Path) ->
     assert broken and run.control.lineage[0].child == 0 and all(m.step >= 1_000 for m in run.control.members)
 
 
-def test_a_score_may_be_an_evaluation(tmp_path: Path) -> None:
+def test_a_score_may_be_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a slice is shorter than an episode, nothing else gives one; the user is told so, once."""
     reached = train_slice(replace(piece(tmp_path / "m", 100), evaluate=3))
     assert len(reached.returns) == 3 and reached.score == sum(reached.returns) / 3
+    made = runtimes.make_runtime
+
+    def signalled(*where: Any) -> Any:
+        launch = made(*where).launch
+        return SimpleNamespace(launch=lambda *what: replace(launch(*what), reason="terminated"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtimes, "make_runtime", signalled)
+        cut = train_slice(replace(piece(tmp_path / "m", 1_000), evaluate=3))
+    assert cut.steps >= 1_000 and math.isnan(cut.score), "returns of training are another thing"
     told: list[str] = []
     run = PopulationRun.begin(tmp_path / "run", setup(evaluate=3), told.append)
     assert run._slice(run.control.members[1]).evaluate == 3
@@ -180,6 +191,15 @@ def test_a_score_may_be_an_evaluation(tmp_path: Path) -> None:
     del fields["evaluate"]  # of an earlier version
     (run.path / "population.json").write_text(json.dumps(fields))
     assert PopulationRun.reopen(run.path).setup.evaluate == 0
+
+
+def test_schedules_of_members_end_with_the_steps_of_a_population_that_goes_on(tmp_path: Path) -> None:
+    plain = values(learning_rate="linear(1e-3, 0)", steps=1_500)
+    space = {"entropy_cost": interval_of("entropy_cost", plain["entropy_cost"])}
+    run = PopulationRun.begin(tmp_path / "run", setup(values=plain, space=space))
+    assert run._slice(run.control.members[0]).values["steps"] == 1_500
+    further = PopulationRun.reopen(run.path, steps=3_000)
+    assert further._slice(further.control.members[0]).values["steps"] == 3_000
 
 
 def test_a_warm_up_longer_than_an_interval_goes_on_in_slices(tmp_path: Path) -> None:

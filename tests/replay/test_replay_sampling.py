@@ -304,6 +304,15 @@ def test_a_restored_table_goes_on_identically(sampler: str) -> None:
         TableSpec(81, 3, stack=2, sampler=sampler).build(life.spec, 1, 0).restore(state)
 
 
+def test_a_restored_table_draws_by_ranks_with_its_own_alpha() -> None:
+    """As of a run that goes on with another ``priority_exponent``."""
+    before, now = (filled(TableSpec(4, sampler="rank", alpha=alpha), 4) for alpha in (0.7, 0.1))
+    now.restore({k: np.copy(v) for k, v in before.state().items()})
+    probs = np.unique(now.sample(64).probs.numpy())
+    law = np.arange(4, 0, -1.0) ** -0.1
+    assert probs == pytest.approx(law / law.sum())
+
+
 @pytest.mark.parametrize("unrolls", [0, 1, 3, 40], ids=["empty", "below min_size", "odd", "full"])
 def test_writers_and_reader_go_on_after_a_restore(unrolls: int) -> None:
     """Whatever had been inserted and sampled, one side may always move, and the ratio is held from there."""

@@ -194,11 +194,17 @@ def test_each_episode_is_that_of_its_own_policy(mode: str, cap: int) -> None:
     def play(envs: int, episodes: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
         several, unused = population(policy, envs), None
         several.load(policy.state_dict())
+        recorder = Recorder()
         worker = EvolutionWorker(
-            Context("worker", 0, 1, 0, 0, Recorder()), make(strides, envs, 0, options), several, unused, unused, noise,  # type: ignore[arg-type]
+            Context("worker", 0, 1, 0, 0, recorder), make(strides, envs, 0, options), several, unused, unused, noise,  # type: ignore[arg-type]
             size=policy.size, pairs=7, blocks=[0], total=1, noise_std=2.0,
         )  # fmt: skip
-        return worker._play(episodes, np.random.default_rng(0), cap, 0.0, None)
+        out: dict[str, np.ndarray] | None = {} if envs == 3 else None  # an evaluation has none
+        played = worker._play(episodes, np.random.default_rng(0), cap, 0.0, out)
+        told = recorder.drain()
+        assert told.counts.get("env_steps", 0) == (0 if out is None else played[1].sum())
+        assert len(told.episodes) == (0 if out is None else len(episodes)), "the run's are those that it learns from"
+        return played
 
     episodes = [(100 * pair, sign) for pair in range(7) for sign in (0.5, -0.5)]
     returns, lengths = play(3, episodes)
@@ -282,6 +288,7 @@ def test_bins_and_linear_policies() -> None:
     (dict(pairs=10, envs=2, block=3), r"pairs \(10\) must be a multiple of block \(3\)"),
     (dict(pairs=8, envs=4, actors=3), r"actors \(3\) must be at most the blocks of a generation: 2"),
     (dict(device="cuda"), "every process of es computes on the CPU"),
+    (dict(life_loss=True), "es scores policies by whole games: it takes no life_loss"),
     (dict(pairs=8, top=9), r"top \(9\) must be at most pairs \(8\)"),
     (dict(noise_table=100), r"noise_table \(100\) must be at least the policy's \d+ parameters"),
 ])  # fmt: skip
