@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.api import ShoalError, UsageError
+from shoal.api import MASK, ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
@@ -68,12 +68,15 @@ def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
         raise UsageError(f"{'--env' if 'env' in opts else rest[0][0]} is not for recording a run, which has its own")
     policy = Run.open(source).policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
     how, greedy = evaluation_options(policy.cfg), not opts.get("sampled")
+    masked = MASK in policy.spec.observations and MASK not in policy.codec.observations  # by ``info``
+    told: Values = {}
 
     def choose(obs: Any, reward: float, env: Any) -> Any:
         clipped = training_reward(np.array([reward], np.float32), how.reward_clip, how.reward_scale)
-        return policy.act(obs, greedy, float(clipped[0]))
+        mask = told["action_mask"][0] if masked else None
+        return policy.act(obs, greedy, float(clipped[0]), action_mask=mask)
 
-    return policy.cfg.env, how, play(policy.cfg.env, how, choose, *_amount(opts), policy.reset)
+    return policy.cfg.env, how, play(policy.cfg.env, how, choose, *_amount(opts), policy.reset, told.update)
 
 
 def _scripted(source: str, opts: Values, rest: Groups) -> Recorded:

@@ -23,20 +23,23 @@ Choose = Callable[[Any, float, Any], Any]  # (observation, reward of the step be
 
 
 def play(
-    env: str, options: EnvOptions, choose: Choose, episodes: int, seed: int, begin: Callable[[], None] | None = None
-) -> Iterator[Episode]:
-    """``episodes`` whole episodes of ``choose`` in ``env``; ``begin`` is called before each. Seeds are those of an
-    evaluation in one environment. UsageError for an action that the environment does not take."""
+    env: str, options: EnvOptions, choose: Choose, episodes: int, seed: int, begin: Callable[[], None] | None = None,
+    inform: Callable[[Values], None] = lambda info: None,
+) -> Iterator[Episode]:  # fmt: skip
+    """``episodes`` whole episodes of ``choose`` in ``env``; ``begin`` is called before each, ``inform`` before each
+    choice with what the vector environment gave as ``info``. Seeds are those of an evaluation in one environment.
+    UsageError for an action that the environment does not take."""
     vector = one(env, options)
     space, mode = vector.single_action_space, vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     inside = vector.envs[0].unwrapped if hasattr(vector, "envs") else vector
     try:
-        obs, _ = vector.reset(seed=sub_seeds(seed, 1)[0])
+        obs, info = vector.reset(seed=sub_seeds(seed, 1)[0])
         for number in range(episodes):
             if begin is not None:
                 begin()
             seen, actions, rewards, reward, ended = [_first(obs)], [], [], 0.0, False
             while not ended:
+                inform(info)
                 action = np.asarray(choose(seen[-1], reward, inside), space.dtype)
                 if not space.contains(action if action.shape else action[()]):
                     raise UsageError(f"a policy chose {action!r}, but the actions of {env} are {space}")
@@ -49,9 +52,9 @@ def play(
             if number + 1 == episodes:
                 return
             if mode is AutoresetMode.DISABLED:
-                obs, _ = vector.reset(options={"reset_mask": np.ones(1, np.bool_)})
+                obs, info = vector.reset(options={"reset_mask": np.ones(1, np.bool_)})
             elif mode is AutoresetMode.NEXT_STEP:
-                obs, *_ = vector.step(action[None])  # the action is ignored: the next episode begins
+                obs, *_, info = vector.step(action[None])  # the action is ignored: the next episode begins
     finally:
         vector.close()
 

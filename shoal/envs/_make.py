@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
@@ -78,6 +79,17 @@ class Codec:
         """What ``encode`` gives; masks in ``info`` and what Shoal adds are not among them."""
         return self._observation.observations
 
+    @property
+    def parts(self) -> dict[str, tuple[list[str | int], Space]]:
+        """For each of ``observations`` the keys that lead to it in one of the environment's own, and its space."""
+        found = {}
+        for name, path in self._observation.paths.items():
+            space: Any = self.observation_space
+            for key in path:
+                space = space[key]
+            found[name] = (list(path), space)
+        return found
+
     def encode(self, obs: Nested, num: int | None = None) -> Arrays:
         """One observation as the environment gives it -> arrays ``[1, ...]``, or a batch of ``num`` of them,
         ``[num, ...]`` in each of its parts -> arrays ``[num, ...]``; UsageError unless it is of that shape."""
@@ -109,7 +121,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         raise UsageError(f"a batch needs at least one environment, not {num}")
     found = registry.find(env, options)
     raw = _raw(found, num, options)
-    mode = AutoresetMode(raw.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+    mode = _mode(str(env), raw)
     observation, action = _codecs(found.id, raw.single_observation_space, raw.single_action_space, options)
     observed = observation.observations
     if _info_masks(found, raw, action, options):
@@ -139,6 +151,16 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         batch = wrappers.LastActionReward(batch, described)
     _known[known_as(env, options)] = Described(batch.spec, raw.single_observation_space, raw.single_action_space)
     return batch
+
+
+def _mode(env: str, raw: Vector) -> AutoresetMode:
+    """When a vector environment resets, as its metadata has it; Gymnasium's default where it does not say."""
+    told = (raw.metadata or {}).get("autoreset_mode") or AutoresetMode.NEXT_STEP
+    named = {key: mode for mode in AutoresetMode for key in (mode, mode.name, mode.value)}
+    if told not in named:
+        expected = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
+        raise UsageError(f"environment {env!r} has the autoreset_mode {told!r} in its metadata, expected {expected}")
+    return named[told]
 
 
 def one(env: str, options: EnvOptions) -> Vector:
@@ -174,7 +196,15 @@ def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options
 
 
 def _sync(id: str, single: Callable[[], Env], num: int, options: EnvOptions) -> Vector:
+    first: list[Env] = []
+
     def named(index: int) -> Env:
-        return wrappers.Named(single(), id, index, options.check, options.action_mask)
+        made = wrappers.Named(single(), id, index, options.check, options.action_mask)
+        for space in ("observation_space", "action_space"):
+            here, there = getattr(made, space), getattr((first or [made])[0], space)
+            if here != there:
+                raise UsageError(f"environment {id!r} has another {space} each time it is made: {there}, then {here}")
+        first.append(made)
+        return made
 
     return OneByOne([partial(named, index) for index in range(num)])

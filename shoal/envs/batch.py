@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,6 +19,7 @@ from .infos import episode_numbers
 from .spaces import ActionCodec, ObservationCodec
 from .types import Info, Nested, Vector
 
+log = logging.getLogger("shoal.envs")
 # Episode(*triple) without a Python frame: with 1,024 small environments some fifty episodes end in each step
 _episode: Callable[[tuple[float, int, Mapping[str, float]]], Episode] = partial(tuple.__new__, Episode)
 
@@ -91,19 +93,24 @@ class VectorBatch:
     def step(self, action: np.ndarray) -> EnvStep:
         given = self._action(action)
         try:
-            raw, reward, terminated, truncated, self.info = self.env.step(given)
+            raw, reward, terminated, truncated, info = self.env.step(given)
         except EnvironmentFailed:
             raise
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
-        info = self.info  # of this step, whatever resets tell
+        self.info = info = info if isinstance(info, Mapping) else {}  # of this step, whatever resets tell
         obs = self._observe(raw)
         reward = np.asarray(reward, np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
             self._validate(obs, reward, action)
+        if terminated.shape != reward.shape or truncated.shape != reward.shape:
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} returned 'terminated' of shape {list(terminated.shape)} and 'truncated' "
+                f"of {list(truncated.shape)} instead of {[self.num_envs]} ({self._where(action)})"
+            )
         valid = ~self._ended
         final: Arrays | None = None
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -128,7 +135,7 @@ class VectorBatch:
         if self._waiting:
             infos: Iterable[Mapping[str, float]] = repeat(NO_NUMBERS)
             if info and self._episode_info:
-                infos = episode_numbers(info, rows)
+                infos = episode_numbers(info, rows, self.num_envs)
             ends = zip(self._return[rows].tolist(), self._length[rows].tolist(), infos, strict=False)
             episodes = list(map(_episode, ends))
             self._return[rows] = 0
@@ -139,7 +146,13 @@ class VectorBatch:
 
     def _observe(self, raw: Nested) -> Arrays:
         """Raw observations, and the masks in the ``info`` that came with them."""
-        obs = self._observation(raw)
+        try:
+            obs = self._observation(raw)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} returned observations that are no batch of its space: "
+                f"{type(raw).__name__} ({type(error).__name__}: {error})"
+            ) from error
         if self._info_masks:
             shape = (self.num_envs, sum(self.spec.action.sizes))
             obs[MASK] = masks.of_batch(self.info, shape, self.spec.id, lambda: f"seed {self._seed}")
@@ -153,17 +166,23 @@ class VectorBatch:
 
     def _reset(self, **given: Any) -> Nested:
         try:
-            raw, self.info = self.env.reset(**given)
+            raw, info = self.env.reset(**given)
         except EnvironmentFailed:
             raise
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in reset (seed {self._seed}): {error}"
             ) from error
+        self.info = info if isinstance(info, Mapping) else {}
         return raw
 
     def close(self) -> None:
-        self.env.close()
+        """Close the environment; one that fails at that has been played, and costs no result."""
+        try:
+            self.env.close()
+        except Exception as error:  # noqa: BLE001 - whatever a user's environment raises
+            told = f"{type(error).__name__}: {error}"
+            log.warning("environment %r failed when it was closed: %s", self.spec.id, told)
 
     def _same_step(self, obs: Arrays, ended: np.ndarray, action: np.ndarray) -> tuple[Arrays, Arrays]:
         if self._mode is AutoresetMode.DISABLED:

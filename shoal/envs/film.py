@@ -36,17 +36,29 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
     try:
         batch = make(env, 1, seed, filmed)
     except (UsageError, TypeError) as error:
-        raise UsageError(f"environment '{env}' cannot be filmed: it takes no render_mode='rgb_array'") from error
+        raise UsageError(f"environment '{env}' cannot be filmed with render_mode='rgb_array': {error}") from error
     raw = _innermost(batch).env
+    size: list[tuple[int, ...]] = []
 
     def picture() -> np.ndarray:
-        frames = raw.render()
+        try:
+            frames = raw.render()
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"environment '{env}' cannot be filmed: render() raised {told}") from error
         frame = np.asarray(frames[0] if isinstance(frames, (tuple, list)) else frames)
-        if frame.ndim != 3:
-            raise UsageError(f"environment '{env}' cannot be filmed: render() gives no picture")
-        return frame.astype(np.uint8)
+        if frame.ndim != 3 or frame.dtype != np.uint8 or frame.shape[2] not in (1, 3, 4):
+            found = f"shape {list(frame.shape)} and dtype {frame.dtype}"
+            raise UsageError(f"environment '{env}' cannot be filmed: render() gave {found}, not uint8 [H, W, 3]")
+        if frame.shape != (first := (size or [frame.shape])[0]):
+            raise UsageError(
+                f"environment '{env}' cannot be filmed: its pictures change from {list(first)} to {list(frame.shape)}"
+            )
+        size.append(frame.shape)
+        return frame.repeat(3, 2) if frame.shape[2] == 1 else frame[..., :3]
 
-    return batch, picture, float(raw.metadata.get("render_fps") or 30)
+    rate = (raw.metadata or {}).get("render_fps")
+    return batch, picture, float(rate) if isinstance(rate, (int, float)) and rate > 0 else 30.0
 
 
 def playable(env: str, options: EnvOptions) -> Env:

@@ -22,18 +22,22 @@ def numbers(info: object) -> dict[str, float]:
     return {key: value for key, value in out.items() if math.isfinite(value)}
 
 
-def episode_numbers(info: Mapping[str, Any], rows: np.ndarray) -> list[dict[str, float]]:
-    """Of a vector environment's ``info`` after the step that ended the episodes of ``rows`` (integers ``[N]``): a dict
-    each. An array ``key`` counts where its mask ``_key`` is True, or everywhere without one; an environment that has
-    reset already has those of its last step in ``final_info``."""
+def episode_numbers(info: Mapping[str, Any], rows: np.ndarray, num: int) -> list[dict[str, float]]:
+    """Of the ``info`` of ``num`` environments in a vector after the step that ended the episodes of ``rows`` (integers
+    ``[N]``): a dict each. An array ``key`` counts where its mask ``_key`` is True, or everywhere without one; an
+    environment that has reset already has those of its last step in ``final_info``."""
     last = info.get("final_info", info)
-    if isinstance(last, np.ndarray):  # an object array of dicts, as Gymnasium had it before 1.0
+    if (
+        isinstance(last, np.ndarray) and last.shape == (num,) and last.dtype == object
+    ):  # an object array of dicts, as Gymnasium had it before 1.0
         return [numbers(last[row]) for row in rows.tolist()]
+    if not isinstance(last, Mapping):  # a number that somebody calls so
+        last = info
     out: list[dict[str, float]] = [{} for _ in range(len(rows))]
     for key, values in last.items():
-        if key.startswith("_") or not isinstance(values, np.ndarray):
+        if not isinstance(key, str) or key.startswith("_") or not isinstance(values, np.ndarray):
             continue
-        if values.ndim != 1 or values.dtype.kind not in "biuf":
+        if values.shape != (num,) or values.dtype.kind not in "biuf":
             continue
         mask = last.get(f"_{key}")
         for episode, row in zip(out, rows.tolist(), strict=True):

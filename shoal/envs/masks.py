@@ -23,7 +23,7 @@ def leaf(action: Action) -> Observation:
 
 def in_observation(space: Space, how: ActionMask, action: Action, env: str) -> bool:
     """Whether the Dict observation's ``action_mask`` is one. UsageError if it is not flat over the actions."""
-    if how == "none" or action.kind == "continuous" or not isinstance(space, gs.Dict) or KEY not in space.spaces:
+    if how != "auto" or action.kind == "continuous" or not isinstance(space, gs.Dict) or KEY not in space.spaces:
         return False
     found, size = space.spaces[KEY], sum(action.sizes)
     if not isinstance(found, (gs.Box, gs.MultiBinary)) or tuple(found.shape) != (size,):

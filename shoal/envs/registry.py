@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -120,6 +120,8 @@ def find(env: str, options: EnvOptions) -> Found:
             names = [n for n in vars(loaded) if not n.startswith("_")]
             raise UsageError(f"module {module!r} has no {name!r}{_did_you_mean(name, names)}")
         env = name
+    if env.endswith(".py"):
+        raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
     registered = _registered(env, options)
     if registered is None:
         return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.make(env, num, options))
@@ -198,7 +200,7 @@ class constructing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UsageError):
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
             text = str(error).strip().splitlines()
             detail = text[0] if text else type(error).__name__
             raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
@@ -275,6 +277,22 @@ def _parameters(factory: Callable[..., Any]) -> list[str]:
         return []
 
 
+def _vector(env: str, made: Any, num: int) -> Vector:
+    """What a factory made. UsageError unless it is a vector of ``num`` environments."""
+    lacking = [
+        name for name in ("single_observation_space", "single_action_space")
+        if not isinstance(getattr(made, name, None), gym.spaces.Space)
+    ]  # fmt: skip
+    if lacking:
+        raise UsageError(
+            f"environment {env!r} takes num_envs, so that it should make a gymnasium.vector.VectorEnv: it made "
+            f"{type(made).__name__}, which has no {lacking[0]}"
+        )
+    if made.num_envs != num:
+        raise UsageError(f"environment {env!r} made {made.num_envs} environments when it was asked for {num}")
+    return cast(Vector, made)
+
+
 def _factory(env: str, factory: object, options: EnvOptions) -> Found:
     if not callable(factory):
         raise UsageError(f"environment {env!r} is not callable")
@@ -286,8 +304,7 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
 
         def vector(num: int) -> Vector:
             with constructing(env):
-                made: Vector = factory(num_envs=num, **kwargs)
-                return made
+                return _vector(env, factory(num_envs=num, **kwargs), num)
 
         return Found(env, "gymnasium-vector", "your factory takes num_envs", vector=vector)
     _require(env, options, "gymnasium")

@@ -20,9 +20,10 @@ CHANNELS = (1, 3, 4)
 
 class ObservationCodec:
     """Flattens a batch of a space's observations. Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is turned when
-    only its last axis can be channels, ``[H, W]`` gains an axis, ``[S, H, W, C]`` is merged), integers int64
-    ``one_hot``, everything else float32 of its own shape. ``symbolic`` names leaves whose small integers are
-    codes rather than intensities, with the number of codes along the last axis. mask: what the leaf ``MASK`` is."""
+    only its last axis can be channels, ``[H, W]`` gains an axis, stacks ``[S, H, W, C]`` and ``[S, C, H, W]`` are
+    merged), integers int64 ``one_hot``, everything else float32 of its own shape. ``symbolic`` names leaves whose small
+    integers are codes rather than intensities, with the number of codes along the last axis. mask: what the leaf
+    ``MASK`` is."""
 
     def __init__(
         self, space: Space, env: str, symbolic: dict[str, tuple[int, ...]] | None = None,
@@ -31,9 +32,15 @@ class ObservationCodec:
         self._leaves = list(_leaves(space, "obs", (), env, symbolic or {}))
         if mask is not None:
             self._leaves = [(n, p, mask, _mask) if n == MASK else (n, p, o, c) for n, p, o, c in self._leaves]
+        else:  # one of this name is none: an observation like any other
+            self._leaves = [(f"{n}_" if n == MASK else n, p, o, c) for n, p, o, c in self._leaves]
+        names = [name for name, *_ in self._leaves]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"environment {env!r} has two observations that flatten to '{twice[0]}'")
         if not self._leaves:
             raise UsageError(f"environment {env!r} has an observation space without any array: {space}")
         self.observations = {name: observation for name, _, observation, _ in self._leaves}
+        self.paths = {name: path for name, path, _, _ in self._leaves}
         self.floats = [name for name, o in self.observations.items() if o.dtype == "float32"]
         self._plain = len(self._leaves) == 1 and not self._leaves[0][1]
 
@@ -106,6 +113,8 @@ def _image(shape: tuple[int, ...]) -> tuple[Observation, Convert]:
         return Observation((1, *shape), "uint8", "image"), lambda x: np.asarray(x)[:, None]
     if len(shape) == 4:
         s, h, w, c = shape
+        if h in CHANNELS and c not in CHANNELS:
+            return Observation((s * h, w, c), "uint8", "image"), lambda x: np.asarray(x).reshape(len(x), s * h, w, c)
         return (
             Observation((s * c, h, w), "uint8", "image"),
             lambda x: np.asarray(x).transpose(0, 1, 4, 2, 3).reshape(len(x), s * c, h, w),
@@ -132,7 +141,29 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
     shape = tuple(space.shape or ()) if num is None else (num, *(space.shape or ()))
     if array.shape != shape:
         raise UsageError(f"'{name}' should have shape {shape}, found {array.shape}")
+    if wrong := _outside(space, array):
+        raise UsageError(f"'{name}' should be of {space}, found {wrong}")
     return array[None] if num is None else array
+
+
+def _outside(space: Space, array: np.ndarray) -> str:
+    """What an observation, or a batch of them, of the right shape holds that is not in the space; "" for nothing. The
+    bounds of a Box of floats are not looked at: many environments leave theirs."""
+    kinds = "biuf" if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) else "biu"
+    if array.dtype.kind not in kinds:
+        return f"values of dtype {array.dtype}"
+    if kinds == "biuf":
+        return "" if np.isfinite(array).all() else "a value that is not finite"
+    if isinstance(space, gs.Box):
+        low, high = space.low, space.high
+    elif isinstance(space, gs.MultiBinary):
+        low, high = np.zeros(space.shape, int), np.ones(space.shape, int)
+    else:
+        assert isinstance(space, (gs.Discrete, gs.MultiDiscrete))
+        low = np.asarray(space.start)
+        high = low + (space.n if isinstance(space, gs.Discrete) else space.nvec) - 1
+    wrong = (array < low) | (array > high)
+    return f"the value {array[wrong].ravel()[0]}" if wrong.any() else ""
 
 
 class ActionCodec:
@@ -142,7 +173,7 @@ class ActionCodec:
         self.action, self._convert = _action(space, env)
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
-        return action if self._convert is None else self._convert(action)
+        return action.copy() if self._convert is None else self._convert(action)  # it may write into them
 
 
 def _action(space: Space, env: str) -> tuple[Action, Convert | None]:

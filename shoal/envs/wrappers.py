@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -63,12 +64,17 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         if seed is not None:
             self._last_seed = seed
         try:
-            obs, info = self.env.reset(seed=seed, options=options)
-        except Exception as error:
+            returned = self.env.reset(seed=seed, options=options)
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in reset (index {self._index}, "
                 f"seed {self._last_seed}): {error}"
             ) from error
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+            raise EnvironmentFailed(
+                f"environment {self._id!r} returned {_kinds(returned)} from reset instead of (observation, info)"
+            )
+        obs, info = returned
         if self._check and (wrong := misfit(self._space, obs)):
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned {wrong} from reset (index {self._index}, seed {self._last_seed})"
@@ -82,11 +88,19 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Nested) -> tuple[Nested, SupportsFloat, bool, bool, Info]:
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:
+            returned = self.env.step(action)
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in step ({self._doing(action)}): {error}"
             ) from error
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            raise EnvironmentFailed(
+                f"environment {self._id!r} returned {_kinds(returned)} from step instead of (observation, reward, "
+                f"terminated, truncated, info), as Gymnasium has it ({self._doing(action)})"
+            )
+        obs, reward, terminated, truncated, info = returned
+        if type(reward) is np.ndarray:
+            reward = self._one_reward(reward, action)
         usual = type(obs) is np.ndarray and (obs.shape, obs.dtype) == self._usual
         if not usual and self._check and (wrong := misfit(self._space, obs)):
             raise EnvironmentFailed(f"environment {self._id!r} returned {wrong} ({self._doing(action)})")
@@ -95,8 +109,23 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
             told[masks.KEY] = masks.one(info, self._size, self._id, lambda: self._doing(action))
         return obs, reward, terminated, truncated, told
 
+    def _one_reward(self, reward: np.ndarray, action: Nested) -> float:
+        if reward.size != 1:
+            raise EnvironmentFailed(
+                f"environment {self._id!r} returned a reward of shape {list(reward.shape)} instead of a number "
+                f"({self._doing(action)})"
+            )
+        return float(reward.item())
+
     def _doing(self, action: Nested) -> str:
         return f"index {self._index}, action {np.asarray(action).tolist()}, seed {self._last_seed}"
+
+
+def _kinds(returned: Any) -> str:
+    """What something is, in words: of a tuple each part."""
+    if isinstance(returned, tuple):
+        return f"({', '.join(type(part).__name__ for part in returned)})"
+    return type(returned).__name__
 
 
 def misfit(space: Space, obs: Nested, name: str = "obs") -> str:
@@ -177,6 +206,11 @@ class LastActionReward:
             action = Observation(spec.action.shape, "float32")
         else:
             action = Observation((len(spec.action.sizes),), "int64", "one_hot", spec.action.sizes)
+        if taken := spec.observations.keys() & {"obs/last_action", "obs/last_reward"}:
+            raise UsageError(
+                f"environment {spec.id!r} shows '{min(taken).removeprefix('obs/')}' itself: leave out "
+                "last_action_reward, which would take its place"
+            )
         return {**spec.observations, "obs/last_action": action, "obs/last_reward": Observation((1,), "float32")}
 
     def reset(self, seed: int) -> Arrays:

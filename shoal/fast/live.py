@@ -18,6 +18,7 @@ class LiveTensors:
         self._module = module
         self._kept: Tensors = dict(module.state_dict())
         self._adopted: Tensors = {}
+        self._fits = False  # whether what was loaded had the same shapes
 
     @property
     def tensors(self) -> Tensors:
@@ -25,9 +26,11 @@ class LiveTensors:
         return self._kept if fast.ENABLED else dict(self._module.state_dict())
 
     def load(self, params: Tensors) -> None:
-        """Copy ``params`` in; names must agree, else ``load_state_dict`` raises and says which do not."""
-        if not fast.ENABLED or params.keys() != self._kept.keys():
+        """Copy ``params`` in; names and shapes must agree, else ``load_state_dict`` raises and says which do not. The
+        shapes are looked at the first time."""
+        if not fast.ENABLED or params.keys() != self._kept.keys() or not self._fits:
             self._module.load_state_dict(params)
+            self._fits = True
             return
         with torch.no_grad():
             torch._foreach_copy_(list(self._kept.values()), [params[name] for name in self._kept])

@@ -78,7 +78,7 @@ def policy_module(policy: Policy) -> PolicyModule:
 
 def describe(policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], outputs: list[Tensor]) -> Values:
     """What ``model.json`` says of inputs, outputs, and how they relate to the environment."""
-    spaces = dict(_leaf_spaces(policy.codec.observation_space, "obs", []))
+    spaces = policy.codec.parts
     inputs = []
     for name, tensor in zip(module.inputs(), example, strict=True):
         entry: Values = {"name": name, **_array(tensor)}
@@ -127,16 +127,6 @@ def _sampling(module: PolicyModule) -> str:
     return f"To draw one: a softmax over each part of the logits, of {sizes} values in this order."
 
 
-def _leaf_spaces(space: Any, name: str, path: list[Any]) -> Iterator[tuple[str, tuple[list[Any], Any]]]:
-    """(flat name, (keys that lead to it in the environment's observation, its space))."""
-    if isinstance(space, (gs.Dict, gs.Tuple)):
-        parts = space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces)
-        for key, sub in parts:
-            yield from _leaf_spaces(sub, f"{name}/{key}", [*path, key])
-    else:
-        yield name, (path, space)
-
-
 def _conversion(space: Any, leaf: Observation) -> str:
     if leaf.kind == "mask":
         return "as truth values: what is false is not chosen, and its value or logit is minus infinity"
@@ -146,6 +136,8 @@ def _conversion(space: Any, leaf: Observation) -> str:
         start = np.ravel(getattr(space, "start", 0)).tolist()
         return "flattened" + (f", minus {start}" if any(start) else "")
     if leaf.kind == "image" and tuple(space.shape) != leaf.shape:
+        if tuple(space.shape[2:]) == leaf.shape[1:]:
+            return "[S, C, H, W] with its first two axes joined"
         return {
             2: "[H, W] with a first axis added",
             3: "[H, W, C] turned to [C, H, W]",

@@ -32,7 +32,11 @@ class Policy:
         self._remembers = remembers(cfg)
         self.spec: EnvSpec = cfg.env_spec()
         self.codec = Codec(cfg.env, cfg)
-        self.agent: Agent = self.fresh_agent(seed)
+        try:
+            self.agent: Agent = self.fresh_agent(seed)
+        except RuntimeError as error:  # of load_state_dict
+            detail = str(error).splitlines()[-1].strip()
+            raise UsageError(f"the policy does not fit {cfg.env}, which is not what it was: {detail}") from error
         self.reset()
 
     def reset(self, envs: int | None = None) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -9,6 +12,9 @@ import numpy as np
 
 from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, Episode, ParamsReader, Stateful, Tensors
 from shoal.types import State, Values
+
+log = logging.getLogger("shoal.roles")
+PATIENCE = 30.0  # seconds without the end of an episode, after which an evaluation says so
 
 
 class Returns(list[float]):
@@ -37,6 +43,7 @@ class Episodes:
         self.episodes: list[list[Episode]] = [[] for _ in range(num)]
         self._obs, self._first = env.reset(seed), np.ones(num, bool)
         self._state = agent.initial_state(num)
+        self._steps, self._patience = 0, time.monotonic() + PATIENCE
 
     @property
     def done(self) -> bool:
@@ -44,6 +51,13 @@ class Episodes:
 
     def step(self) -> None:
         """Act once in every environment."""
+        self._steps += 1
+        if self._steps % 1_000 == 0 and time.monotonic() > self._patience and not any(self.episodes):
+            self._patience = math.inf
+            log.warning(
+                "evaluation: no episode of %s has ended after %s steps; a run with --max-episode-steps N ends them",
+                self.env.spec.id, f"{self._steps:,}",
+            )  # fmt: skip
         act = self.agent.act(self._obs, self._first, self._state, self.greedy)
         step = self.env.step(act.action)
         ended = step.terminated | step.truncated
@@ -123,7 +137,7 @@ class EvaluatorRole:
             self.results.add(self._steps, self._version, returns, self._params, returns.info)
             self.ctx.metrics.record("evaluation_return", float(np.mean(returns)))
             for name, value in returns.info.items():
-                self.ctx.metrics.record(f"evaluation_{name}", value)
+                self.ctx.metrics.record(f"evaluation_{'info/' * (name == 'return')}{name}", value)
             self._next = max(self._after(self._steps), self._after(self.ctx.steps()) - self.every)
 
     def close(self) -> None:

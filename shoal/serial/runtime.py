@@ -17,7 +17,7 @@ from shoal.records import dumps
 from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.serial import checkpoint
+from shoal.serial import checkpoint, generators
 from shoal.serial.channels import SerialQueue
 from shoal.serial.divided import DividedQueue
 from shoal.serial.instance import Instance, Published, Replica
@@ -30,20 +30,26 @@ class SerialRuntime:
     """Launches a program in this process."""
 
     def check(self, program: Program) -> None:
-        """See ``runtime.launch.Runtime``."""
+        """See ``runtime.launch.Runtime``: whether its replays fit into memory."""
         program.validate()
+        tables = [(c, c.table) for c in program.channels.values() if c.table is not None]
+        memory.check_fits({c.name: table.nbytes(c.spec, program.writers(c)) for c, table in tables})
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``; also raises whatever a role raises.
 
         Observers are told every ``ROW_EVERY`` steps, so that what they write repeats exactly. Checkpoints lie between
-        two sweeps, and a resumed run is the same bit for bit.
+        two sweeps, and a resumed run is the same bit for bit. The process's generators are as they were when it ends.
         """
-        program.validate()
+        self.check(program)
+        before = generators.state()
         if launch.resume is not None:
             launch = replace(launch, exact=launch.exact and launch.resume.manifest.get("exact", True))
         with Interrupts() as interrupts:
-            return _Run(program, launch, interrupts).go()
+            try:
+                return _Run(program, launch, interrupts).go()
+            finally:
+                generators.restore(before)
 
 
 class _Run:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
+from shoal.settings import yaml_text
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind
 from shoal.settings.schedule import Linear, linear
@@ -208,7 +209,7 @@ def read_file(path: str | Path) -> Values:
         import yaml
 
         try:
-            data = yaml.safe_load(text)
+            data = yaml_text.read(text)
         except yaml.YAMLError as error:
             raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
         if data is None:

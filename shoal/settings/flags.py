@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.api import UsageError
+from shoal.settings import yaml_text
 from shoal.settings.ranges import Range
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
@@ -76,7 +77,7 @@ def describe(hint: Any) -> str:
         one = describe(args[0]) if args else "values"
         return {"text": "words"}.get(one, re.sub(r"^an? (integer|number)", r"\1s", one))
     if origin is dict or hint is dict:
-        return "names with values"
+        return "names with values (numbers, texts, and lists and dicts of them)"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
@@ -114,7 +115,7 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin is dict or hint is dict:
         if not isinstance(value, Mapping):
             raise ValueError
-        return dict(value)
+        return _data(value)
     if hint is bool:
         if not isinstance(value, bool):
             raise ValueError
@@ -126,6 +127,22 @@ def coerce(hint: Any, value: Any) -> Any:
             raise ValueError
         return value
     return value
+
+
+def _data(value: Any) -> Any:
+    """``value`` as a file gives it back: a tuple as a list, NumPy's numbers as Python's. ValueError for anything else
+    than numbers, texts, None, and lists and dicts of them."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise ValueError
+        return {name: _data(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_data(entry) for entry in value]
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError
 
 
 def expect(hint: Any, value: Any, subject: str) -> Any:
@@ -189,7 +206,7 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
             raise unknown("flag", field, fields, name)
         hint = hints[field]
         if get_origin(hint) is dict or hint is dict:
-            out[field] = {**out.get(field, {}), **_entries(field, entry, words)}
+            out[field] = _joined(out.get(field, {}), _entries(field, entry, words))
         elif entry:
             raise unknown("flag", f"{field}.{entry}", fields, name)
         elif is_schedule(" ".join(words)):
@@ -202,18 +219,30 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
 def _entries(field: str, entry: str, words: list[str]) -> Values:
     import yaml
 
+    if entry and not words:
+        raise UsageError(f"{flag_name(field)}.{entry} expects a value, found nothing")
     try:
-        value = yaml.safe_load(" ".join(words))
-    except yaml.YAMLError:
-        value = None
-    if entry:
-        return {entry: value}
+        value = yaml_text.read(" ".join(words))
+    except yaml.YAMLError as error:
+        raise UsageError(
+            f"{flag_name(field)} expects names with values, found '{' '.join(words)}': {' '.join(str(error).split())}"
+        ) from None
+    for name in reversed(entry.split(".")) if entry else ():
+        value = {name: value}
     if not isinstance(value, dict):
         raise UsageError(
             f"{flag_name(field)} expects names with values, as in {flag_name(field)}.NAME VALUE, "
             f"found '{' '.join(words)}'"
         )
     return value
+
+
+def _joined(first: Values, second: Values) -> Values:
+    """Both, those of the second where names are in both; dicts in them likewise."""
+    inner = {
+        k: _joined(first[k], v) for k, v in second.items() if isinstance(v, dict) and isinstance(first.get(k), dict)
+    }
+    return {**first, **second, **inner}
 
 
 def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
+
 from shoal.api import UsageError
 
 
@@ -27,6 +29,9 @@ def by_name(module: str, what: str) -> ModuleType:
 
 def by_path(path: Path, name: str, what: str) -> ModuleType:
     """The module in a file, which is called ``name`` from here on. Raises UsageError if it fails."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # it may import its neighbours
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,6 +42,7 @@ def by_path(path: Path, name: str, what: str) -> ModuleType:
         except BaseException:
             sys.modules.pop(name, None)
             raise
+    cloudpickle.register_pickle_by_value(module)  # other processes cannot import it by this name
     return module
 
 

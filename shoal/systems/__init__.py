@@ -8,8 +8,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import cloudpickle
-
 from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.settings import own_code
@@ -60,7 +58,6 @@ def load(name: str) -> System:
         if not path.is_file():
             raise UsageError(f"no such system file: '{name}'")
         module = own_code.by_path(path, path.stem, f"system '{name}'")
-        cloudpickle.register_pickle_by_value(module)  # a replica's process cannot import it by name
     elif _is_module(name):
         module = own_code.by_name(name, f"system '{name}'")
     else:

@@ -120,7 +120,9 @@ def require_box(cfg: SystemConfig) -> None:
     """Raise UsageError unless the environment's actions are a finite box."""
     env, system = cfg.env_spec(), cfg.system()
     require_actions(system, env, "continuous")
-    if not np.isfinite([*env.action.low, *env.action.high]).all():
+    with np.errstate(over="ignore"):  # of a float64 box
+        width = np.array(env.action.high, np.float32) - np.array(env.action.low, np.float32)
+    if not np.isfinite(width).all():
         raise UsageError(
             f"{system} scales its actions into a bounded box; {env.id} has the bounds {list(env.action.low)} and "
             f"{list(env.action.high)}: give it a finite box, by gymnasium.wrappers.TransformAction for example"

@@ -55,10 +55,10 @@ def test_a_mask_says_whose_number_it_is() -> None:
         "nan": np.array([0.0, 0.0, np.nan]), "two": np.ones((3, 2)), "names": np.array(["a", "b", "c"]),
     }  # fmt: skip
     expected = [{"y": 5.0, "nan": 0.0}, {"x": 3.0, "y": 6.0}]
-    assert episode_numbers(info, np.array([1, 2])) == expected
-    assert episode_numbers({"x": np.zeros(3), "final_info": info}, np.array([1, 2])) == expected
+    assert episode_numbers(info, np.array([1, 2]), 3) == expected
+    assert episode_numbers({"x": np.zeros(3), "final_info": info}, np.array([1, 2]), 3) == expected
     old = np.array([None, {"x": 1}, {"y": 2}], dtype=object)
-    assert episode_numbers({"final_info": old}, np.array([1, 2])) == [{"x": 1.0}, {"y": 2.0}]
+    assert episode_numbers({"final_info": old}, np.array([1, 2]), 3) == [{"x": 1.0}, {"y": 2.0}]
 
 
 @pytest.mark.parametrize("runtime", ["serial", "local"])
