@@ -4,7 +4,8 @@
 
 Strict: all of the last 100 training episodes count, and there must be 100. ``wall`` is training alone, from the first
 environment step (the peers: from their call to train); ``total`` begins with the process. Shoal runs the preset that
-``--preset auto`` chooses; the peers the best recipe found for them. A run that is not solved counts with its time cap.
+``--preset auto`` chooses; the peers the best recipe found for them, TD3 the library's defaults. A run that is not
+solved counts with its time cap.
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ TASKS = {
                 "--exploration_loss_coeff=0.01", "--normalize_input=False", threads=2,
             ),
         ),
+    ),
+    "halfcheetah": Task(  # Stable-Baselines3's own defaults of TD3, and 10,000 random steps
+        "HalfCheetah-v5", 4000, 3600, ("d4pg",),
+        (sb3("HalfCheetah-v5", "--algo", "td3", "--envs", "1", "--batch", "256", "--lr", "1e-3"),),
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: PPO and DQN, throughput and time to solve. Runs in its own environment; prints one JSON line."""
+"""Stable-Baselines3: PPO, DQN and TD3, throughput and time to solve. In its own environment; prints one JSON line."""
 
 import argparse
 import itertools
@@ -8,7 +8,7 @@ import time
 
 BEGIN = time.time()
 parser = argparse.ArgumentParser()
-parser.add_argument("--algo", default="ppo", choices=["ppo", "dqn"])
+parser.add_argument("--algo", default="ppo", choices=["ppo", "dqn", "td3"])
 parser.add_argument("--env", default="CartPole-v1")
 parser.add_argument("--vec", default="dummy", choices=["dummy", "subproc"])
 parser.add_argument("--envs", type=int, default=8)
@@ -37,8 +37,9 @@ import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 import torch  # noqa: E402
-from stable_baselines3 import DQN, PPO, __version__  # noqa: E402
+from stable_baselines3 import DQN, PPO, TD3, __version__  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.noise import NormalActionNoise  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor  # noqa: E402
 
@@ -121,6 +122,10 @@ def model(env):
         return DQN(policy, env, learning_rate=args.lr, buffer_size=100_000, learning_starts=1_000, train_freq=collect,
                    gradient_steps=updates, target_update_interval=1_000, exploration_fraction=1e-3,
                    exploration_final_eps=0.05, policy_kwargs=kwargs, **common)  # fmt: skip
+    if args.algo == "td3":  # the library's defaults, and its zoo's noise and random play for MuJoCo
+        size = env.action_space.shape[0]
+        noise = NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
+        return TD3(policy, env, learning_rate=args.lr, learning_starts=10_000, action_noise=noise, **common)
     if args.hidden and not ATARI:
         kwargs = {"features_extractor_class": Shared, "net_arch": []}
     clip = (lambda left: left * args.clip) if args.linear else args.clip
