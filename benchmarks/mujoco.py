@@ -82,12 +82,13 @@ def spread(values: list[float]) -> str:
 
 
 def equal_time(env: str) -> float | None:
-    """Mean seconds of the side that was done first; None unless there are several, all of them timed."""
+    """Mean seconds of the side that was done first, of those that were timed; None unless there are several."""
     spent = [
         mean(json.loads(path.read_text()).get("seconds", math.inf) for path in RESULTS.glob(f"{env}-{name}-?.json"))
         for name in sides(env)
     ]
-    return min(spent) if len(spent) > 1 and max(spent) < math.inf else None
+    timed = [seconds for seconds in spent if seconds < math.inf]
+    return min(timed) if len(timed) > 1 else None
 
 
 def after(curve: list[dict[str, float]], seconds: float) -> float | None:
@@ -131,7 +132,8 @@ def summary(env: str, mark: float | None = None) -> None:
             " / ".join(f"{r['seconds']:.0f}" if "seconds" in r else "-" for r in results),
         ]  # fmt: skip
         if equal is not None:
-            cells.append(spread([now for rows in curves.values() if (now := after(rows, equal)) is not None]))
+            timed = [rows for rows in curves.values() if "seconds" in rows[0]]
+            cells.append(spread([now for rows in timed if (now := after(rows, equal)) is not None]) or "-")
         if mark is not None:
             cells.append(" / ".join(reached(rows, mark) if "seconds" in rows[0] else "-" for rows in curves.values()))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
