@@ -325,13 +325,11 @@ class Context:
     generation: number of this life: it grows with every restart and resumed launch; 0 in serial, where there is one.
     seed: of this life alone: no other life of the run has it. A serial run that is resumed builds its roles with the
         seeds of its beginning, and then loads their states.
-    total_steps: environment steps that end the run; None: it has no such end.
-    run_dir: where the run writes, and roles may; None: nowhere.
+    total_steps: environment steps that end the run, or None. run_dir: where the run writes, and roles may, or None.
     counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
         on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
-    steps: environment steps of the whole run so far.
-    interrupted: whether the run is asked to end: a long step then returns, and is ``unfinished`` (serial runtime only).
+    steps: environment steps of the whole run so far; interrupted: whether it should end (serial): a long step returns.
     team: makes an ``algos.data_parallel.Team`` of so many processes; None: the runtime has none.
     initial: puts the parameters that the run begins with into a network (``systems.wiring.begin``); None: it has none.
     """

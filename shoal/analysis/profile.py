@@ -17,7 +17,6 @@ from shoal.run.options import FLAGS
 from shoal.run.run import check_config
 from shoal.run.runtimes import RUNTIMES
 from shoal.run.trust import check as check_trust
-from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import Resolved, resolve, resolve_flags
 from shoal.settings.flags import choice, options, split
 
@@ -65,7 +64,7 @@ def command(args: list[str]) -> int:
         run, trace = profile(name, system, resolved, how)
     show(trace)
     print(f"trace: {run.path / 'trace.json'} (open it at https://ui.perfetto.dev)")
-    return EXIT_CODES.get(run.report.reason, 0) if run.report is not None else 0
+    return run.exit_code
 
 
 def show(trace: Trace) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from shoal import own_code
 from shoal.api import MASK, ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
-from shoal.settings import own_code
 from shoal.settings.flags import Groups, options, parse_flags, split
 from shoal.settings.ranges import Count, Natural
 from shoal.types import Values

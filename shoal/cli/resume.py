@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.runtime.interrupts import EXIT_CODES
 from shoal.types import Values
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def report(run: Run, quiet: bool) -> int:
 
     report = run.report
     assert report is not None, "the run has ended"
-    code = EXIT_CODES.get(report.reason, 0)
+    code = run.exit_code
     if not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ""
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces as gs
 
+from shoal import own_code
 from shoal.api import UsageError
-from shoal.settings import own_code
 
 
 class Episode(NamedTuple):

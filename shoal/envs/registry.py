@@ -19,8 +19,8 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from shoal import own_code
 from shoal.api import UsageError
-from shoal.settings import own_code
 from shoal.settings.kinds import env_kind, is_atari
 from shoal.types import Values
 

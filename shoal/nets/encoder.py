@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shoal import fast
+from shoal import fast, own_code
 from shoal.api import Observation, UsageError
 from shoal.fast.perceptron import ACTIVATIONS, Perceptron
 from shoal.nets.precision import full
 from shoal.nets.resnet import ResNet50
 from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
-from shoal.settings import own_code
 
 Observations = Mapping[str, Observation]
 Factory = Callable[[dict[str, Observation]], nn.Module]

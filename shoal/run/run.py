@@ -18,6 +18,7 @@ from shoal.records.run_dir import load_params, read_json, read_report
 from shoal.roles.evaluator import Returns
 from shoal.run.population import best_member, is_population
 from shoal.run.trust import check as check_trust
+from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 from shoal.types import Values
@@ -51,6 +52,11 @@ class Run:
         return cls(
             path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", [])
         )
+
+    @property
+    def exit_code(self) -> int:
+        """Of a command that ran it: that of the signal which ended it, or 0."""
+        return EXIT_CODES.get(self.report.reason, 0) if self.report is not None else 0
 
     def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False, env: Any = None) -> Policy:
         """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations. ``trust``: import

@@ -15,9 +15,11 @@ BOOL = re.compile(r"(true|True|TRUE|false|False|FALSE)$")
 
 def read(text: str) -> Any:
     """The value that ``text`` stands for; yaml.YAMLError where it stands for none."""
-    import yaml
-
-    return yaml.load(text, _loader())
+    loader = _loader()(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 @functools.cache

@@ -8,9 +8,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from shoal import own_code
 from shoal.api import Agent, UsageError
 from shoal.program import Program
-from shoal.settings import own_code
 from shoal.settings.flags import nearest
 from shoal.systems.config import SystemConfig
 from shoal.types import Values

@@ -13,11 +13,11 @@ import pytest
 from gymnasium import spaces as gs
 from strange_env import MASK, Pushed
 
+from shoal import own_code
 from shoal.api import EnvironmentFailed, UsageError
 from shoal.envs import EnvOptions, make, spec
 from shoal.envs.infos import episode_numbers
 from shoal.envs.spaces import ObservationCodec, batch_of
-from shoal.settings import own_code
 
 FILE = str(Path(__file__).with_name("strange_env.py"))
 
