@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.api import UsageError
 from shoal.demonstrations.episodes import Episode
-from shoal.envs import EnvOptions, one, sub_seeds
+from shoal.envs import EnvOptions, autoreset_mode, one, sub_seeds
 from shoal.types import Values
 
 ID = re.compile(r"(?:[\w-]+/)*[\w-]+-v\d+")
@@ -30,7 +30,7 @@ def play(
     choice with what the vector environment gave as ``info``. Seeds are those of an evaluation in one environment.
     UsageError for an action that the environment does not take."""
     vector = one(env, options)
-    space, mode = vector.single_action_space, vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    space, mode = vector.single_action_space, autoreset_mode(env, vector)
     inside = vector.envs[0].unwrapped if hasattr(vector, "envs") else vector
     try:
         obs, info = vector.reset(seed=sub_seeds(seed, 1)[0])

@@ -8,7 +8,7 @@ one that was ``given`` in Python. The factory gets ``EnvOptions.env_kwargs`` and
 
 from __future__ import annotations
 
-from ._make import Codec, known, make, one, remember, spec
+from ._make import Codec, autoreset_mode, known, make, one, remember, spec
 from .batch import sub_seeds
 from .film import playable
 from .given import given, is_given, require_again
@@ -18,6 +18,6 @@ from .registry import absolute, held_out
 from .wrappers import training_reward
 
 __all__ = [
-    "Codec", "EnvOptions", "absolute", "given", "held_out", "is_given", "known", "known_as", "look", "looking", "make",
-    "one", "playable", "remember", "require_again", "spec", "sub_seeds", "training_reward",
+    "Codec", "EnvOptions", "absolute", "autoreset_mode", "given", "held_out", "is_given", "known", "known_as", "look",
+    "looking", "make", "one", "playable", "remember", "require_again", "spec", "sub_seeds", "training_reward",
 ]  # fmt: skip

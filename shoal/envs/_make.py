@@ -121,7 +121,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
         raise UsageError(f"a batch needs at least one environment, not {num}")
     found = registry.find(env, options)
     raw = _raw(found, num, options)
-    mode = _mode(str(env), raw)
+    mode = autoreset_mode(str(env), raw)
     observation, action = _codecs(found.id, raw.single_observation_space, raw.single_action_space, options)
     observed = observation.observations
     if _info_masks(found, raw, action, options):
@@ -153,7 +153,7 @@ def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
     return batch
 
 
-def _mode(env: str, raw: Vector) -> AutoresetMode:
+def autoreset_mode(env: str, raw: Vector) -> AutoresetMode:
     """When a vector environment resets, as its metadata has it; Gymnasium's default where it does not say."""
     told = (raw.metadata or {}).get("autoreset_mode") or AutoresetMode.NEXT_STEP
     named = {key: mode for mode in AutoresetMode for key in (mode, mode.name, mode.value)}
@@ -196,15 +196,14 @@ def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options
 
 
 def _sync(id: str, single: Callable[[], Env], num: int, options: EnvOptions) -> Vector:
-    first: list[Env] = []
+    spaces: dict[str, Space] = {}  # of the first
 
     def named(index: int) -> Env:
         made = wrappers.Named(single(), id, index, options.check, options.action_mask)
         for space in ("observation_space", "action_space"):
-            here, there = getattr(made, space), getattr((first or [made])[0], space)
-            if here != there:
+            here = getattr(made, space)
+            if here != (there := spaces.setdefault(space, here)):
                 raise UsageError(f"environment {id!r} has another {space} each time it is made: {there}, then {here}")
-        first.append(made)
         return made
 
     return OneByOne([partial(named, index) for index in range(num)])

@@ -38,9 +38,10 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
     except (UsageError, TypeError) as error:
         raise UsageError(f"environment '{env}' cannot be filmed with render_mode='rgb_array': {error}") from error
     raw = _innermost(batch).env
-    size: list[tuple[int, ...]] = []
+    size: tuple[int, ...] | None = None  # of the first picture
 
     def picture() -> np.ndarray:
+        nonlocal size
         try:
             frames = raw.render()
         except Exception as error:
@@ -50,11 +51,11 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
         if frame.ndim != 3 or frame.dtype != np.uint8 or frame.shape[2] not in (1, 3, 4):
             found = f"shape {list(frame.shape)} and dtype {frame.dtype}"
             raise UsageError(f"environment '{env}' cannot be filmed: render() gave {found}, not uint8 [H, W, 3]")
-        if frame.shape != (first := (size or [frame.shape])[0]):
+        size = size or frame.shape
+        if frame.shape != size:
             raise UsageError(
-                f"environment '{env}' cannot be filmed: its pictures change from {list(first)} to {list(frame.shape)}"
+                f"environment '{env}' cannot be filmed: its pictures change from {list(size)} to {list(frame.shape)}"
             )
-        size.append(frame.shape)
         return frame.repeat(3, 2) if frame.shape[2] == 1 else frame[..., :3]
 
     rate = (raw.metadata or {}).get("render_fps")

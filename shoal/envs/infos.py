@@ -27,9 +27,8 @@ def episode_numbers(info: Mapping[str, Any], rows: np.ndarray, num: int) -> list
     ``[N]``): a dict each. An array ``key`` counts where its mask ``_key`` is True, or everywhere without one; an
     environment that has reset already has those of its last step in ``final_info``."""
     last = info.get("final_info", info)
-    if (
-        isinstance(last, np.ndarray) and last.shape == (num,) and last.dtype == object
-    ):  # an object array of dicts, as Gymnasium had it before 1.0
+    # dicts in an object array: Gymnasium before 1.0
+    if isinstance(last, np.ndarray) and last.shape == (num,) and last.dtype == object:
         return [numbers(last[row]) for row in rows.tolist()]
     if not isinstance(last, Mapping):  # a number that somebody calls so
         last = info

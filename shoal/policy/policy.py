@@ -32,11 +32,7 @@ class Policy:
         self._remembers = remembers(cfg)
         self.spec: EnvSpec = cfg.env_spec()
         self.codec = Codec(cfg.env, cfg)
-        try:
-            self.agent: Agent = self.fresh_agent(seed)
-        except RuntimeError as error:  # of load_state_dict
-            detail = str(error).splitlines()[-1].strip()
-            raise UsageError(f"the policy does not fit {cfg.env}, which is not what it was: {detail}") from error
+        self.agent: Agent = self.fresh_agent(seed)
         self.reset()
 
     def reset(self, envs: int | None = None) -> None:
@@ -105,9 +101,13 @@ class Policy:
         return play(self.fresh_agent(seed), self.cfg, episodes, seed, greedy, envs)
 
     def fresh_agent(self, seed: int) -> Agent:
-        """Another agent with these parameters and a generator of its own."""
+        """Another agent with these parameters and a generator of its own; UsageError if they do not fit."""
         agent = self.system.agent(self.cfg, seed)
-        agent.load(self.params, self.version)
+        try:
+            agent.load(self.params, self.version)
+        except RuntimeError as error:  # of load_state_dict
+            detail = str(error).splitlines()[-1].strip()
+            raise UsageError(f"the policy does not fit {self.cfg.env}, which is not what it was: {detail}") from error
         return agent  # type: ignore[no-any-return]
 
     def _mask(self, observed: np.ndarray | None, given: np.ndarray | None) -> np.ndarray:

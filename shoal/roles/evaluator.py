@@ -96,8 +96,8 @@ class EvaluatorRole:
 
     One step of the role is one vector step of an evaluation or, with ``whole``, a whole evaluation: in the serial
     runtime it then belongs to a single moment of the training, and one that is cut short is played again from its
-    beginning when the run goes on. Each evaluation plays new episodes, because its seed is
-    derived from this replica's seed and the environment step at which it began.
+    beginning when the run goes on. Each evaluation plays new episodes, because its seed is derived from this replica's
+    seed and the environment step at which it began.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class EvaluatorRole:
             self.results.add(self._steps, self._version, returns, self._params, returns.info)
             self.ctx.metrics.record("evaluation_return", float(np.mean(returns)))
             for name, value in returns.info.items():
-                self.ctx.metrics.record(f"evaluation_{'info/' * (name == 'return')}{name}", value)
+                called = "info/return" if name == "return" else name  # another thing than the episodes' own
+                self.ctx.metrics.record(f"evaluation_{called}", value)
             self._next = max(self._after(self._steps), self._after(self.ctx.steps()) - self.every)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from shoal.runtime.launch import Stop
 
 
 def check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop, wanted: float | None) -> None:
-    """UsageError if the run in ``path`` has reached a limit of ``stop``. ``wanted``: the
-    return that ended it until now."""
+    """UsageError if the run in ``path`` has reached a limit of ``stop``. ``wanted``: the return that ended it until
+    now."""
     reached: dict[str, float | None] = {"steps": checkpoint.steps, "seconds": checkpoint.manifest["seconds"]}
     report = read_report(path)
     if report is not None and report.reason == "episode_return" and report.steps == checkpoint.steps:
