@@ -248,6 +248,12 @@ def publish(name: str, about: str, tables: Mapping[str, str], figures: Mapping[s
     print(f"wrote {folder}", flush=True)
 
 
+def recorded(name: str, case: str) -> Any:
+    """The raw figures of a case as they were published last, or an empty mapping."""
+    kept = RESULTS / name / "results.json"
+    return json.loads(kept.read_text()).get(case, {}).get("figures", {}) if kept.exists() else {}
+
+
 def _markdown(name: str, about: str, cases: Mapping[str, Mapping[str, Any]]) -> str:
     out = f"# {name}\n\n{about.strip()}\n"
     for title, case in cases.items():

@@ -1,6 +1,7 @@
 """Wall time until the mean return of the last 100 episodes reaches a mark: Shoal and its peers, in turn, in one run.
 
     python benchmarks/solve.py --only cartpole --seeds 0 1 2 3 4 5 6 7 8 9
+    python benchmarks/solve.py --only halfcheetah --seeds 1 2 --add        beside the seeds on record
 
 Strict: all of the last 100 training episodes count, and there must be 100. ``wall`` is training alone, from the first
 environment step (the peers: from their call to train); ``total`` begins with the process. Shoal runs the preset that
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from common import Figures, Side, brief, parser, publish, ratio, run_side, table
+from common import Figures, Side, brief, parser, publish, ratio, recorded, run_side, table
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ TASKS = {
 def main() -> None:
     options = parser(__doc__, seconds=0, repeats=1)
     options.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
+    options.add_argument("--add", action="store_true", help="count the runs on record too, those of other seeds")
     options.add_argument("--cap", type=float, help="seconds after which a run is given up, instead of the task's own")
     args = options.parse_args()
     chosen = [w for w in args.only if w in TASKS] or (["cartpole"] if args.smoke else list(TASKS))
@@ -118,13 +120,22 @@ def main() -> None:
             sys.exit(
                 f"{name} has no side called {' or '.join(named)}; it has {', '.join(s.label for s in task.sides())}"
             )
-        tables[name], data[name] = run(task, sides, args)
+        data[name] = run(task, sides, args)
+        if args.add:
+            data[name] = with_recorded(recorded("solve", name), data[name])
+        tables[name] = summary(task, sides, data[name], args)
     publish("solve", __doc__ or "", tables, data, args.smoke)
 
 
-def run(task: Task, sides: list[Side], args: Any) -> tuple[str, dict[str, list[Figures]]]:
+def limits(task: Task, args: Any) -> tuple[float, float]:
+    """The mean return to reach, and the seconds after which a run is given up."""
+    return (20.0, 60.0) if args.smoke else (task.mark, args.cap or task.cap)  # a random policy reaches 20
+
+
+def run(task: Task, sides: list[Side], args: Any) -> dict[str, list[Figures]]:
+    """The runs of each side, by its label."""
     seeds = args.seeds[:1] if args.smoke else args.seeds
-    mark, cap = (20.0, 60.0) if args.smoke else (task.mark, args.cap or task.cap)  # a random policy reaches 20
+    mark, cap = limits(task, args)
     found: dict[str, list[Figures]] = {side.label: [] for side in sides}
     for seed in seeds:
         for side in sides:
@@ -133,7 +144,22 @@ def run(task: Task, sides: list[Side], args: Any) -> tuple[str, dict[str, list[F
             if figures is not None:
                 found[side.label].append({"seed": seed, **figures})
                 print(f"  seed {seed}, {side.label}: {brief(figures)}", flush=True)
-    found = {label: runs for label, runs in found.items() if runs}
+    return {label: runs for label, runs in found.items() if runs}
+
+
+def with_recorded(old: dict[str, list[Figures]], new: dict[str, list[Figures]]) -> dict[str, list[Figures]]:
+    """The new runs of each side, and those on record of seeds that are not among them, by seed."""
+    both: dict[str, list[Figures]] = {}
+    for label in {**new, **old}:
+        runs = new.get(label, [])
+        kept = [r for r in old.get(label, []) if r["seed"] not in {n["seed"] for n in runs}]
+        both[label] = sorted([*kept, *runs], key=lambda r: r["seed"])
+    return both
+
+
+def summary(task: Task, sides: list[Side], found: dict[str, list[Figures]], args: Any) -> str:
+    """The table of one task, and how each side was called."""
+    mark, cap = limits(task, args)
     walls = {
         label: median(float(r["wall_s"]) if r.get("solved") else cap for r in runs) for label, runs in found.items()
     }
@@ -148,7 +174,7 @@ def run(task: Task, sides: list[Side], args: Any) -> tuple[str, dict[str, list[F
     columns = ["side", "solved", "wall, median s", "total, median s", "steps, median", *(f"wall / {p}" for p in peers)]
     text = [f"{task.env}, mean return {mark:g}, given up after {cap:g} s.", "", table(columns, rows), ""]
     text += [f"- {side.label}: `{side.script} {' '.join(side.args)}`" for side in sides]
-    return "\n".join(text), found
+    return "\n".join(text)
 
 
 if __name__ == "__main__":

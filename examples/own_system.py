@@ -18,11 +18,12 @@ from shoal.building import (
     trajectories,
 )
 
-PRESETS = {"classic": {"unroll": 8, "learning_rate": 2e-3}}  # taken for CartPole and its like
+PRESETS = {"classic": {"unroll": 8}}  # taken for CartPole and its like
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig, ActorCriticConfig):
+    learning_rate: float = 2e-3  # constant: this learner has no `progress`, by which schedules go
     trace: float = 0.95
     """Parameter λ of generalised advantage estimation."""
 

@@ -42,7 +42,7 @@ class BoxNetwork(nn.Module):
             self.register_buffer(name, torch.tensor(side), persistent=False)
         self.actions = len(env.action.low)
         self.encoder = _encoder(env, torso, hidden, activation)
-        self.shared = any(True for _ in self.encoder.parameters())
+        self.shared = self.encoder.own is not None or any(True for _ in self.encoder.parameters())
         self.precision, self.device = resolve(precision, device, self.encoder), device
 
     def features(self, obs: Tensors) -> Tensor:
@@ -67,13 +67,13 @@ class Critic(nn.Module):
 
     def __init__(
         self, features: int, actions: int, hidden: Sequence[int], outputs: int, activation: Activation,
-        late_action: bool,
+        late_action: bool, layer_norm: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         before, after = hidden[:late_action], hidden[late_action:]
-        self.first = MLP((features, *before), activation) if before else nn.Identity()
+        self.first = MLP((features, *before), activation, layer_norm) if before else nn.Identity()
         joined = ((features, *before)[-1] + actions, *after)
-        self.rest = nn.Sequential(*MLP(joined, activation), nn.Linear(joined[-1], outputs))
+        self.rest = nn.Sequential(*MLP(joined, activation, layer_norm), nn.Linear(joined[-1], outputs))
 
     def forward(self, features: Tensor, actions: Tensor) -> Tensor:
         y: Tensor = self.rest(torch.cat((self.first(features), actions), -1))

@@ -36,26 +36,28 @@ class DPGNetwork(BoxNetwork):
 
     returns: what the critic's outputs mean; None: no critic, for an actor that needs no values. policy_hidden: if
     empty, ``hidden``. late_action: the action joins at the critic's second layer, not with the observation.
+    layer_norm: of each hidden layer, before its activation.
     """
 
     def __init__(
         self, env: EnvSpec, returns: Returns | None, *, torso: str = "auto", hidden: Sequence[int] = (256, 256),
         policy_hidden: Sequence[int] = (), activation: Activation = "relu", late_action: bool = False,
-        precision: Precision = "auto", device: str = "cpu",
+        layer_norm: bool = False, precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(env, torso, hidden, activation, precision, device)
         features, actions = self.encoder.features, self.actions
         own = tuple(policy_hidden or hidden)
-        self.policy = nn.Sequential(*MLP((features, *own), activation), nn.Linear((features, *own)[-1], actions))
+        hidden_layers = MLP((features, *own), activation, layer_norm)
+        self.policy = nn.Sequential(*hidden_layers, nn.Linear((features, *own)[-1], actions))
         last = cast(nn.Linear, self.policy[-1])
         nn.init.uniform_(last.weight, -3e-3, 3e-3)  # Lillicrap et al. 2016, section 7
         nn.init.uniform_(last.bias, -3e-3, 3e-3)
         self.returns, self.critic = returns, None
         if returns is not None:
-            self.critic = Critic(features, actions, hidden, returns.size, activation, late_action)
+            self.critic = Critic(features, actions, hidden, returns.size, activation, late_action, layer_norm)
             returns.start(cast(nn.Linear, self.critic.rest[-1]))
         self.policy_perceptron = self.critic_perceptron = None
-        if not self.shared:
+        if not self.shared and not layer_norm:
             self.policy_perceptron = perceptron(self.policy, activation)
             if self.critic is not None and not late_action:
                 self.critic_perceptron = perceptron(self.critic.rest, activation)

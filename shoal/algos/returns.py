@@ -5,6 +5,7 @@ Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradie
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -22,7 +23,14 @@ from shoal.ops import (
     mixture_sample,
 )
 
+RARE = -20.0  # smallest difference of a logit of a new critic from its largest
+NARROW = 0.03  # deviation of a new mixture, relative to half the range
 FLOOR = 1e-4  # of a component's deviation, relative to half the range: its likelihood stays bounded
+
+
+def nearest_zero(low: float, high: float) -> float:
+    """The return in a range from which a new critic begins."""
+    return min(max(0.0, low), high)
 
 
 class Returns(nn.Module, ABC):
@@ -76,8 +84,16 @@ class Categorical(Returns):
 
     def __init__(self, low: float, high: float, atoms: int) -> None:
         super().__init__()
-        self.size = atoms
+        self.size, self.low, self.high = atoms, low, high
         self.register_buffer("atoms", torch.linspace(low, high, atoms))
+
+    def start(self, last: nn.Linear) -> None:
+        """Around 0, as a critic of the mean begins: the middle of the range may be a return that takes thousands of
+        updates to forget."""
+        super().start(last)
+        two = 2 * (self.high - self.low) / (self.size - 1) or 1.0  # atoms
+        with torch.no_grad():
+            last.bias += (-0.5 * ((self.atoms - nearest_zero(self.low, self.high)) / two).square()).clamp(min=RARE)
 
     def mean(self, outputs: Tensor) -> Tensor:
         return categorical_mean(outputs, self.atoms)
@@ -103,15 +119,19 @@ class Mixture(Returns):
 
     def __init__(self, low: float, high: float, components: int, samples: int) -> None:
         super().__init__()
-        self.size, self.samples = 3 * components, samples
+        self.size, self.samples, self.low, self.high = 3 * components, samples, low, high
         self.register_buffer("scale", torch.tensor([(high + low) / 2, (high - low) / 2]))
 
     def start(self, last: nn.Linear) -> None:
-        """Components spread over the inner half of the range, so that they do not begin as one."""
+        """Around 0, and narrow: a wide target is known by its samples alone, whose noise would hide what actions differ
+        by, and becomes narrower only by the discount with each copy of the target network."""
         super().start(last)
+        half = (self.high - self.low) / 2
+        zero = (nearest_zero(self.low, self.high) - self.low) / half - 1.0 if half else 0.0
         with torch.no_grad():
-            count = self.size // 3
-            last.bias[count : 2 * count] += torch.linspace(-0.5, 0.5, count)
+            _, means, widths = last.bias.chunk(3)
+            means += zero + (torch.linspace(-NARROW, NARROW, len(means)) if len(means) > 1 else 0.0)
+            widths += math.log(math.expm1(NARROW))
 
     def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, means and deviations ``[B, K]``, in units of the return."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER
+from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded
 from shoal.runtime.streams import open_standard
 
 PATIENCE = 2.0  # seconds in which a command may clean up after a signal
@@ -31,7 +31,7 @@ class Guard:
 
     def run(self, command: Callable[[], int]) -> int:
         """The exit code of ``command``. While it trains, it treats signals in its own way."""
-        for number in REASONS:
+        for number in heeded():
             signal.signal(number, self._note)
         try:
             code = command()

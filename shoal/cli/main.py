@@ -1,4 +1,4 @@
-"""The command ``shoal``. Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 interrupted."""
+"""The command ``shoal``. Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 129, 130 and 143 signals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ shoal: distributed deep reinforcement learning in PyTorch
                                 population-based training: --population N (default 8), --interval STEPS (between two
                                 turns; default a twentieth of --steps), --exploit truncation|tournament|ttest,
                                 --explore perturb|resample, --share, --gap, --warm-up, --eval-episodes N (a
-                                member's score, instead of its training episodes), --slots N (members at a time),
+                                member's score, instead of its training episodes), --slots N (members at a time;
+                                default one per core in serial, one in local),
                                 --runtime serial|local (of members; default serial); other flags are the system's
   shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
                                 (new limits, counted from the run's beginning), --runtime local|ray, --address A,
@@ -55,13 +56,15 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
   shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
-                                --seed N, --envs N, --best (instead of the last parameters), --video FILE.mp4
+                                --seed N, --envs N (default 8), --best (instead of the last parameters),
+                                --video FILE.mp4
   shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
                                 (default curves.png), --x steps|seconds|both; of a population: its lineage
   shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
-  shoal record SOURCE --out SET a Minari data set (an ID or a directory) of --episodes N (20) whole episodes: of a run
-                                (--sampled, --best), of MODULE:FUNCTION that takes an observation, or of a person at
-                                the `keyboard` (--keys left=0 right=1, --noop N, --wait) in --env ID; --seed N
+  shoal record SOURCE --out SET play whole episodes into a Minari data set (an ID or a directory): --episodes N
+                                (default 20), --seed N. SOURCE is a run (--sampled, --best), MODULE:FUNCTION that
+                                takes an observation, or `keyboard`, a person (--keys left=0 right=1, --noop N,
+                                --wait); the last two play in --env ID
   shoal record --list SET       its episodes; --show SET --episode N: every step of one
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
   --trust                       with a RUN: import the system or environment that it names, should they be neither
@@ -70,7 +73,7 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal train SYSTEM --help     the flags of a system, each with its meaning and the value it would have
 
 SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
-Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 and 143 ended by Ctrl-C and by SIGTERM
+Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130, 143 and 129 ended by Ctrl-C, SIGTERM and SIGHUP
 (a checkpoint is written first; a second signal ends the run at once, without one).
 """
 

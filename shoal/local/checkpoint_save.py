@@ -100,13 +100,19 @@ class Saver:
     def _fork(self, number: int) -> None:
         try:
             parts = self._pack()
+            ours, theirs = os.pipe()
         except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on
             self._outbox.send(("saved", (number, {"error": f"{type(error).__name__}: {error}"})))
             return
         self._reporter.last()  # so that the supervisor knows of everything until now
         self._outbox.send(("snapshot", (number, self._counted())))
-        ours, theirs = os.pipe()
-        self._copy = signals.fork()
+        try:
+            self._copy = signals.fork()
+        except OSError as error:
+            os.close(ours)
+            os.close(theirs)
+            self._outbox.send(("saved", (number, {"error": f"no copy of the process could be made: {error}"})))
+            return
         if self._copy:
             os.close(theirs)
             self._pipe = ours

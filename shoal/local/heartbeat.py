@@ -109,8 +109,9 @@ class Watch:
         steps = self._steps_of(replica)
         progress = steps + self._arena.words[self._line(replica) // 8]
         if progress != seen.progress:
-            if seen.stage == "named":
+            if seen.stage in ("named", "asked"):
                 log.warning("%s goes on after %.0f s", replica.label, seen.silent + seen.stopped)
+                replica.cause = ""
             self._seen[replica.label] = _Seen(replica.generation, progress, due=self._limit / (2 if steps else 1))
             return
         if seen.stage in ("well", "named") and _stopped(process.pid, family=seen.silent > self._limit / 4):

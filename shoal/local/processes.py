@@ -11,18 +11,22 @@ import multiprocessing as mp
 import os
 import signal
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
+from shoal.api import ShoalError
 from shoal.local import descriptors, signals
 from shoal.runtime.streams import open_standard
 
 PRELOAD = ["shoal.local.preload"]
+FOLDER = "SHOAL_SOCKET_FOLDER"  # tells the process that replicas are forked from what it removes at its end
+LONGEST = 60  # bytes of the folder of temporary files: an address has room for 107
 _THREADING = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -69,7 +73,7 @@ def prepare() -> None:
     """
     open_standard()
     mp.set_forkserver_preload(PRELOAD)
-    wanted = {**_THREADING, **_safe_path()}
+    wanted = {**_THREADING, **_safe_path(), FOLDER: _socket_folder() if mp.parent_process() is None else ""}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -82,6 +86,18 @@ def prepare() -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _socket_folder() -> str:
+    """The folder of the socket by which replicas are asked for, which a process shares with those it started. The
+    address of a socket must be short."""
+    before = tempfile.tempdir
+    if len(tempfile.gettempdir()) > LONGEST:
+        tempfile.tempdir = "/tmp"
+    try:
+        return util.get_temp_dir()
+    finally:
+        tempfile.tempdir = before
 
 
 def _safe_path() -> dict[str, str]:
@@ -104,10 +120,16 @@ def without_main() -> Iterator[None]:
 
 
 def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> BaseProcess:
-    """A started process."""
+    """A started process. ShoalError if the system allows no further one."""
     process = context().Process(target=target, args=args, name=name)
-    with without_main():
-        process.start()
+    try:
+        with without_main():
+            process.start()
+    except EOFError:  # of the process that replicas are forked from, which ended because it could not fork
+        raise ShoalError(
+            f"{name.removeprefix('shoal-')} cannot be started: the system allows no further process "
+            "(ulimit -u, the pids limit of the container, memory)"
+        ) from None
     return process
 
 

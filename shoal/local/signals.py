@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 
-OF_THE_RUN = (signal.SIGINT, signal.SIGTERM)
+OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,30 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
     write = {"onnx": _onnx, "torchscript": _torchscript, "safetensors": _safetensors}[to]
     if to == "onnx":
         _require_onnx()
-    out.mkdir(parents=True, exist_ok=True)
+    with _whole(out) as folder:
+        _write(policy, module, example, write, to, folder, about)
+    return out
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A folder whose files go to ``out`` at the end of the block, or vanish where that is not reached."""
+    folder = out.absolute().with_name(f".{out.absolute().name}.tmp")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        out.mkdir(exist_ok=True)
+        for file in folder.iterdir():
+            os.replace(file, out / file.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(
+    policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], write: Callable[..., None], to: str, out: Path,
+    about: Values | None,
+) -> None:  # fmt: skip
     _run(module, example)  # of an LSTM, torch's first call in a process is now and then off by 3e-5 in its first row
     outputs = _run(module, example)
     write(module, tuple(t[:2] for t in example), out / FILES[to])
@@ -58,7 +83,6 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
     named: Values = {f"input:{n}": t.numpy() for n, t in zip(module.inputs(), example, strict=True)}
     named |= {f"output:{n}": t.numpy() for n, t in zip(module.outputs(), outputs, strict=True)}
     np.savez(out / "example.npz", **named)
-    return out
 
 
 def policy_module(policy: Policy) -> PolicyModule:
@@ -176,9 +200,13 @@ def _require_onnx() -> None:
 
 
 def _safetensors(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    save_file({k: v.contiguous() for k, v in module.nets.state_dict().items()}, path)
+    try:
+        save_file({k: v.contiguous() for k, v in module.nets.state_dict().items()}, path)
+    except SafetensorError as error:
+        raise ShoalError(f"'{path}' cannot be written: {error}") from None
 
 
 @contextmanager

@@ -148,7 +148,11 @@ class Agent:
             self._joins[key] = {c: AllReduce(store, self._address, spec.device, far) for c, far in crosses.items()}
             self._reduces |= crosses.keys()
             self._arena.words[self._control.status(key)] = 0
-            replica.start()
+            try:
+                replica.start()
+            except Exception:  # noqa: BLE001 - told to the driver, which nobody else would
+                replica.cause = traceback.format_exc()
+                self._tell_death(replica, None)
         os.write(self._wake_write, b"!")
 
     def kill(self, role: str, index: int) -> None:

@@ -174,8 +174,13 @@ def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts:
     path = saving.folder / (f"{steps:012d}" if steps != before[0] else f"{steps:012d}.{before[1] + 1}")
     os.rename(temporary, path)
     state_files.sync([saving.folder])
-    for old in _complete(saving.folder)[saving.keep :]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in _complete(saving.folder)[
+        saving.keep :
+    ]:  # by another name first: killed meanwhile, it looks damaged else
+        leaving = old.with_name(f"{_TEMPORARY}old-{old.name}")
+        with contextlib.suppress(OSError):
+            os.rename(old, leaving)
+            shutil.rmtree(leaving, ignore_errors=True)
     return path
 
 

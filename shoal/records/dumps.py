@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shoal import api
 from shoal.records.metric_files import finite
+from shoal.records.tensor_files import save_tensors
 from shoal.types import Values
 
 
@@ -15,8 +16,6 @@ def save(error: BaseException, run_dir: Path | None) -> str:
     sentence that names it, or "" where there is nothing to write or nowhere to write it."""
     if not isinstance(error, api.Diverged) or run_dir is None:
         return ""
-    from safetensors.torch import save_file
-
     folder = (
         run_dir
         / "dumps"
@@ -25,9 +24,8 @@ def save(error: BaseException, run_dir: Path | None) -> str:
     facts: Values = {name: finite(value) for name, value in error.facts.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in error.tensors.items()}
-        save_file(tensors, folder / "tensors.safetensors")
+        save_tensors(error.tensors, folder / "tensors.safetensors")
         (folder / "facts.json").write_text(json.dumps({"error": str(error), **facts}, indent=2) + "\n")
     except OSError as failure:
-        return f"The last batch could not be saved in {folder}: {failure.strerror}."
+        return f"The last batch could not be saved in {folder}: {failure.strerror or failure}."
     return f"The last batch and the parameters are saved in {folder}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -12,7 +13,9 @@ import numpy as np
 
 from shoal.api import NO_NUMBERS, Tensors
 from shoal.records.damage import reading
+from shoal.records.metric_files import append
 from shoal.records.run_dir import FORMAT, read_json
+from shoal.records.tensor_files import save_tensors
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
 FILE = "evaluations.csv"
@@ -70,21 +73,19 @@ class EvaluationFiles:
         if path.is_file() and path.stat().st_size:
             with open(path, newline="", encoding="utf-8") as file:
                 columns = next(csv.reader(file))
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
+        with open(path, "ab", buffering=0) as file:
+            text = io.StringIO()
+            writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
             if file.tell() == 0:
                 writer.writeheader()
             writer.writerow(row)
+            append(file, text.getvalue())
 
     def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:
-        from safetensors.torch import save_file
-
         folder = self.path / BEST
         folder.mkdir(mode=0o700, exist_ok=True)
         name = f"params-{steps}.safetensors"
-        temporary = folder / f".{name}.tmp"
-        save_file({k: v.detach().cpu().contiguous().clone() for k, v in params.items()}, temporary)
-        _replace(temporary, folder / name)
+        save_tensors(params, folder / name)
         tensors = {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}
         facts = {
             "format": FORMAT,
@@ -105,10 +106,10 @@ class EvaluationFiles:
 def forget_after(run_dir: Path, steps: int) -> None:
     """Remove the evaluations after the checkpoint that a run is resumed from, because it evaluates there again."""
     path = run_dir / FILE
-    if path.is_file():
+    if path.is_file() and path.stat().st_size:  # a disk that was full leaves an empty one
         with reading(path), open(path, newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
-            kept = [row for row in rows if int(row[0]) <= steps]
+            kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= steps]
         temporary = run_dir / f".{FILE}.tmp"
         with open(temporary, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([header, *kept])

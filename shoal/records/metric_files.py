@@ -168,10 +168,10 @@ class _Table:
             self._add_columns(new)
         text = io.StringIO()
         csv.writer(text).writerows([_cell(row.get(name)) for name in self._columns] for row in rows)
-        _append(self._csv, text.getvalue())
+        append(self._csv, text.getvalue())
         if self._jsonl is not None:
             lines = [json.dumps({k: finite(v) for k, v in row.items()} | dict(nested)) + "\n" for row in rows]
-            _append(self._jsonl, "".join(lines))
+            append(self._jsonl, "".join(lines))
 
     def close(self) -> None:
         self._csv.close()
@@ -219,7 +219,7 @@ def _last(data: bytes, first: int, after: int, number: Callable[[bytes], int]) -
     return end, end
 
 
-def _append(file: IO[bytes], text: str) -> None:
+def append(file: IO[bytes], text: str) -> None:
     """All of the text or, where that raises OSError, nothing of it."""
     data = text.encode()
     size = os.fstat(file.fileno()).st_size

@@ -26,6 +26,7 @@ from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles, finite
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock
+from shoal.records.tensor_files import save_tensors
 from shoal.types import Values
 
 FORMAT = 1
@@ -70,6 +71,7 @@ class RunDirectory:
         self._files: MetricFiles | None = None
         self._last: Snapshot | None = None
         self._failed, self._refused = False, False
+        self._outdated: list[Path] = []  # what a run that goes on replaces, until its first row
         self._before: bytes | None = None  # config.json of a run that goes on, until it does
         self._made: bool | None = not self.path.exists()  # None: the run was there before
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -96,7 +98,7 @@ class RunDirectory:
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
         out._files, out._last, out._log = None, None, RunLog(path)
-        out._before = (path / "config.json").read_bytes()
+        out._outdated, out._before = [], (path / "config.json").read_bytes()
         return out
 
     def go_on(self, after: Checkpoint) -> None:
@@ -104,8 +106,7 @@ class RunDirectory:
         self.lock.at_least(int(after.manifest["launch"]) + 1)
         checkpoint.clean(after.path.parent)
         self._files = MetricFiles(self.path, int(after.manifest["row"]))
-        for name in ("report.json", "params.json"):
-            (self.path / name).unlink(missing_ok=True)
+        self._outdated = [self.path / name for name in ("report.json", "params.json")]
 
     def describe(
         self, config: Mapping[str, Any], drawings: Mapping[str, str], made_with: Mapping[str, Any] | None = None
@@ -122,6 +123,8 @@ class RunDirectory:
     def update(self, snapshot: Snapshot) -> None:
         assert self._files is not None
         self._last, self._before = snapshot, None
+        while self._outdated:
+            self._outdated.pop().unlink(missing_ok=True)
         try:
             self._files.update(snapshot)
         except OSError as error:
@@ -135,11 +138,9 @@ class RunDirectory:
 
     def finish(self, report: Report) -> None:
         """Write the parameters and ``report.json``; closes the metric files."""
-        from safetensors import SafetensorError
-
         try:
             save_params(self.path, report)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
         facts = {
             "reason": report.reason,
@@ -163,16 +164,20 @@ class RunDirectory:
         if self._before is not None:
             with contextlib.suppress(ShoalError):
                 self._write("config.json", self._before)
-        facts: Values = {"reason": "failed", "error": f"{error}" or type(error).__name__}
-        last = self._last
-        facts |= {
-            "steps": 0 if last is None else last.steps,
-            "updates": 0 if last is None else last.updates,
-            "seconds": 0.0 if last is None else round(last.seconds, 3),
-            "episode_return": None if last is None else finite(last.episode_return),
-            "episodes": 0 if last is None else last.episodes,
-            "restarts": 0 if last is None else last.restarts,
-        }
+        facts: Values = dict(steps=0, updates=0, seconds=0.0, episode_return=None, episodes=0, restarts=0)
+        if (last := self._last) is not None:
+            facts = {
+                "steps": last.steps,
+                "updates": last.updates,
+                "seconds": round(last.seconds, 3),
+                "episode_return": finite(last.episode_return),
+                "episodes": last.episodes,
+                "restarts": last.restarts,
+            }
+        elif self._outdated and self._outdated[0].is_file():  # it did not get to its first row: those of before hold
+            with contextlib.suppress(OSError, ValueError):
+                facts |= json.loads(self._outdated[0].read_text(encoding="utf-8"))
+        facts |= {"reason": "failed", "error": f"{error}" or type(error).__name__}
         with contextlib.suppress(ShoalError):
             self._write("report.json", json.dumps(facts, indent=2) + "\n")
 
@@ -200,14 +205,10 @@ class RunDirectory:
 # ------------------------------------------------------------------------------------ parameters
 def save_params(path: Path, report: Report) -> None:
     """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
-    from safetensors.torch import save_file
-
     index: Values = {}
     for channel, params in report.params.items():
         name = f"params-{channel.replace('/', '.')}.safetensors"
-        temporary = path / f".{name}.tmp"
-        save_file({k: v.detach().cpu().contiguous().clone() for k, v in params.items()}, temporary)
-        os.replace(temporary, path / name)
+        save_tensors(params, path / name)
         index[channel] = {"file": name, "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}}
     facts = {"format": FORMAT, "steps": report.steps, "updates": report.updates, "channels": index}
     temporary = path / ".params.json.tmp"

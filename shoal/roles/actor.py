@@ -46,8 +46,8 @@ def unroll_spec(
         spec[name] = Field((rows if name == "value" else steps, envs, *shape), dtype)
     for name, shape in (state or {}).items():
         spec[f"state/{name}"] = Field((steps, envs, *shape)) if stream else Field((envs, *shape), axis=0)
-    if not stream and env.autoreset == "same_step":
-        spec["final_value"] = Field((steps, envs))
+    if env.autoreset == "same_step" and (not stream or "q_max" in extras):
+        spec["final/q_max" if stream else "final_value"] = Field((steps, envs))
     return spec
 
 
@@ -55,7 +55,8 @@ class ActorRole:
     """Collects experience. One step of the role is one unroll and one put.
 
     With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor
-    stores the value its own network gives it (``final_value``) where an episode was truncated.
+    stores the value its own network gives it (``final_value``) where an episode was truncated; in a stream, which
+    holds that observation, the value is for first priorities alone (``final/q_max``).
     """
 
     def __init__(
@@ -169,18 +170,19 @@ class ActorRole:
         self, unroll: Arrays, t: int, terminated: np.ndarray, truncated: np.ndarray, final: Arrays | None
     ) -> None:
         ended = terminated | truncated
-        if self.stream:
-            if ended.any():
-                assert final is not None
-                for name in self.leaves:
-                    obs = final[name]
-                    unroll[f"final/{name}"][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
+        if self.stream and ended.any():
+            assert final is not None
+            for name in self.leaves:
+                obs = final[name]
+                unroll[f"final/{name}"][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
+        where, value = ("final/q_max", "q_max") if self.stream else ("final_value", "value")
+        if where not in unroll:
             return
-        unroll["final_value"][t] = 0.0
+        unroll[where][t] = 0.0
         if truncated.any():
             assert final is not None
-            value = self.agent.act(final, np.zeros_like(truncated), self.state).extras["value"]
-            unroll["final_value"][t] = np.where(truncated, value, 0.0)
+            values = self.agent.act(final, np.zeros_like(truncated), self.state).extras[value]
+            unroll[where][t] = np.where(truncated, values, 0.0)
 
 
 _FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "final_value"}

@@ -10,15 +10,17 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from shoal.api import ShoalError, Tensors
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
-from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
+from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest, newest_params
 from shoal.records.run_dir import RunDirectory, provenance
-from shoal.records.run_lock import NAME as LOCK
+from shoal.records.run_lock import NAME as LOCK, RunLock
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 from shoal.types import Values
@@ -80,9 +82,7 @@ class _Episodes:
 def train_slice(task: Slice) -> Reached:
     """Begin the run, or go on from its newest checkpoint, and save it at the end of the slice."""
     from shoal import systems
-    from shoal.policy.policy import play
     from shoal.program import draw
-    from shoal.roles.evaluator import evaluation_seed
     from shoal.run.options import RunOptions
     from shoal.run.runtimes import make_runtime
 
@@ -96,8 +96,10 @@ def train_slice(task: Slice) -> Reached:
         if checkpoint is not None:
             checkpoint.check_fits(program)
             directory.go_on(checkpoint)
-            if checkpoint.steps >= task.until:
-                return Reached(checkpoint.steps, [], 0.0, "steps")
+            if checkpoint.steps >= task.until:  # a slice that failed after its training
+                saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
+                returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
+                return Reached(checkpoint.steps, returns, 0.0, "steps")
         options = RunOptions(
             runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, checkpoint_replay_gb=task.replay_gb
         )  # fmt: skip
@@ -120,14 +122,23 @@ def train_slice(task: Slice) -> Reached:
         if task.evaluate and report.reason != "steps":
             returns = []  # those of training are another thing than its score
         elif task.evaluate:
-            agent, drawn = system.agent(cfg, task.seed), evaluation_seed(task.seed, report.steps)
-            agent.load(report.params[program.policy_channel().name], report.updates)
-            returns = list(play(agent, cfg, task.evaluate, drawn, True, envs=8))
+            params = report.params[program.policy_channel().name]
+            returns = _evaluate(task, system, cfg, params, report.updates, report.steps)
         whole = bool(returns) and bool(task.evaluate or cfg.whole_episodes)
         per_env = math.inf if whole else episodes.ended / (cfg.envs * cfg.num_actors())
         return Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
     finally:
         directory.close()
+
+
+def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int, steps: int) -> list[float]:
+    """Returns of ``task.evaluate`` greedy episodes of the policy with these parameters."""
+    from shoal.policy.policy import play
+    from shoal.roles.evaluator import evaluation_seed
+
+    agent = system.agent(cfg, task.seed)
+    agent.load(params, updates)
+    return list(play(agent, cfg, task.evaluate, evaluation_seed(task.seed, steps), True, envs=8))
 
 
 @functools.cache  # two processes of git for every slice otherwise
@@ -139,8 +150,9 @@ def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
     """The newest checkpoint and the directory; what has no checkpoint yet begins anew."""
     if completed(path / FOLDER):
         return newest(path / FOLDER), RunDirectory.reopen(path)
-    if path.exists():
-        shutil.rmtree(path)  # of a slice that was killed before its first checkpoint
+    if path.exists():  # of a slice that was killed before its first checkpoint
+        RunLock(path).release()  # UsageError if it goes on all the same
+        shutil.rmtree(path)
     return None, RunDirectory(path)
 
 
@@ -148,15 +160,26 @@ def copy_member(parent: Path, child: Path, steps: int) -> int:
     """Make ``child`` what ``parent`` was at its checkpoint of ``steps`` (or else its newest): networks, optimiser,
     statistics, counters and metric files. Returns the checkpoint's steps. The parent may go on meanwhile."""
     new = child.with_name(f".{child.name}.new")
+    try:
+        return _copy_member(parent, child, new, steps)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
+    cause: Exception | None = None
     for _ in range(5):
         shutil.rmtree(new, ignore_errors=True)
         wanted = parent / FOLDER / f"{steps:012d}"
         source = wanted if (wanted / "manifest.json").is_file() else newest(parent / FOLDER).path
         try:
             shutil.copytree(source, new / FOLDER / source.name)
-        except (FileNotFoundError, shutil.Error):  # forgotten as the parent's next one was completed
+        except (FileNotFoundError, shutil.Error) as error:  # forgotten as the parent's next one was completed
+            cause = error
             continue
         break
+    else:
+        raise ShoalError(f"the checkpoint of '{parent}' cannot be copied to '{child}': {cause}")
     for name in FILES:
         shutil.copy(parent / name, new / name)
     for name, of in ((LOCK, child), ("config.json", parent)):  # the child's seeds go on where they were

@@ -5,13 +5,15 @@ Jaderberg et al. 2017, "Population Based Training of Neural Networks".
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
+import io
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
+from shoal.records.metric_files import append
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
 from shoal.run.changes import at_start, shapes
@@ -158,7 +161,6 @@ class PopulationRun:
             check_trust(path, setup.system, setup.values, trust)
         if steps is not None:
             setup = dataclasses.replace(setup, steps=steps)
-            _write(path / FILE, dataclasses.asdict(setup))
         return cls(path, setup, tell)
 
     def go(self) -> Ended:
@@ -169,6 +171,7 @@ class PopulationRun:
                 raise UsageError(
                     f"the population in '{self.path}' is finished: every member has made {self.setup.steps:,} steps"
                 )
+            _write(self.path / FILE, dataclasses.asdict(self.setup))
             with Interrupts() as interrupts:
                 try:
                     self._train(self.slots, interrupts)
@@ -269,16 +272,25 @@ class PopulationRun:
             raise RoleFailed("member", index, self.failures[index] - 1, None, failure)
 
     def _save(self) -> None:
-        _write(self.path / STATE, self.control.state_dict())
+        with self._warned(STATE):
+            _write(self.path / STATE, self.control.state_dict())
 
     def _note(self, name: str, row: Mapping[str, Any]) -> None:
-        path = self.path / name
-        new = not path.exists()
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
-            if new:
+        with self._warned(name), open(self.path / name, "ab", buffering=0) as file:
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(row))
+            if file.tell() == 0:
                 writer.writeheader()
             writer.writerow(row)
+            append(file, text.getvalue())
+
+    @contextlib.contextmanager
+    def _warned(self, name: str) -> Iterator[None]:
+        """A disk that is full stops no training."""
+        try:
+            yield
+        except OSError as error:
+            log.warning("cannot write '%s': %s (training goes on)", self.path / name, error.strerror)
 
 
 def check_space(setup: Setup) -> None:

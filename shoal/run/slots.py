@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from shoal.local import processes, signals
+from shoal.local.child import follow_parent
 from shoal.runtime.interrupts import Interrupts
 
 GRACE = 10.0  # seconds that a piece of work has to end in order
@@ -116,6 +117,7 @@ def _serve(blob: bytes, pipe: connection.Connection) -> None:
     """What runs inside a slot: until the pipe closes, as it does when the parent dies."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C is for the parent, which asks in order
+    follow_parent()
     with Interrupts():  # what ``stop`` asks between two runs reaches the next
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.OF_THE_RUN)
         function, on_start = cloudpickle.loads(blob)

@@ -28,7 +28,7 @@ from shoal.run.run import Run, again, check_config
 from shoal.run.runtimes import HERE, again as again_with, check_runtime, make_runtime
 from shoal.run.trust import check as check_trust, note
 from shoal.runtime.devices import check_devices
-from shoal.runtime.interrupts import Interrupts
+from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
 from shoal.settings.config import Resolved, build, coerce_all, resolve
 from shoal.settings.schedule import plain
@@ -325,7 +325,7 @@ class _Training:
     def _evaluate(self, report: Report) -> None:
         """Evaluate what the run ended with."""
         how = self.options.evaluation
-        if how.every and self.policy is not None and report.reason not in ("interrupted", "terminated"):
+        if how.every and self.policy is not None and report.reason not in EXIT_CODES:
             if not self.options.quiet:
                 print(f"evaluating what it ended with: {how.episodes} episodes (all else is saved)", file=sys.stderr)
             final_evaluation(

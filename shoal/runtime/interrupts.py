@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM while a run goes on: the first asks it to end in order, a second one ends it at once."""
+"""SIGINT, SIGTERM and SIGHUP (the terminal is gone) while a run goes on: the first asks it to end in order, a second
+one ends it at once."""
 
 from __future__ import annotations
 
@@ -12,9 +13,15 @@ from types import FrameType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None  # as signal.signal returns it
-REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-EXIT_CODES = {"interrupted": 130, "terminated": 143}  # by what the first signal says of the end
+REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+EXIT_CODES = {"interrupted": 130, "terminated": 143, "hung up": 129}  # by what the first signal says of the end
 TOGETHER = 1.5  # seconds: signals that follow one another faster are one, sent to a process and to its group
+
+
+def heeded() -> list[signal.Signals]:
+    """The signals that end a run: not the terminal's end for a command that was told to outlive it (nohup)."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in REASONS if not (ignored and number == signal.SIGHUP)]
 
 
 class Interrupts:
@@ -35,7 +42,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
             self._outer = outer if isinstance(outer, Interrupts) else None
-            self._before = {number: signal.signal(number, self._note) for number in REASONS}
+            self._before = {number: signal.signal(number, self._note) for number in heeded()}
             if self._outer is not None:
                 self._take(self._outer)
         return self

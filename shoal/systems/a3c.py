@@ -53,8 +53,8 @@ class Config(SystemConfig, ActorCriticConfig):
 
 PAPER: Preset = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
     actors=16, envs=1, unroll=5, steps=80_000_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
-    rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=1.0, gamma=0.99, reward_clip="unit",
-    torso="impala-shallow", activation="relu", precision="fp32",
+    rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.5, gamma=0.99, reward_clip="unit",
+    torso="impala-shallow", activation="relu", core_size=256, precision="fp32",
 )  # fmt: skip
 CLASSIC: Preset = dict(
     actors=2, envs=4, unroll=16, steps=500_000, learning_rate=linear(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,

@@ -32,7 +32,7 @@ SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which me
 class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of the first win
     """Ape-X DPG."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "activation")
+    at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
 
     env: str = "Pendulum-v1"
     actors: Natural = 0
@@ -48,6 +48,8 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Activation after each hidden layer."""
     late_action: bool = False
     """Join the action at the critic's second layer; false: with the observation."""
+    layer_norm: bool = False
+    """Normalise each hidden layer before its activation."""
     action_gradient_clip: float | None = 1.0
     n_step: Count = 5
     batch: Count = 256
@@ -80,7 +82,7 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
     actors=64, envs=1, unroll=50, steps=500_000_000, hidden=(400, 300), policy_hidden=(300, 200), activation="tanh",
     late_action=True, noise=0.3, action_gradient_clip=1.0, n_step=5, learning_rate=1e-4, batch=256,
     samples_per_insert=0.0, replay=1_000_000, min_replay=10_000, target_period=100,
-    evict_every=80_000,  # 100 learner updates, at 64 actors' transitions in and 86 updates a second
+    evict_every=80_000,  # about what 64 actors send in 100 updates, at 1,000 steps a second each
 )  # fmt: skip
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
@@ -106,7 +108,7 @@ def network(cfg: Config, device: str | None = None) -> DPGNetwork:
     return DPGNetwork(
         cfg.env_spec(), cfg.returns() if device or cfg.prioritised else None, torso=cfg.torso, hidden=cfg.hidden,
         policy_hidden=cfg.policy_hidden, activation=cfg.activation, late_action=cfg.late_action,
-        precision=cfg.precision, device=device or "cpu",
+        layer_norm=cfg.layer_norm, precision=cfg.precision, device=device or "cpu",
     )  # fmt: skip
 
 

@@ -53,8 +53,8 @@ class Config(apex_dpg.Config):
 
 PAPER: Preset = dict(  # section 4 and algorithm 1; the range of returns is set for each task
     actors=32, envs=1, unroll=50, steps=500_000_000, hidden=(400, 300), policy_hidden=(300, 200), late_action=True,
-    noise=0.3, n_step=5, learning_rate=1e-4, batch=256, samples_per_insert=0.0, replay=1_000_000, min_replay=10_000,
-    target_period=100, prioritised=True, critic="categorical", atoms=51,
+    layer_norm=True, noise=0.3, n_step=5, learning_rate=1e-4, batch=256, samples_per_insert=0.0, replay=1_000_000,
+    min_replay=10_000, target_period=100, prioritised=True, critic="categorical", atoms=51,
 )  # fmt: skip
 CLASSIC: Preset = {**apex_dpg.CLASSIC}
 MUJOCO: Preset = {**apex_dpg.MUJOCO, "v_min": -200.0, "v_max": 1_000.0, "atoms": 101}

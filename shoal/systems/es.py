@@ -63,10 +63,10 @@ class Config(SystemConfig, EvolutionConfig):
 
 PAPER: Preset = dict(  # section 4.1 (MuJoCo: 64-64 tanh) and the authors' configurations/humanoid.json
     pairs=5_000, envs=10, noise_std=0.02, noise_table=250_000_000, learning_rate=0.01, weight_decay=0.005,
-    action_noise=0.01, cap=2.0, cap_start=1_000, steps=5_000_000, precision="fp32",
+    action_noise=0.01, cap=2.0, cap_start=1_000, steps=1_000_000_000, precision="fp32",
 )  # fmt: skip
-ARS: Preset = dict(  # Mania et al. 2018: V2-t, the defaults of the authors' code; V1: normalise_obs=false
-    hidden=(), pairs=8, envs=8, top=4, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
+ARS: Preset = dict(  # Mania et al. 2018: V2, the authors' defaults; V2-t: top below pairs; V1: normalise_obs=false
+    hidden=(), pairs=8, envs=8, cap=0.0, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
     weight_decay=0.0, steps=1_000_000,
 )  # fmt: skip
 CLASSIC: Preset = dict(pairs=64, envs=32, steps=1_000_000, noise_std=0.1, learning_rate=0.05)

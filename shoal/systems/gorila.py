@@ -41,8 +41,9 @@ class Config(dqn.Config, ServerConfig):
         return super().progress(update) * self.n_push * self.pieces
 
 
-PAPER: Preset = {  # sections 4 and 5; the network and preprocessing are DQN's
-    **dqn.PAPER, "actors": 100, "learners": 100, "shards": 31, "optimiser": "adagrad", "target_period": 60_000,
+PAPER: Preset = {  # sections 4 and 5; network, preprocessing and learning rate are DQN's
+    **dqn.PAPER, "actors": 100, "learners": 100, "shards": 31, "optimiser": "adagrad", "optimiser_eps": 1e-8,
+    "target_period": 60_000, "epsilon_steps": 4_000_000, "max_lag": 400,
 }  # fmt: skip
 ATARI: Preset = dqn.ATARI | {"envs": 16, "prioritised": False, "actor_priorities": False}
 CLASSIC: Preset = dqn.CLASSIC | {"outliers": 0.0}  # near the end of CartPole, the rare falls are the outliers

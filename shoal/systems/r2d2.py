@@ -91,7 +91,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
 PAPER: Preset = dict(  # section 2.3 and table 2; 10 G frames of Atari
     actors=256, envs=1, unroll=40, steps=2_500_000_000, core_size=512, hidden=(), sequence=80, overlap=40, burn_in=40,
     n_step=5, gamma=0.997, batch=64, learning_rate=1e-4, optimiser_eps=1e-3, max_grad_norm=40.0, target_period=2_500,
-    replay=100_000, min_replay=625, samples_per_insert=0.0, torso="nature", precision="fp32",
+    replay=100_000, min_replay=625, samples_per_insert=0.0, full_action_space=True, torso="nature", precision="fp32",
 )  # fmt: skip
 CLASSIC: Preset = dict(
     steps=500_000, total_envs=16, hidden=(64,), core_size=64, dueling=False, sequence=20, overlap=10, burn_in=10,

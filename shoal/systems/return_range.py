@@ -26,18 +26,16 @@ def return_range(
 
     A reward r in every step is worth r / (1 - gamma). Derived is the range of this over the training rewards of 1,000
     steps of random play and 0 (an episode that ends at once), and a tenth more on either side; where all these
-    rewards are 0, rewards from 0 to 1 are assumed. Raises UsageError for a range that is upside down, that holds no
-    return of random play (from which learning starts), or that cannot be derived because gamma is 1.
+    rewards are 0, rewards from 0 to 1 are assumed. Of a given range, the sentence says whether the mean reward, so
+    counted, lies outside. Raises UsageError for a range that is upside down, that holds no return of random play (from
+    which learning starts), or that cannot be derived because gamma is 1.
     """
     require_order(low, high)
-    if gamma == 1.0:
-        if low is None or high is None:
-            raise UsageError(
-                "with --gamma 1 the range of returns does not follow from rewards: give --v-min and --v-max"
-            )
-        return low, high, ""
-    least, most = rewards_seen(env, options)
-    bottom, top = min(least, 0.0) / (1 - gamma), max(most, 0.0) / (1 - gamma)
+    if gamma == 1.0 and (low is None or high is None):
+        raise UsageError("with --gamma 1 the range of returns does not follow from rewards: give --v-min and --v-max")
+    least, most, mean = rewards_seen(env, options)
+    horizon = 1 / (1 - gamma) if gamma < 1.0 else math.inf
+    bottom, top = least if least >= 0 else least * horizon, most if most <= 0 else most * horizon
     if (low is not None and low > top) or (high is not None and high < bottom):
         given = f"from {bottom if low is None else low:g} to {top if high is None else high:g}"
         raise UsageError(
@@ -45,7 +43,14 @@ def return_range(
             f"{most:.4g} make returns from {bottom:.4g} to {top:.4g} at --gamma {gamma:g}"
         )
     if low is not None and high is not None:
-        return low, high, ""
+        typical = mean * horizon if mean else 0.0
+        if low <= typical <= high or math.isinf(typical):
+            return low, high, ""
+        return low, high, (
+            f"random play of {env} earns {mean:.4g} a step, which for ever is a return of {typical:.4g}: unless its "
+            f"episodes are short, that is outside of {low:g} to {high:g} (--v-min and --v-max set the range)"
+        )  # fmt: skip
+    bottom, top = min(bottom, 0.0), max(top, 0.0)
     from_rewards = f"rewards from {least:.4g} to {most:.4g} in {STEPS:,} random steps"
     if least == most == 0.0:
         top, from_rewards = 1 / (1 - gamma), f"rewards assumed from 0 to 1, as {STEPS:,} random steps gave none"
@@ -59,29 +64,28 @@ def return_range(
     return low, high, f"{why} more (--v-min and --v-max say otherwise)"
 
 
-_seen: dict[tuple[str, str, tuple[str, ...]], tuple[float, float]] = {}  # of what was played
+_seen: dict[tuple[str, str, tuple[str, ...]], tuple[float, float, float]] = {}  # of what was played
 
 
-def rewards_seen(env: str, options: EnvOptions) -> tuple[float, float]:
-    """The smallest and the largest training reward of ``STEPS`` steps with actions uniform in the box."""
+def rewards_seen(env: str, options: EnvOptions) -> tuple[float, float, float]:
+    """The smallest, the largest and the mean training reward of ``STEPS`` steps with actions uniform in the box."""
     key = known_as(env, options)
     if key not in _seen:
         _seen[key] = look(env, options, _play)
     return _seen[key]
 
 
-def _play(env: str, options: EnvOptions) -> tuple[float, float]:
+def _play(env: str, options: EnvOptions) -> tuple[float, float, float]:
     action = spec(env, options).action
     rng, batch = np.random.default_rng(0), make(env, ENVS, 0, options)
-    least, most = math.inf, -math.inf
+    rewards = []
     try:
         batch.reset(0)
         for _ in range(STEPS // ENVS):
             drawn = rng.uniform(action.low, action.high, (ENVS, len(action.low)))
             step = batch.step(drawn.astype(np.float32))
-            if step.valid.any():
-                rewards = step.reward[step.valid]
-                least, most = min(least, float(rewards.min())), max(most, float(rewards.max()))
+            rewards.append(step.reward[step.valid].copy())
     finally:
         batch.close()
-    return least, most
+    seen = np.concatenate(rewards)
+    return float(seen.min()), float(seen.max()), float(seen.mean())

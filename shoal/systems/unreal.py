@@ -37,7 +37,7 @@ class Config(a3c.Config, AuxiliaryConfig):
 # Section 4 and appendix; what the paper draws log-uniformly stands at the geometric mean of its range
 LABYRINTH: Preset = dict(
     actors=32, envs=1, unroll=20, steps=25_000_000, learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
-    rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=2.2e-3, value_cost=1.0, gamma=0.99, core="lstm", core_size=256,
+    rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=2.2e-3, value_cost=0.5, gamma=0.99, core="lstm", core_size=256,
     last_action_reward=True, hidden=(), torso="impala-shallow", activation="relu", precision="fp32",
     replay=2_000, pixel_control_cost=0.03, pixel_control_gamma=0.9, pixel_cell=4, reward_prediction_cost=1.0,
     value_replay_cost=1.0,

@@ -231,7 +231,7 @@ class _Rank:
         """What goes with every item."""
         counts = {"steps": self._counted("env_steps"), "updates": self._counted("updates")}
         reason = self.interrupts.reason
-        return {**counts, "interrupted": reason == "interrupted", "terminated": reason == "terminated"}
+        return {**counts, "interrupted": reason == "interrupted", "terminated": reason in ("terminated", "hung up")}
 
     def _counted(self, name: str) -> int:
         return self.before.get(name, 0) + self.recorder.totals.get(name, 0)

@@ -65,6 +65,20 @@ def test_signals_that_come_together_are_one(monkeypatch: pytest.MonkeyPatch) -> 
         assert outer.reason == "terminated"
 
 
+def test_a_command_that_was_told_to_outlive_its_terminal_does() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupts.reason
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.reason == "hung up"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_copy_of_a_replica_takes_no_notice(tmp_path: Path) -> None:
     pid = signals.fork()
     if not pid:

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import distributions as D
@@ -79,3 +81,16 @@ def test_bf16_parameters_give_float32():
     dist = ActionDistribution(DISCRETE)
     params = torch.randn(4, 5).bfloat16()
     assert dist.entropy(params).dtype == torch.float32
+
+
+def test_entropies_of_the_sheet():
+    """a3c-unreal.md 4.2 and 4.4: of three actions, and of a Gaussian in one dimension."""
+    three, line = (
+        ActionDistribution(Action("discrete", (3,))),
+        ActionDistribution(Action("continuous", (), (-1.0,), (1.0,))),
+    )
+    for probs, entropy in (([0.7, 0.2, 0.1], 0.801819), ([1 / 3] * 3, 1.098612)):
+        assert three.entropy(torch.tensor(probs).log()).item() == pytest.approx(entropy, abs=1e-6)
+    for variance, entropy in ((1.0, 1.418939), (0.25, 0.725791)):
+        params = torch.tensor([0.0, 0.5 * math.log(variance)])
+        assert line.entropy(params).item() == pytest.approx(entropy, abs=1e-6)

@@ -140,3 +140,23 @@ def test_bad_input_is_named() -> None:
     for wrong in (-1, 3):
         with pytest.raises(IndexError, match="discrete_ppo_loss: expected actions from 0 to A - 1"):
             by_hand(given(4, 3) | {"action": torch.tensor([0, 1, wrong, 2])}, **rule)
+
+
+def alone(**fields: list[float]) -> torch.Tensor:
+    """The metrics of ``ppo_loss``, where all but the fields given is 0; rows count equally."""
+    rows = len(next(iter(fields.values())))
+    names = ("log_prob", "entropy", *BOTH)
+    given = {name: torch.tensor(fields.get(name, [0.0] * rows)) for name in names}
+    given["weight"] = torch.full((rows,), 1 / rows)
+    return ppo_loss(**given, clip=0.2, value_cost=1.0, entropy_cost=0.0, clip_value=True)[1]
+
+
+def test_worked_numbers() -> None:
+    """recurrent-ppo.md 4.2, 4.3 and 4.4: the clipped objective, the value's clip, and the estimator of KL."""
+    for ratio, advantage, objective in ((1.3, 1.0, 1.2), (1.3, -1.0, -1.3), (0.7, 1.0, 0.7), (0.7, -1.0, -0.8)):
+        found = alone(log_prob=[math.log(ratio)], advantage=[advantage])
+        assert found[0].item() == pytest.approx(-objective, abs=1e-6)
+    for value, target, squared in ((1.5, 2.0, 0.64), (0.9, 0.5, 0.16)):
+        found = alone(old_value=[1.0], value=[value], target=[target])
+        assert 2 * found[1].item() == pytest.approx(squared, abs=1e-6)
+    assert alone(log_prob=[0.1, -0.1, 0.2])[3].item() == pytest.approx(0.010470, abs=1e-6)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import csv
+import errno
 import importlib.util
 import json
 import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
+from shoal.api import ShoalError
 from shoal.cli import main as cli
 from shoal.records import checkpoint
 from shoal.run import Run, runtimes
@@ -142,6 +148,39 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     assert checkpoint.newest(member / checkpoint.FOLDER).steps >= trained + 500
 
 
+def test_a_full_disk_stops_no_population(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PopulationRun.begin(tmp_path / "run", setup(steps=1_000, size=2, slots=1))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("shoal.run.population.append", Mock(side_effect=full))
+    assert run.go().reason == "steps" and all(m.trained >= 1_000 for m in run.control.members)
+    assert not (run.path / "scores.csv").stat().st_size
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("parent", "child"):
+        train_slice(piece(tmp_path / name, 100))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "child").rglob("*")}
+    monkeypatch.setattr("shutil.copytree", Mock(side_effect=shutil.Error("half of it")))
+    with pytest.raises(ShoalError, match=r"cannot be copied to .*child': half of it"):
+        copy_member(tmp_path / "parent", tmp_path / "child", 0)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "child").rglob("*")}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["child", "parent"]
+
+
+def test_slots_end_with_a_population_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "shoal", "train", "pbt", "--of", "impala", "--mutate", "learning_rate", "--env",
+               "CartPole-v1", "--population", "2", "--slots", "2", "--steps", "100000000", "--interval", "50000000",
+               "--run-dir", str(tmp_path / "run")]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        while not list(tmp_path.glob("run/members/*/metrics.csv")):
+            assert run.poll() is None
+            time.sleep(0.05)
+        slots = [p for p in psutil.Process(run.pid).children(recursive=True) if p.is_running()]
+        run.kill()
+    gone, alive = psutil.wait_procs(slots, timeout=15)
+    assert len(gone) >= 2 and not alive
+
+
 def test_a_member_that_always_fails_begins_again_from_another(tmp_path: Path) -> None:
     run = PopulationRun.begin(tmp_path / "run", setup(steps=1_000, slots=1))
     broken: list[str] = []
@@ -171,6 +210,8 @@ def test_a_score_may_be_an_evaluation(tmp_path: Path, monkeypatch: pytest.Monkey
         patch.setattr(runtimes, "make_runtime", signalled)
         cut = train_slice(replace(piece(tmp_path / "m", 1_000), evaluate=3))
     assert cut.steps >= 1_000 and math.isnan(cut.score), "returns of training are another thing"
+    again = train_slice(replace(piece(tmp_path / "m", 1_000), evaluate=3))
+    assert again.steps == cut.steps and len(again.returns) == 3, "a slice that failed after its training is scored"
     told: list[str] = []
     run = PopulationRun.begin(tmp_path / "run", setup(evaluate=3), told.append)
     assert run._slice(run.control.members[1]).evaluate == 3

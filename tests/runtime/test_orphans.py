@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -60,7 +61,12 @@ class Launched:
         script = tmp_path / "script.py"
         script.write_text(SCRIPT)
         root = Path(__file__).parents[2]
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent)])}
+        self.temporary = tempfile.mkdtemp(prefix="s", dir="/tmp")  # short: sockets are made there
+        environ = {
+            **os.environ,
+            "TMPDIR": self.temporary,
+            "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent)]),
+        }
         command = [sys.executable, str(script), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
         self.pids: list[int] = []
@@ -83,6 +89,8 @@ class Launched:
         """Returns once no process of the run is left; the test's timeout is the limit."""
         while any(_alive(pid) for pid in [*self.pids, *(p.pid for p in self.family)]):
             time.sleep(0.02)
+        assert not os.listdir(self.temporary)
+        os.rmdir(self.temporary)
 
 
 def _alive(pid: int) -> bool:
@@ -99,7 +107,9 @@ def test_children_follow_a_killed_parent(tmp_path: Path) -> None:
     run.wait_for_silence()
 
 
-@pytest.mark.parametrize("number, reason", [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+@pytest.mark.parametrize("number, reason", [
+    (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "hung up"),
+])  # fmt: skip
 def test_an_interrupted_run_ends_in_order(tmp_path: Path, number: signal.Signals, reason: str) -> None:
     shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     run = Launched(tmp_path, expected=4)

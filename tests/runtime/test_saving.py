@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,12 +11,14 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from programs import Sink, Source, Wired, pipeline
 
 from shoal import api
+from shoal.local import signals
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Channel, RoleSpec
@@ -237,6 +240,26 @@ def test_a_state_that_cannot_be_saved_is_named_and_training_goes_on(
     report = launch(tmp_path, Stop(seconds=1.0), make=unsavable, every=0.1)
     assert report.reason == "seconds" and report.updates > 0
     assert caplog.text.count("'/role/lock' is a lock") == 1
+
+
+class Crowded(Counter):
+    """In a process that cannot fork."""
+
+    def step(self) -> None:
+        signals.fork = Mock(side_effect=OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+        super().step()
+
+
+def crowded() -> Wired:
+    out = program()
+    out.roles[1] = RoleSpec("sink", Crowded, out.roles[1].ports)
+    return out
+
+
+def test_a_process_that_cannot_be_copied_costs_the_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    report = launch(tmp_path, Stop(seconds=1.0), make=crowded, every=0.1)
+    assert report.reason == "seconds" and report.updates > 0
+    assert caplog.text.count("no copy of the process could be made") == 1
 
 
 def test_elsewhere_than_the_main_thread(tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import shoal
 from shoal.api import UsageError
-from shoal.records.evaluation_files import EvaluationFiles
+from shoal.records.evaluation_files import EvaluationFiles, forget_after
 from shoal.records.run_dir import load_params
+from shoal.records.tensor_files import save_tensors
 from shoal.run.evaluation import Evaluation
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -80,6 +83,26 @@ def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
     version, params = load_params(tmp_path / "best")
     assert version == 40 and results.best() == 3.0 and params["w"].tolist() == [3.0, 3.0]
     assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["params-40.safetensors", "params.json"]
+
+
+def test_a_disk_that_is_full_leaves_files_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of evaluations, which a run that is resumed goes on with, and of parameters."""
+    results, params = EvaluationFiles(tmp_path, "params"), {"w": torch.ones(2)}
+    (tmp_path / "evaluations.csv").touch()  # of a run whose disk was full at the first one
+    forget_after(tmp_path, 10)
+    results.add(10, 10, [1.0], params)
+    results.add(20, 20, [2.0], params)
+    with open(tmp_path / "evaluations.csv", "a", encoding="utf-8") as file:
+        file.write("3")  # killed in the middle of a row
+    before = (tmp_path / "best" / "params-20.safetensors").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", Mock(side_effect=SafetensorError("no space left on device")))
+        with pytest.raises(OSError, match="no space left"):
+            save_tensors(params, tmp_path / "best" / "params-20.safetensors")
+    assert (tmp_path / "best" / "params-20.safetensors").read_bytes() == before
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["params-20.safetensors", "params.json"]
+    forget_after(tmp_path, 20)
+    assert [line[:2] for line in (tmp_path / "evaluations.csv").read_text().splitlines()] == ["st", "10", "20"]
 
 
 @pytest.mark.parametrize(

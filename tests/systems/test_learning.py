@@ -43,7 +43,8 @@ CASES = [
     ("apex-dqn", "toy:corridor", 8_000, 0.8, APEX),
     ("r2d2", "toy:memory", 12_000, 0.7, R2D2),
     ("apex-dpg", "toy:point", 6_000, -3.0, DPG),
-    ("d4pg", "toy:point", 6_000, -5.0, DPG),
+    ("d4pg", "toy:point", 6_000, -3.0, DPG),
+    ("d4pg", "toy:point", 6_000, -3.0, {**DPG, "critic": "mixture"}),
     ("qt-opt", "toy:point", 6_000, -4.0, QT_OPT),
     ("impala", "toy:bandit-identity", 20_000, 7.0, IMPALA),
     ("impala", "toy:multi", 40_000, 7.0, IMPALA),
@@ -101,6 +102,7 @@ LOCAL = [
     ("apex-dqn", "toy:bandit-identity", 10_000, 5.0, {**APEX, "actors": 2}),  # 5.5 to 7.7 over a dozen runs
     ("r2d2", "toy:memory", 20_000, 0.6, {**R2D2, "actors": 2}),
     ("apex-dpg", "toy:point", 10_000, -5.0, {**DPG, "actors": 2}),
+    ("d4pg", "toy:point", 10_000, -5.0, {**DPG, "actors": 2, "critic": "mixture"}),
     ("qt-opt", "toy:point", 8_000, -4.0, {**QT_OPT, "actors": 2, "envs": 4, "updaters": 2}),
     ("impala", "toy:bandit-identity", 40_000, 7.0, {**IMPALA, "actors": 2}),
     ("recurrent-ppo", "toy:memory", 60_000, 0.8, {**PPO, **MEMORY, "actors": 2}),

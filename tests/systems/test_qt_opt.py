@@ -4,6 +4,7 @@ sheet."""
 from __future__ import annotations
 
 import copy
+import math
 import os
 import signal
 import threading
@@ -140,6 +141,8 @@ def test_item_2() -> None:
     batch = algorithm.prepare(Batch({"target": torch.tensor([0.58])}))
     loss, update = algorithm.loss(logit, batch)
     loss.backward()  # type: ignore[no-untyped-call]
+    floor = -(0.58 * math.log(0.58) + 0.42 * math.log(0.42))
+    assert floor == pytest.approx(0.680292, abs=1e-6) and loss.item() > floor
     assert loss.item() == pytest.approx(0.681121, abs=1e-6) and logit.grad is not None
     assert logit.grad.item() == pytest.approx(0.02, abs=1e-6)
     assert float(update.metrics["q_mean"]) == pytest.approx(0.6) and float(update.metrics["td_error"]) == pytest.approx(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -46,7 +47,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         REPLAY, actors=1, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
         burn_in=4, demonstrations="helpers:demonstrations", demo_ratio=0.3,
     ),
-    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2),
+    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=2_000),
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
     "qt-opt": dict(
         env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, updaters=2,
@@ -221,7 +222,12 @@ def test_local_goes_on_without_a_jump(tmp_path: Path) -> None:
     before, lines = newest(run), len(read_curve(run))
     learner, table = before.read(part("role", "learner", 0))["role"], before.read(part("channel", "transitions"))
     assert learner["learner"]["step"] == before.manifest["updates"] == first.report.updates > 0
-    assert (run / "report.json").exists()
+    (run / "evaluations.csv").write_text("steps\nmany\n")
+    with pytest.raises(shoal.ShoalError, match="damaged"):
+        shoal.resume(run, steps=before.steps + 2_000)
+    told = json.loads((run / "report.json").read_text())
+    assert told["reason"] == "failed" and told["steps"] == first.report.steps, "nothing was done, nothing is lost"
+    (run / "evaluations.csv").unlink()
 
     second = shoal.resume(run, steps=before.steps + 2_000)
     assert second.report is not None and second.report.reason == "steps"
