@@ -104,6 +104,11 @@ class Checkpointer:
         if pending.number != LAST and pending.saved == self._savers:
             self._finish(pending)
 
+    def again(self, replica: str) -> None:
+        """Another life of a replica begins, which writes once more, over the same files, what is being saved."""
+        if self._pending is not None:
+            self._pending.saved.discard(replica)
+
     def ending(self) -> None:
         """The run stops: replicas write their last state when they see it."""
         if self._ended:

@@ -206,6 +206,8 @@ class Supervisor:
         self._failures.judge(replica, exitcode, stepped=bool(self._arena.words[self._status(replica)]))
         if replica.restart_at is not None:
             self._aggregator.restarts += 1
+            if self._checkpoints is not None:
+                self._checkpoints.again(replica.label)
 
     def _status(self, replica: Replica) -> int:
         return self._plan.status[replica.role.name] // 8 + replica.index * LINE

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +25,13 @@ KNOWN = {  # records that have a name and a place of their own
     "learning_rate": "learning rate", "grad_norm": "gradient norm", "kl": "KL",
 }  # fmt: skip
 OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
+
+
+class _Nobody(io.StringIO):
+    """Takes everything and keeps nothing."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 def time_left(stop: Stop, snapshot: Snapshot) -> float | None:
@@ -78,16 +88,25 @@ class Progress:
         self._last: Snapshot | None = None
         self._printed: Snapshot | None = None
         if self.file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-            from rich.console import Console
-            from rich.live import Live
-
-            self.live = Live(console=Console(file=self.file), auto_refresh=False)
-            self.live.start()
-            self.live.update(self._panel(None), refresh=True)
+            with self._heard():
+                self._begin_live()
         else:
-            for key, value in self._heading():
-                print(f"{key}: {value}", file=self.file)
-            self.file.flush()
+            with self._heard():
+                for key, value in self._heading():
+                    print(f"{key}: {value}", file=self.file)
+                self.file.flush()
+
+    def _begin_live(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        class Terminal(Console):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # rich would end the program
+
+        self.live = Live(console=Terminal(file=self.file), auto_refresh=False)
+        self.live.start()
+        self.live.update(self._panel(None), refresh=True)
 
     def update(self, snapshot: Snapshot) -> None:
         old = self._rates or (snapshot.step_rate, snapshot.update_rate)
@@ -97,21 +116,31 @@ class Progress:
             names = dict.fromkeys([*before, *phases])
             self._shares[role] = {p: 0.7 * before.get(p, 0.0) + 0.3 * phases.get(p, 0.0) for p in names}
         self._last = snapshot
-        if self.live is not None:
-            self.live.update(self._panel(snapshot), refresh=True)
-        elif time.monotonic() - self._last_line >= PLAIN_EVERY:
-            self._last_line = time.monotonic()
-            self._print(snapshot)
+        with self._heard():
+            if self.live is not None:
+                self.live.update(self._panel(snapshot), refresh=True)
+            elif time.monotonic() - self._last_line >= PLAIN_EVERY:
+                self._last_line = time.monotonic()
+                self._print(snapshot)
 
     def close(self) -> None:
-        if self.live is not None:
-            self.live.stop()
-        elif self._last is not None and self._last is not self._printed:
-            self._print(self._last)
+        with self._heard():
+            if self.live is not None:
+                self.live.stop()
+            elif self._last is not None and self._last is not self._printed:
+                self._print(self._last)
 
     def _print(self, snapshot: Snapshot) -> None:
         self._printed = snapshot
         print(self.line(snapshot), file=self.file, flush=True)
+
+    @contextlib.contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Whoever read it may have gone, with the terminal or the pipe: then nothing more is shown, and no run ends."""
+        try:
+            yield
+        except OSError:
+            self.live, self.file = None, _Nobody()
 
     def line(self, snapshot: Snapshot) -> str:
         """The state of the run in one line."""

@@ -10,6 +10,7 @@ import re
 import stat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -195,3 +196,16 @@ def test_progress_says_what_matters(file: io.StringIO, monkeypatch: pytest.Monke
         assert part in shown, part
     if not file.isatty():
         assert shown.count("1,000 of 3,000") == 2 and "\x1b" not in file.getvalue()
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal], ids=["plain", "terminal"])
+def test_nobody_needs_to_read_it(kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that is closed, a terminal that is gone: nothing is shown any more, and no run ends of it."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    env = EnvSpec("ALE/Pong-v5", {}, None)  # type: ignore[arg-type]
+    progress = Progress("impala", env, Stop(steps=3000), file=(file := kind()))
+    monkeypatch.setattr(file, "write", Mock(side_effect=BrokenPipeError))
+    for _ in range(2):
+        progress.update(snapshot())
+    progress.close()
+    assert file.write.call_count >= 1  # type: ignore[attr-defined]
