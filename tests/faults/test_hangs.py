@@ -167,7 +167,9 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
             self.ctx, self.out = ctx, out
 
         def step(self) -> None:
-            time.sleep(0.4)  # below the limit, while the reader waits longer than it
+            for _ in range(30):  # signs of life, while the reader waits for longer than the limit
+                time.sleep(0.1)
+                self.ctx.metrics.enter("env")
             self.out.put({"x": np.zeros(1, np.float32)})
 
     class Patient:
@@ -175,8 +177,7 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
             self.ctx, self.inp = ctx, inp
 
         def step(self) -> None:
-            for _ in range(4):
-                self.inp.get()
+            self.inp.get()
             self.ctx.metrics.count("updates")
 
     p = Program("slow")
@@ -184,7 +185,7 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
     p.role("slow", Slow, out=c.writer())
     p.role("patient", Patient, inp=c.reader())
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=1.2).launch(p, Launch(seed=0, stop=Stop(updates=2, seconds=40)))
+        report = LocalRuntime(hang_timeout=2.0).launch(p, Launch(seed=0, stop=Stop(updates=2, seconds=40)))
     assert report.reason == "updates" and not caplog.messages
 
 

@@ -144,7 +144,38 @@ def test_no_seed_is_used_twice(tmp_path: Path) -> None:
     assert len(seeds) == len(set(seeds)) >= 12
 
 
+class Slowly(Counter):
+    """What it saves takes its copy two seconds to write."""
+
+    def step(self) -> None:
+        fork = os.fork
+
+        def slow() -> int:
+            if not (pid := fork()):
+                time.sleep(2.0)
+            return pid
+
+        if not hasattr(signals, "slowed"):
+            signals.os.fork, signals.slowed = slow, True  # type: ignore[attr-defined]
+        super().step()
+
+
+def slowly() -> Wired:
+    out = program()
+    out.roles[1] = RoleSpec("sink", Slowly, out.roles[1].ports)
+    return out
+
+
 def test_training_goes_on_while_it_is_saved(tmp_path: Path) -> None:
+    folder = tmp_path / checkpoint.FOLDER
+    watch = Watch(lambda: any(folder.glob("0*")), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    launch(tmp_path, Stop(seconds=40), make=slowly, every=0.2, observers=[watch])
+    saved = min(int(path.name) for path in folder.glob("0*"))
+    before = next(s for s in watch.seen if s.steps >= saved)
+    assert watch.seen[-1].updates > before.updates + 20, "between its moment and its end"
+
+
+def test_each_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
     """Each checkpoint is of one moment: the whole array and the counter agree, though both went on changing."""
     folder = tmp_path / checkpoint.FOLDER
     seen: set[str] = set()

@@ -218,8 +218,8 @@ def test_only_the_serial_runtime_keeps_a_lag():
         LocalRuntime().launch(program, Launch(stop=Stop(updates=1)))
 
 
-def test_two_workers_are_one_with_twice_the_environments():
-    """Recurrent PPO sheet, invariant 11, at the learner: joined messages make the update of one wide message."""
+def test_the_messages_of_two_workers_are_one_with_twice_the_environments():
+    """Recurrent PPO sheet, invariant 11, at the learner, which in lockstep gets one message of each side by side."""
     cfg = config("recurrent-ppo", env="CartPole-v1", actors=2)
     program = recurrent_ppo.program(cfg)
     seen = record_batches(program)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from helpers import config, run
+from helpers import config, learning_role, run, spy
 
 from shoal.systems import SYSTEMS, load
 
@@ -54,7 +54,13 @@ def test_images_are_learned_from(system: str, fields: dict[str, Any], precision:
     if system == "d4pg":
         fields = {**fields, "v_min": -40.0, "v_max": 0.0}
     cfg = config(system, precision=precision, **fields)
-    program = load(system).program(cfg)
+    program, before = load(system).program(cfg), {}
+
+    def keep(role: Any) -> None:
+        if role.ctx.index == 0:
+            before.update({k: v.clone() for k, v in role.learner.params().items()})
+
+    spy(program, learning_role(system), keep)
     report = run(program, 3)
     assert report.updates >= 3
     params = report.params[program.policy_channel().name]
@@ -64,3 +70,4 @@ def test_images_are_learned_from(system: str, fields: dict[str, Any], precision:
     act = agent.act(seen, np.ones(2, bool), agent.initial_state(2))
     assert len(act.action) == 2 and np.isfinite(act.action).all()
     assert all(torch.isfinite(p).all() for p in params.values() if p.is_floating_point())
+    assert any(not torch.equal(before[k], v) for k, v in params.items() if k in before), "an update counts"

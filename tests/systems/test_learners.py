@@ -86,7 +86,7 @@ def test_two_learn_what_one_learns_from_both_batches(parts: int) -> None:
     assert whole.step == two[0].step >= 3 * parts
 
 
-def test_learners_are_equal_in_a_run_and_actors_are_spread() -> None:
+def test_learners_are_equal_in_a_run() -> None:
     cfg = config("impala", **SMALL, actors=4, learners=2)
     program, roles = impala.program(cfg), []
     spy(program, "learner", roles.append)

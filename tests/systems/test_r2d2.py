@@ -231,7 +231,7 @@ def test_with_sequences_of_one_step_it_is_double_dqn() -> None:
         torch.testing.assert_close(found.params["params"][name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_with_a_core_it_is_not() -> None:
+def test_with_two_steps_it_is_not() -> None:
     """The identity above is not trivially true: two steps of the target make other numbers."""
     cfg = small(core="none", sequence=1, overlap=0, burn_in=0, n_step=1, prioritised=False)
     one = run(r2d2.program(cfg), 20)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers import config, learning_role, run, spy
 
 from shoal import linear
@@ -43,7 +44,7 @@ def snapshot(case: str) -> dict[str, list[float]]:
 
     def keep(role: Any) -> None:
         if role.ctx.index == 0:
-            before.update({k: v.double() for k, v in role.learner.params().items()})
+            before.update({k: v.to(torch.float64, copy=True) for k, v in role.learner.params().items()})
 
     spy(program, learning_role(system), keep)
     after = run(program, UPDATES, SEED).params["params"]
