@@ -185,16 +185,6 @@ class Batch(NamedTuple):
     versions: tuple[int, ...] = ()
 
 
-class Algorithm(Protocol):
-    """Tensors in, tensors out."""
-
-    @property
-    def nets(self) -> torch.nn.Module: ...
-    def loss(self, batch: Batch) -> tuple[Any, Update]: ...  # a scalar tensor, or another ``algos.sgd.Loss``
-    def after_step(self, step: int) -> None: ...
-    def actor_params(self) -> Tensors: ...
-
-
 class Learner(Protocol):
     """Turns batches into parameters. ``SGDLearner`` is the usual one."""
 

@@ -54,7 +54,6 @@ from shoal.ops import (
     gae as gae,
     importance_weights as importance_weights,
     lambda_returns as lambda_returns,
-    linear as linear,
     n_step_returns as n_step_returns,
     ppo_loss as ppo_loss,
     td_loss as td_loss,
@@ -71,7 +70,7 @@ from shoal.settings.ranges import (
     NonNegative as NonNegative,
     Positive as Positive,
 )
-from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at
+from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at, linear as linear
 from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
 from shoal.systems.replayed import (
     ReplayConfig as ReplayConfig,

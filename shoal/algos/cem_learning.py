@@ -38,15 +38,15 @@ class CEMConfig(OptimiserConfig):
     at_start: ClassVar[tuple[str, ...]] = ("loss",)
 
     loss: Literal["cross-entropy", "squared"] = "squared"
-    """Of a value against its label: cross-entropy where returns lie in [0, 1], half the square where they do not."""
+    """Loss of a value against its label: cross-entropy where returns lie in [0, 1], else half the square."""
     cem_samples: Count = 64
     """Actions that are tried in each iteration of the cross-entropy method."""
     cem_elites: Count = 6
-    """Best of these, which make the next iteration's Gaussian."""
+    """Best actions of an iteration of the cross-entropy method, of which the next iteration's Gaussian is made."""
     cem_iterations: Count = 2
     """Iterations of the cross-entropy method."""
     cem_floor: NonNegative = 0.01
-    """Smallest deviation of that Gaussian, in units of half the action box."""
+    """Smallest deviation of the cross-entropy method's Gaussian, in units of half the action box."""
     polyak: Fraction = 0.9999
     """Share of the averaged parameters that an update keeps; the average is the first target network, and acts."""
     target_lag: Natural = 6_000
@@ -54,7 +54,7 @@ class CEMConfig(OptimiserConfig):
     epsilon: Fraction = 0.1
     """Probability that an actor takes an action drawn uniformly from the box."""
     noise: NonNegative = 0.1
-    """Standard deviation of the Gaussian noise on an actor's other actions, in units of half the action box."""
+    """Standard deviation of the Gaussian noise on actions that are not drawn uniformly, in units of half the box."""
 
 
 class LabelledQ(Algorithm):

@@ -125,7 +125,7 @@ def finite(loss: float, norm: float) -> bool:
 
 
 def global_norm(grads: list[Tensor]) -> float:
-    """Of all of them together."""
+    """L2 norm of all ``grads`` together."""
     if len(grads) == 1:
         return float(torch.linalg.vector_norm(grads[0]))
     return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())

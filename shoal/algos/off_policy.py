@@ -28,7 +28,7 @@ class OffPolicyConfig(OptimiserConfig):
     gamma: Fraction = 0.99
     """Discount per agent step."""
     prioritised: bool = False
-    """Sample in proportion to the TD error."""
+    """Sample by priority, the size of the TD error; false: uniformly."""
     target_period: Count = 100
     """Updates between copies into the target network."""
 

@@ -93,7 +93,8 @@ class Categorical(Returns):
         super().start(last)
         two = 2 * (self.high - self.low) / (self.size - 1) or 1.0  # atoms
         with torch.no_grad():
-            last.bias += (-0.5 * ((self.atoms - nearest_zero(self.low, self.high)) / two).square()).clamp(min=RARE)
+            away = (self.atoms - nearest_zero(self.low, self.high)) / two
+            last.bias.add_((-0.5 * away.square()).clamp(min=RARE))
 
     def mean(self, outputs: Tensor) -> Tensor:
         return categorical_mean(outputs, self.atoms)

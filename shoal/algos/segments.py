@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm
-from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update
+from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update, UsageError
 from shoal.fast.live import LiveTensors
 from shoal.settings.schedule import Linear, at
 
@@ -85,7 +85,8 @@ def interrupted(last: Tensors, first: Tensor) -> Tensor:
 
 
 def parameters_spec(nets: torch.nn.Module) -> Spec:
-    """The fields of a ``shared`` channel for the parameters of ``nets``, which must have no buffers: those would not
-    be moved by a gradient."""
-    assert not list(nets.buffers()), "buffers cannot be shared by gradients"
+    """The fields of a ``shared`` channel for the parameters of ``nets``. UsageError where it has buffers, which no
+    gradient moves."""
+    if buffers := [name for name, _ in nets.named_buffers()]:
+        raise UsageError(f"workers share parameters that gradients move, and the network has the buffer '{buffers[0]}'")
     return {name: Field(tuple(p.shape), axis=0) for name, p in nets.named_parameters()}

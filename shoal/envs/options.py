@@ -41,7 +41,7 @@ class AtariOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvOptions(AtariOptions):
-    """Plain and picklable."""
+    """Options of any environment, plain and picklable."""
 
     backend: Backend = "auto"
     """Implementation that steps the environments; auto: the fastest that serves."""

@@ -46,8 +46,8 @@ def importance_weights(probs: Tensor, size: int, beta: float, normalise: bool = 
     Args: probs: float ``[B]``, positive, the probability with which each item was drawn; size: items in the
     replay when it was drawn (not its capacity); beta: not negative; normalise: divide by the batch maximum.
     Returns: ``[B]``.
-    Source: Schaul et al. (2016), Prioritized Experience Replay, section 3.4; maximum over the minibatch: authors
-    (dqn-family sheet, section 2). Unnormalised with beta = 1: D4PG (Barth-Maron et al. 2018), algorithm 1.
+    Source: Schaul et al. (2016), Prioritized Experience Replay, section 3.4; maximum over the minibatch: its authors.
+    Unnormalised with beta = 1: D4PG (Barth-Maron et al. 2018), algorithm 1.
     """
     if size < 1:
         raise ValueError(f"importance_weights: expected size >= 1, found {size}")

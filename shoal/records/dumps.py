@@ -14,7 +14,7 @@ from shoal.types import Values
 def save(error: BaseException, run_dir: Path | None) -> str:
     """Write ``RUN/dumps/ROLE-UPDATE/`` (``tensors.safetensors``, ``facts.json``) for an ``api.Diverged``; returns a
     sentence that names it, or "" where there is nothing to write or nowhere to write it."""
-    if not isinstance(error, api.Diverged) or run_dir is None:
+    if not isinstance(error, api.Diverged) or run_dir is None or not error.tensors:
         return ""
     folder = (
         run_dir

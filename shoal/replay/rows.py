@@ -1,4 +1,4 @@
-"""Compiled parts of the replay table: rows and the links between them, items, copies in and out.
+"""Compiled parts of the replay table: rows, the links between them, and items.
 
 A row is one step of one stream; ``previous`` links it to the step before, ``depth`` says how many of those links a
 stack may follow. An item is named by its first row; it holds a reference on every row its two observations show.

@@ -42,7 +42,6 @@ class Slice:
     seed: int
     until: int
     runtime: str = "serial"
-    replay_gb: float = 8.0
     evaluate: int = 0
 
 
@@ -101,7 +100,7 @@ def train_slice(task: Slice) -> Reached:
                 returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
                 return Reached(checkpoint.steps, returns, 0.0, "steps")
         options = RunOptions(
-            runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, checkpoint_replay_gb=task.replay_gb
+            runtime=task.runtime, seed=task.seed, checkpoint_every=0.0
         )  # fmt: skip
         settings = {
             "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
@@ -111,7 +110,9 @@ def train_slice(task: Slice) -> Reached:
         directory.describe(settings, drawings, _provenance())
         pending = 0 if checkpoint is None else len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
         episodes = _Episodes(pending)
-        saving = Saving(task.path.absolute() / FOLDER, 0.0, task.replay_gb * 1e9, launch=directory.lock.launch)
+        saving = Saving(
+            task.path.absolute() / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch
+        )
         before = 0.0 if checkpoint is None else float(checkpoint.manifest["seconds"])
         report = make_runtime(task.runtime, options.hang_timeout).launch(program, Launch(
             seed=task.seed, stop=options.stop(task.until), run_dir=task.path.absolute(),

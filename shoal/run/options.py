@@ -25,7 +25,7 @@ class RunOptions:
     """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster;
     `torchrun`, which is meant by itself where torchrun has started the process: each of its processes is a rank."""
     address: str | None = None
-    """Of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
+    """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: str | Path | None = None
     """A new directory for what the run writes; none: `runs/SYSTEM-ENV-TIME-SEED`."""
     seed: Natural = 0

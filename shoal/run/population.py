@@ -65,7 +65,7 @@ class Setup:
     evaluate: int = 0
 
     def interval_space(self) -> Space:
-        """The space itself."""
+        """``space`` as an Interval or a Choice of each hyperparameter."""
         made: dict[str, Interval | Choice] = {}
         for name, fields in self.space.items():
             made[name] = Choice(tuple(fields["values"])) if "values" in fields else Interval(**fields)

@@ -21,7 +21,7 @@ from shoal.runtime.launch import Stop
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
 KNOWN = {  # records that have a name and a place of their own
-    "replay_size": "replay", "epsilon": "epsilon", "loss": "loss", "entropy": "entropy",
+    "replay_size": "replay", "loss": "loss", "entropy": "entropy",
     "learning_rate": "learning rate", "grad_norm": "gradient norm", "kl": "KL",
 }  # fmt: skip
 OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}

@@ -29,13 +29,10 @@ class Done(NamedTuple):
 
 class Slots:
     """``count`` processes that call ``function`` with one argument at a time. A process that dies is told of as the
-    failure of its task, and another takes its place.
+    failure of its task, and another takes its place."""
 
-    on_start: called once in each, before its first task.
-    """
-
-    def __init__(self, function: Callable[[Any], Any], count: int, on_start: Callable[[], None] | None = None) -> None:
-        self._blob = cloudpickle.dumps((function, on_start))
+    def __init__(self, function: Callable[[Any], Any], count: int) -> None:
+        self._blob = cloudpickle.dumps(function)
         self._processes: list[Any] = [None] * count
         self._pipes: list[connection.Connection | None] = [None] * count
         self._tasks: list[int | None] = [None] * count
@@ -120,9 +117,7 @@ def _serve(blob: bytes, pipe: connection.Connection) -> None:
     follow_parent()
     with Interrupts():  # what ``stop`` asks between two runs reaches the next
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.OF_THE_RUN)
-        function, on_start = cloudpickle.loads(blob)
-        if on_start is not None:
-            on_start()
+        function = cloudpickle.loads(blob)
         while True:
             try:
                 argument = cloudpickle.loads(pipe.recv_bytes())

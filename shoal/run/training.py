@@ -117,7 +117,7 @@ def start(
         "config": as_json(resolved),
         "origins": resolved.origins,
         "preset": resolved.preset,
-        "actors": cfg.num_actors() if hasattr(cfg, "num_actors") else 0,
+        "actors": cfg.num_actors(),
     }
     training = _Training(path, system, resolved, options, facts, trace, observers)
     if options.init_from is not None:
@@ -280,7 +280,7 @@ class _Training:
             if not self.options.quiet:
                 from shoal.run.progress import Progress
 
-                for remark in self.resolved.cfg.remarks() if hasattr(self.resolved.cfg, "remarks") else ():
+                for remark in self.resolved.cfg.remarks():
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
                     self.program.name, self.spec, self.stop, self.resolved, self.path, program=self.program

@@ -21,7 +21,7 @@ from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.collector import Collector
 from shoal.roles.worker import WorkerRole
-from shoal.settings.ranges import Count, Natural, Positive
+from shoal.settings.ranges import Count, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems.asynchronous import shared_parameters
 from shoal.systems.config import Preset, Presets, SystemConfig
@@ -33,7 +33,7 @@ from shoal.types import Values
 class Config(SystemConfig, ActorCriticConfig):
     """A3C. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
 
-    actors: Natural = 0
+    actors: Replicas = 0
     """Workers, each with environments and gradients of its own; 0: one per core."""
     envs: Count = 1
     """Environments of each worker (the paper's have one)."""

@@ -20,7 +20,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Finite, Natural, NonNegative
+from shoal.settings.ranges import Count, Finite, NonNegative, Replicas
 from shoal.systems.config import Preset, Presets, SystemConfig, cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import stream
@@ -35,7 +35,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
 
     env: str = "Pendulum-v1"
-    actors: Natural = 0
+    actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
     envs: Count = 4
     unroll: Count = 16

@@ -24,7 +24,7 @@ from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec
 from shoal.roles.collector import Collector
 from shoal.roles.worker import TargetWorkerRole, target_spec
-from shoal.settings.ranges import Count, Fraction, Natural, Positive
+from shoal.settings.ranges import Count, Fraction, Natural, Positive, Replicas
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.asynchronous import shared_parameters
 from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
@@ -35,7 +35,7 @@ from shoal.systems.wiring import begin
 class Config(SystemConfig, OptimiserConfig):
     """Asynchronous Q-learning. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
 
-    actors: Natural = 0
+    actors: Replicas = 0
     """Workers, each with environments and gradients of its own; 0: one per core."""
     envs: Count = 1
     """Environments of each worker (the paper's have one)."""
@@ -61,6 +61,9 @@ class Config(SystemConfig, OptimiserConfig):
     has its last probability from the beginning."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy."""
+
+    def updates(self) -> float | None:
+        return self.steps / (self.envs * self.unroll)
 
 
 PAPER: Preset = dict(  # section 5.1 and supplementary section 8; frames are agent steps of 4

@@ -16,7 +16,7 @@ from shoal.envs import make
 from shoal.program import Channel, Program
 from shoal.roles.collector import Collector
 from shoal.roles.rank import PROGRESS, RankRole
-from shoal.settings.ranges import Count, Fraction, Natural, Positive
+from shoal.settings.ranges import Count, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
 from shoal.systems.config import Preset, Presets
@@ -28,7 +28,7 @@ from shoal.systems.wiring import begin, parameters, trajectories
 class Config(DecentralisedConfig, recurrent_ppo.Config):
     """DD-PPO. One update learns from ``actors`` rollouts of ``envs`` trajectories of at most ``unroll`` steps."""
 
-    actors: Natural = 0
+    actors: Replicas = 0
     """Ranks: processes with environments and a learner of their own; 0: one per core."""
     envs: Count = 8
     """Environments of each rank."""

@@ -109,14 +109,14 @@ def table(cfg: Config, **fields: Any) -> TableSpec:
     return cfg.table(initial="given" if cfg.actor_priorities else "max", **fields)
 
 
-def exponent(cfg: ReplayConfig) -> float | None:
-    """Of the importance weights; None: there are none."""
+def importance_exponent(cfg: ReplayConfig) -> float | None:
+    """Exponent β of the importance weights; None without prioritised replay."""
     return cfg.importance_exponent if cfg.prioritised else None
 
 
 def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], SGDLearner]:
     """What makes the learner of a network."""
-    return lambda nets, ctx: descent(cfg, ctx, QLearning(cfg, nets, exponent(cfg)))
+    return lambda nets, ctx: descent(cfg, ctx, QLearning(cfg, nets, importance_exponent(cfg)))
 
 
 def program(cfg: Config) -> Program:

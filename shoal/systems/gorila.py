@@ -57,7 +57,7 @@ def program(cfg: Config) -> Program:
     check(cfg)
 
     def algorithm(nets: QNetwork, ctx: Context) -> Algorithm:
-        return QLearning(cfg, nets, dqn.exponent(cfg))
+        return QLearning(cfg, nets, dqn.importance_exponent(cfg))
 
     p = Program("gorila")
     device, taken = cfg.learner_device(), cfg.batch * (cfg.learners if cfg.replay_servers else 1)

@@ -51,7 +51,7 @@ class Config(SystemConfig, ActorCriticConfig):
     rho_bar: Scheduled[Unbounded] = 1.0
     """Upper clip ρ̄ of the importance weights: decides which policy's value is learned (section 4.1)."""
     c_bar: Scheduled[Unbounded] = 1.0
-    """Upper clip c̄ of the trace weights: decides how fast (section 4.1)."""
+    """Upper clip c̄ of the trace weights: decides how fast the values are learned (section 4.1)."""
     correction: Literal["v-trace", "one-step", "epsilon", "none"] = "v-trace"
     """Off-policy correction: V-trace, or those it is compared with: importance weights on the advantages alone, a small
     number added to π, or none (section 5.2.2)."""

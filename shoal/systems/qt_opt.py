@@ -22,7 +22,7 @@ from shoal.envs import Codec
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
 from shoal.settings.schedule import Scheduled, at, linear
 from shoal.systems.apex_dpg import require_box
 from shoal.systems.config import Preset, Presets, cores
@@ -40,7 +40,7 @@ class Config(CEMConfig, SamplingConfig):
     at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
 
     env: str = "Pendulum-v1"
-    actors: Natural = 0
+    actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
     envs: Count = 4
     unroll: Count = 16
@@ -63,7 +63,7 @@ class Config(CEMConfig, SamplingConfig):
     """Transitions of others: a Minari data set's ID or directory, or `module:function` that returns episodes; empty:
     none."""
     online_share: Scheduled[Fraction] = RISING
-    """Where there are such, the share of each batch that is of this run's own actors."""
+    """With `demonstrations`, the share of each batch that is of this run's own actors."""
 
     def num_actors(self) -> int:
         return self.actors or self.sharing(max(self.updaters, cores() - 1))
@@ -119,12 +119,12 @@ def online(cfg: Config, sent: Spec) -> Channel:
 
 
 def offline_table(cfg: Config, found: Demonstrations) -> TableSpec:
-    """The replay that holds all of what others did."""
+    """The replay that holds all of the demonstrations."""
     return replace(cfg.table(), capacity=sum(length + 1 for length in found.lengths))
 
 
 def offline(cfg: Config, found: Demonstrations, ctx: Context) -> Offline:
-    """It, filled; the share of this run's own actors is that of the moment."""
+    """The replay of demonstrations, filled, and the share of a batch that comes from it at each update."""
     fields, codec = stream_fields(stream(cfg)), Codec(cfg.env, cfg)
     table: Replay = offline_table(cfg, found).build(fields, 1, ctx.seed)
     for episode in found.episodes():

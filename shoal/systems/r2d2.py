@@ -37,7 +37,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     staleness: bool = True
     """Measure by ΔQ how stale stored states are; the replay then keeps three states of each sequence."""
     sampler: Literal["proportional", "rank"] = "proportional"
-    """How prioritised replay samples."""
+    """Sampling law of prioritised replay."""
     priority_exponent: NonNegative = 0.9
     importance_exponent: float = 0.6
     optimiser_eps: Positive = 1e-3

@@ -109,7 +109,7 @@ def program(cfg: Config) -> Program:
     """One actor, a replay, a learner."""
 
     def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
-        beta = dqn.exponent(cfg)
+        beta = dqn.importance_exponent(cfg)
         if isinstance(nets, ReturnNetwork):
             return descent(cfg, ctx, DistributionalQLearning(cfg, nets, beta, ctx.seed))
         return descent(cfg, ctx, QLearning(cfg, nets, beta))

@@ -178,7 +178,7 @@ def test_a_loss_reads_the_values_of_the_moment() -> None:
 
 def test_importance_weights_take_the_exponent_of_the_moment() -> None:
     cfg = config("dqn", prioritised=True, importance_exponent=RISE)
-    algorithm = dqn.QLearning(cfg, dqn.network(cfg), dqn.exponent(cfg))
+    algorithm = dqn.QLearning(cfg, dqn.network(cfg), dqn.importance_exponent(cfg))
     batch = Batch({"reward": torch.zeros(4)}, torch.arange(4), torch.tensor([0.1, 0.2, 0.3, 0.4]), 100)
     for fraction in (0.0, 0.5):
         algorithm.at(fraction)
