@@ -5,14 +5,18 @@ Systems run with their defaults but for the sizes that make a test short, and mu
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
+from shoal.envs.toy import Memory
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.schedule import linear
-from shoal.systems import load
+from shoal.systems import SYSTEMS, load
 
 Q = dict(min_replay=200, epsilon_steps=3_000, hidden=(64,), batch=32, envs=8, unroll=4)
 APEX = dict(Q, actors=1)
@@ -34,14 +38,32 @@ PPO = dict(actors=1, envs=16, unroll=16, hidden=(64,), learning_rate=linear(3e-3
 ES = dict(actors=1, envs=16, pairs=32, hidden=(16,), learning_rate=0.05, noise_std=0.2, noise_table=2**18)
 MEMORY = dict(core="lstm", core_size=32, last_action_reward=False, entropy_cost=0.01)  # without, a fourth stays at 0
 
+
+def recalls() -> list[Any]:
+    """Twenty episodes of toy:memory by one who remembers."""
+    out = []
+    for seed in range(20):
+        env = Memory(1)
+        seen, cue = [env.reset(seed=seed)[0][0].copy()], int(env.cue[0])
+        rewards: list[float] = []
+        for _ in range(Memory.DELAY + 1):
+            obs, reward, *_ = env.step(np.array([cue]))
+            seen.append(obs[0].copy())
+            rewards.append(float(reward[0]))
+        out.append((np.array(seen), np.full(len(rewards), cue), np.array(rewards), True, False))
+    return out
+
+
 CASES = [
     # system, environment, steps, required return, fields
     ("dqn", "toy:bandit-identity", 6_000, 7.0, Q),
     ("dqn", "toy:corridor", 8_000, 0.9, Q),
     ("dqn", "toy:corridor", 8_000, 0.9, dict(Q, prioritised=True, dueling=True)),
+    ("rainbow", "toy:bandit-identity", 6_000, 7.0, dict(Q, actors=1, streams=32, atoms=21, v_min=0.0, v_max=10.0)),
     ("apex-dqn", "toy:bandit-identity", 6_000, 6.5, APEX),
     ("apex-dqn", "toy:corridor", 8_000, 0.8, APEX),
     ("r2d2", "toy:memory", 12_000, 0.7, R2D2),
+    ("r2d3", "toy:memory", 8_000, 0.7, dict(R2D2, demonstrations=f"{__name__}:recalls", demo_ratio=0.25)),
     ("apex-dpg", "toy:point", 6_000, -3.0, DPG),
     ("d4pg", "toy:point", 6_000, -3.0, DPG),
     ("d4pg", "toy:point", 6_000, -3.0, {**DPG, "critic": "mixture"}),
@@ -75,6 +97,10 @@ CASES += [
 ]
 
 NAMES = [f"{case[0]}-{case[1]}-{i}" for i, case in enumerate(CASES)]
+
+
+def test_no_system_is_left_out():
+    assert {case[0] for case in CASES} == set(SYSTEMS)
 
 
 @pytest.mark.parametrize("system,env,steps,required,fields", CASES, ids=NAMES)
