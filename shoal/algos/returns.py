@@ -88,10 +88,12 @@ class Categorical(Returns):
         self.register_buffer("atoms", torch.linspace(low, high, atoms))
 
     def start(self, last: nn.Linear) -> None:
-        """Around 0, as a critic of the mean begins: the middle of the range may be a return that takes thousands of
-        updates to forget."""
+        """Every return of the range is as likely as another; where its middle is below 0, those around 0 are: a critic
+        that expects too little of what was not tried yet keeps the policy away from it."""
         super().start(last)
-        two = 2 * (self.high - self.low) / (self.size - 1) or 1.0  # atoms
+        if self.low + self.high >= 0.0:
+            return
+        two = 2 * (self.high - self.low) / (self.size - 1)  # atoms
         with torch.no_grad():
             away = (self.atoms - nearest_zero(self.low, self.high)) / two
             last.bias.add_((-0.5 * away.square()).clamp(min=RARE))
