@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
-from shoal.api import ShoalError
+from shoal.errors import ShoalError
 from shoal.local import descriptors, signals
 from shoal.runtime.streams import open_standard
 

@@ -33,6 +33,8 @@ def on(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
 def numbers(system: str, preset: str, **fields: Any) -> dict[str, float | None]:
     """Of the configuration and of the channels of its program."""
     env = {"env": "Pendulum-v1" if system in ("apex-dpg", "d4pg", "qt-opt") else ENVS.get(preset, "CartPole-v1")}
+    if (system, preset) == ("d4pg", "dm_control"):
+        fields = {"v_min": -2_000.0, **fields}  # Pendulum's rewards are negative
     module = load(system)
     cfg = resolve(module, preset, overrides={**env, **fields}).cfg
     program = module.program(dataclasses.replace(cfg, device="cpu"))
