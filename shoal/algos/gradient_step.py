@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.api import Batch, Diverged, Update
+from shoal.api import Batch, Diverged, Update, UsageError
 from shoal.ops import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.optimiser import Optimiser
 from shoal.settings.ranges import Fraction, NonNegative, Positive
@@ -122,6 +122,12 @@ class GradientStep:
 def finite(loss: float, norm: float) -> bool:
     """Whether a step along a gradient of that norm makes sense."""
     return math.isfinite(loss) and math.isfinite(norm)
+
+
+def require_no_buffers(nets: nn.Module, why: str) -> None:
+    """UsageError where ``nets`` has buffers, which no gradient moves."""
+    if buffers := [name for name, _ in nets.named_buffers()]:
+        raise UsageError(f"{why}, and the network has the buffer '{buffers[0]}'")
 
 
 def global_norm(grads: list[Tensor]) -> float:

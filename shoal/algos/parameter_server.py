@@ -22,6 +22,7 @@ from shoal.algos.gradient_step import (
     global_norm,
     load_optimiser,
     make_optimiser,
+    require_no_buffers,
 )
 from shoal.algos.sgd import to_device
 from shoal.api import (
@@ -34,7 +35,6 @@ from shoal.api import (
     Stateful,
     Tensors,
     Update,
-    UsageError,
     places,
     spec_size,
     views,
@@ -252,7 +252,6 @@ class Shard:
 def gradient_spec(nets: nn.Module) -> Spec:
     """The fields of a message to the server: one vector [N] of float32. UsageError where ``nets`` has buffers, which no
     gradient moves."""
-    if buffers := [name for name, _ in nets.named_buffers()]:
-        raise UsageError(f"a parameter server learns by gradients alone, and the network has the buffer '{buffers[0]}'")
+    require_no_buffers(nets, "a parameter server learns by gradients alone")
     spec = {name: Field(tuple(p.shape)) for name, p in nets.named_parameters()}
     return {GRADIENT: Field((spec_size(spec),), axis=0)}

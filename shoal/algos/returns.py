@@ -84,18 +84,19 @@ class Categorical(Returns):
 
     def __init__(self, low: float, high: float, atoms: int) -> None:
         super().__init__()
-        self.size, self.low, self.high = atoms, low, high
+        self.size, self._range = atoms, (low, high)  # of a new critic: one that is loaded brings its own
         self.register_buffer("atoms", torch.linspace(low, high, atoms))
 
     def start(self, last: nn.Linear) -> None:
         """Every return of the range is as likely as another; where its middle is below 0, those around 0 are: a critic
         that expects too little of what was not tried yet keeps the policy away from it."""
         super().start(last)
-        if self.low + self.high >= 0.0:
+        low, high = self._range
+        if low + high >= 0.0:
             return
-        two = 2 * (self.high - self.low) / (self.size - 1)  # atoms
+        two = 2 * (high - low) / (self.size - 1)  # atoms
         with torch.no_grad():
-            away = (self.atoms - nearest_zero(self.low, self.high)) / two
+            away = (self.atoms - nearest_zero(low, high)) / two
             last.bias.add_((-0.5 * away.square()).clamp(min=RARE))
 
     def mean(self, outputs: Tensor) -> Tensor:
@@ -122,15 +123,16 @@ class Mixture(Returns):
 
     def __init__(self, low: float, high: float, components: int, samples: int) -> None:
         super().__init__()
-        self.size, self.samples, self.low, self.high = 3 * components, samples, low, high
+        self.size, self.samples, self._range = 3 * components, samples, (low, high)
         self.register_buffer("scale", torch.tensor([(high + low) / 2, (high - low) / 2]))
 
     def start(self, last: nn.Linear) -> None:
         """Around 0, and narrow: a wide target is known by its samples alone, whose noise would hide what actions differ
         by, and becomes narrower only by the discount with each copy of the target network."""
         super().start(last)
-        half = (self.high - self.low) / 2
-        zero = (nearest_zero(self.low, self.high) - self.low) / half - 1.0 if half else 0.0
+        low, high = self._range
+        middle, half = (high + low) / 2, (high - low) / 2
+        zero = (nearest_zero(low, high) - middle) / half if half else 0.0
         with torch.no_grad():
             _, means, widths = last.bias.chunk(3)
             means += zero + (torch.linspace(-NARROW, NARROW, len(means)) if len(means) > 1 else 0.0)

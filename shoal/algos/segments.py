@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm
-from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update, UsageError
+from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm, require_no_buffers
+from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.settings.schedule import Linear, at
 
@@ -87,6 +87,5 @@ def interrupted(last: Tensors, first: Tensor) -> Tensor:
 def parameters_spec(nets: torch.nn.Module) -> Spec:
     """The fields of a ``shared`` channel for the parameters of ``nets``. UsageError where it has buffers, which no
     gradient moves."""
-    if buffers := [name for name, _ in nets.named_buffers()]:
-        raise UsageError(f"workers share parameters that gradients move, and the network has the buffer '{buffers[0]}'")
+    require_no_buffers(nets, "workers share parameters that gradients move")
     return {name: Field(tuple(p.shape), axis=0) for name, p in nets.named_parameters()}

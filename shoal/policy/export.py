@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,17 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
     if to == "onnx":
         _require_onnx()
     with _whole(out) as folder:
-        _write(policy, module, example, write, to, folder, about)
+        _run(
+            module, example
+        )  # of an LSTM, torch's first call in a process is now and then off by 3e-5 in its first row
+        outputs = _run(module, example)
+        write(module, tuple(t[:2] for t in example), folder / FILES[to])
+        _check(to, folder / FILES[to], module, example, outputs)
+        facts = {"format": FORMAT, "file": FILES[to], **(about or {}), **describe(policy, module, example, outputs)}
+        (folder / "model.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        named: Values = {f"input:{n}": t.numpy() for n, t in zip(module.inputs(), example, strict=True)}
+        named |= {f"output:{n}": t.numpy() for n, t in zip(module.outputs(), outputs, strict=True)}
+        np.savez(folder / "example.npz", **named)
     return out
 
 
@@ -68,21 +78,6 @@ def _whole(out: Path) -> Iterator[Path]:
             os.replace(file, out / file.name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write(
-    policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], write: Callable[..., None], to: str, out: Path,
-    about: Values | None,
-) -> None:  # fmt: skip
-    _run(module, example)  # of an LSTM, torch's first call in a process is now and then off by 3e-5 in its first row
-    outputs = _run(module, example)
-    write(module, tuple(t[:2] for t in example), out / FILES[to])
-    _check(to, out / FILES[to], module, example, outputs)
-    facts = {"format": FORMAT, "file": FILES[to], **(about or {}), **describe(policy, module, example, outputs)}
-    (out / "model.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    named: Values = {f"input:{n}": t.numpy() for n, t in zip(module.inputs(), example, strict=True)}
-    named |= {f"output:{n}": t.numpy() for n, t in zip(module.outputs(), outputs, strict=True)}
-    np.savez(out / "example.npz", **named)
 
 
 def policy_module(policy: Policy) -> PolicyModule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy as np
 
 from shoal.api import NO_NUMBERS, Tensors
 from shoal.records.damage import reading
-from shoal.records.metric_files import append
+from shoal.records.metric_files import append_row
 from shoal.records.run_dir import FORMAT, read_json
 from shoal.records.tensor_files import save_tensors
 
@@ -46,7 +45,7 @@ class EvaluationFiles:
         scores = dict(mean=mean, std=std, min=min(returns), max=max(returns))
         numbers = {name if name not in COLUMNS else f"info/{name}": value for name, value in info.items()}
         shown = {name: f"{value:.8g}" for name, value in (scores | numbers).items()}
-        self._append({"steps": str(steps), "episodes": str(len(returns))} | shown)
+        append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown)
         best = self.best()
         if best is None or mean >= best:
             self._keep(steps, version, mean, len(returns), params)
@@ -65,21 +64,6 @@ class EvaluationFiles:
             return None
         with reading(self.path / FILE), open(self.path / FILE, newline="", encoding="utf-8") as file:
             return max((int(row["steps"]) for row in csv.DictReader(file)), default=None)
-
-    def _append(self, row: Mapping[str, str]) -> None:
-        """In the columns of the first row; what a later one has beyond them is left out."""
-        path = self.path / FILE
-        columns = list(row)
-        if path.is_file() and path.stat().st_size:
-            with open(path, newline="", encoding="utf-8") as file:
-                columns = next(csv.reader(file))
-        with open(path, "ab", buffering=0) as file:
-            text = io.StringIO()
-            writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(row)
-            append(file, text.getvalue())
 
     def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:
         folder = self.path / BEST

@@ -219,6 +219,22 @@ def _last(data: bytes, first: int, after: int, number: Callable[[bytes], int]) -
     return end, end
 
 
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """A row of a CSV file, in the columns of its first one; what a later one has beyond them is left out. All of it or,
+    where that raises OSError, nothing."""
+    columns = list(row)
+    if path.is_file() and path.stat().st_size:
+        with open(path, newline="", encoding="utf-8") as old:
+            columns = next(csv.reader(old))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
+    with open(path, "ab", buffering=0) as file:
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
+        append(file, text.getvalue())
+
+
 def append(file: IO[bytes], text: str) -> None:
     """All of the text or, where that raises OSError, nothing of it."""
     data = text.encode()

@@ -6,9 +6,7 @@ Jaderberg et al. 2017, "Population Based Training of Neural Networks".
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 import logging
 import os
@@ -25,7 +23,7 @@ from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
-from shoal.records.metric_files import append
+from shoal.records.metric_files import append_row
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
 from shoal.run.changes import at_start, shapes
@@ -276,13 +274,8 @@ class PopulationRun:
             _write(self.path / STATE, self.control.state_dict())
 
     def _note(self, name: str, row: Mapping[str, Any]) -> None:
-        with self._warned(name), open(self.path / name, "ab", buffering=0) as file:
-            text = io.StringIO()
-            writer = csv.DictWriter(text, list(row))
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(row)
-            append(file, text.getvalue())
+        with self._warned(name):
+            append_row(self.path / name, row)
 
     @contextlib.contextmanager
     def _warned(self, name: str) -> Iterator[None]:

@@ -87,11 +87,10 @@ class Progress:
         self._shares: dict[str, dict[str, float]] = {}
         self._last: Snapshot | None = None
         self._printed: Snapshot | None = None
-        if self.file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
-            with self._heard():
+        with self._heard():
+            if self.file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
                 self._begin_live()
-        else:
-            with self._heard():
+            else:
                 for key, value in self._heading():
                     print(f"{key}: {value}", file=self.file)
                 self.file.flush()

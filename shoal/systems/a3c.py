@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,34 +21,19 @@ from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.collector import Collector
 from shoal.roles.worker import WorkerRole
-from shoal.settings.ranges import Count, Positive, Replicas
 from shoal.settings.schedule import linear
-from shoal.systems.asynchronous import shared_parameters
-from shoal.systems.config import Preset, Presets, SystemConfig
+from shoal.systems.asynchronous import WorkerConfig, shared_parameters
+from shoal.systems.config import Preset, Presets
 from shoal.systems.wiring import begin, trajectories
 from shoal.types import Values
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SystemConfig, ActorCriticConfig):
-    """A3C. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
+class Config(WorkerConfig, ActorCriticConfig):  # in this order, for the defaults of the first win
+    """A3C."""
 
-    actors: Replicas = 0
-    """Workers, each with environments and gradients of its own; 0: one per core."""
-    envs: Count = 1
-    """Environments of each worker (the paper's have one)."""
-    unroll: Count = 5
-    """Agent steps of a segment (the paper's t_max)."""
-    learning_rate: float = linear(7e-4, 0.0)
-    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
-    """Optimiser; its average of squared gradients is shared by all workers."""
-    optimiser_eps: Positive = 0.1
-    max_grad_norm: float | None = 40.0
     value_cost: float = 1.0
     """Weight of the value loss, which is half the squared error."""
-
-    def updates(self) -> float | None:
-        return self.steps / (self.envs * self.unroll)
 
 
 PAPER: Preset = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl

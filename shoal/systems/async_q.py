@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.algos.actor_critic import boundaries
-from shoal.algos.gradient_step import OptimiserConfig
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
 from shoal.api import Context, Tensors, UsageError
@@ -24,30 +23,19 @@ from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec
 from shoal.roles.collector import Collector
 from shoal.roles.worker import TargetWorkerRole, target_spec
-from shoal.settings.ranges import Count, Fraction, Natural, Positive, Replicas
+from shoal.settings.ranges import Count, Fraction, Natural
 from shoal.settings.schedule import linear as schedule
-from shoal.systems.asynchronous import shared_parameters
-from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
+from shoal.systems.asynchronous import WorkerConfig, shared_parameters
+from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.wiring import begin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SystemConfig, OptimiserConfig):
-    """Asynchronous Q-learning. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
+class Config(WorkerConfig):
+    """Asynchronous Q-learning."""
 
-    actors: Replicas = 0
-    """Workers, each with environments and gradients of its own; 0: one per core."""
-    envs: Count = 1
-    """Environments of each worker (the paper's have one)."""
-    unroll: Count = 5
-    """Agent steps of a segment (the paper's t_max, or I_AsyncUpdate)."""
     gamma: Fraction = 0.99
     """Discount per agent step."""
-    learning_rate: float = schedule(7e-4, 0.0)
-    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
-    """Optimiser; its average of squared gradients is shared by all workers."""
-    optimiser_eps: Positive = 0.1
-    max_grad_norm: float | None = 40.0
     target_period: Count = 10_000
     """Environment steps of all workers between two copies into the target network (the paper's I_target)."""
     epsilon_start: Fraction = 1.0
@@ -61,9 +49,6 @@ class Config(SystemConfig, OptimiserConfig):
     has its last probability from the beginning."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy."""
-
-    def updates(self) -> float | None:
-        return self.steps / (self.envs * self.unroll)
 
 
 PAPER: Preset = dict(  # section 5.1 and supplementary section 8; frames are agent steps of 4

@@ -1,9 +1,10 @@
-"""What systems of asynchronous workers share: the parameters that all of them change."""
+"""What systems of asynchronous workers share: the fields of workers, and the parameters that all of them change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -12,6 +13,29 @@ from shoal.algos.segments import parameters_spec
 from shoal.api import UsageError
 from shoal.ops import SharedRMSProp
 from shoal.program import Channel
+from shoal.settings.ranges import Count, Positive, Replicas
+from shoal.settings.schedule import linear
+from shoal.systems.config import SystemConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(SystemConfig, OptimiserConfig):
+    """Workers. A step of one learns from ``envs`` segments of ``unroll`` agent steps."""
+
+    actors: Replicas = 0
+    """Workers, each with environments and gradients of its own; 0: one per core."""
+    envs: Count = 1
+    """Environments of each worker (the paper's have one)."""
+    unroll: Count = 5
+    """Agent steps of a segment (the paper's t_max, or I_AsyncUpdate)."""
+    learning_rate: float = linear(7e-4, 0.0)
+    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
+    """Optimiser; its average of squared gradients is shared by all workers."""
+    optimiser_eps: Positive = 0.1
+    max_grad_norm: float | None = 40.0
+
+    def updates(self) -> float | None:
+        return self.steps / (self.envs * self.unroll)
 
 
 def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], Any]) -> Channel:

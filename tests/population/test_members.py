@@ -151,7 +151,7 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
 def test_a_full_disk_stops_no_population(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = PopulationRun.begin(tmp_path / "run", setup(steps=1_000, size=2, slots=1))
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr("shoal.run.population.append", Mock(side_effect=full))
+    monkeypatch.setattr("shoal.records.metric_files.append", Mock(side_effect=full))
     assert run.go().reason == "steps" and all(m.trained >= 1_000 for m in run.control.members)
     assert not (run.path / "scores.csv").stat().st_size
 
