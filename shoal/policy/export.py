@@ -51,9 +51,8 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
     if to == "onnx":
         _require_onnx()
     with _whole(out) as folder:
-        _run(
-            module, example
-        )  # of an LSTM, torch's first call in a process is now and then off by 3e-5 in its first row
+        # of an LSTM, torch's first call in a process is now and then off by 3e-5 in its first row
+        _run(module, example)
         outputs = _run(module, example)
         write(module, tuple(t[:2] for t in example), folder / FILES[to])
         _check(to, folder / FILES[to], module, example, outputs)
