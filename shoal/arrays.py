@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from shoal.types import State as State
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
 UNIT = 16  # elements of float32 in a cache line
+OBS = "obs"  # the observation of a plain space, and of others what their names begin with, before a slash
 PART = "part"  # the field of a writer's part of divided parameters
 
 
@@ -31,6 +33,19 @@ class Field:
 
 
 Spec = Mapping[str, Field]
+T = TypeVar("T")
+
+
+def is_observation(name: str) -> bool:
+    """Whether a batch's array of this name is of an observation: ``obs``, or a leaf of it such as ``obs/camera``."""
+    return name == OBS or name.startswith(f"{OBS}/")
+
+
+def observations(items: Mapping[str, T], prefix: str = "") -> dict[str, T]:
+    """The leaves of an observation among a batch's arrays (or what is known of each). ``prefix``: of those whose names
+    begin with it, without it: ``next/`` is what was seen at the end of each transition."""
+    names = {name: name.removeprefix(prefix) for name in items if name.startswith(prefix)}
+    return {leaf: items[name] for name, leaf in names.items() if is_observation(leaf)}
 
 
 def places(spec: Spec) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,6 @@ from shoal.algos.actor_critic import (
     ActorCriticConfig as ActorCriticConfig,
     PolicyValue as PolicyValue,
     boundaries as boundaries,
-    observations as observations,
     start_state as start_state,
 )
 from shoal.algos.algorithm import Algorithm as Algorithm
@@ -47,6 +46,7 @@ from shoal.api import (
     Update as Update,
     UsageError as UsageError,
     Writer as Writer,
+    observations as observations,
 )
 from shoal.envs import make as make
 from shoal.nets.outputs import Outputs as Outputs, detached as detached

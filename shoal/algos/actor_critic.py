@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shoal import fast
 from shoal.algos.gradient_step import OptimiserConfig
-from shoal.api import MASK, Act, Arrays, EnvSpec, Tensors, UsageError
+from shoal.api import MASK, Act, Arrays, EnvSpec, Tensors, UsageError, observations
 from shoal.fast.few import FEW, FewRows
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
@@ -234,11 +234,6 @@ class ActorCriticAgent:
     def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
         self.rng.set_state(state["rng"])
-
-
-def observations(items: Tensors) -> Tensors:
-    """The observation leaves of a batch's items."""
-    return {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
 
 
 def start_state(items: Tensors) -> Tensors:

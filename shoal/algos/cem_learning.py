@@ -21,7 +21,7 @@ from shoal.algos.demonstrated import Offline
 from shoal.algos.gradient_step import OptimiserConfig
 from shoal.algos.off_policy import METRICS_EVERY
 from shoal.algos.sgd import SGDLearner, to_device
-from shoal.api import Act, Arrays, Batch, Tensors, Update
+from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
@@ -152,13 +152,13 @@ class Bellman:
         if self.offline is not None:
             batch, metrics["demonstrations"] = self.offline.mix(batch, step)
         target, found = self.targets(to_device(batch, self.device).items)
-        kept = {k: v.numpy() for k, v in batch.items.items() if k == "action" or k == "obs" or k.startswith("obs/")}
+        kept = {name: batch.items[name].numpy() for name in (*observations(batch.items), "action")}
         return {**kept, "target": target.cpu().numpy(), STEP: np.full(len(target), step)}, metrics | found
 
     @torch.no_grad()
     def targets(self, items: Tensors) -> tuple[Tensor, dict[str, float]]:
         """The labels ``[B]`` of transitions, and metrics."""
-        after = {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
+        after = observations(items, "next/")
         best = self.first.best(self.first.encode(after), self.first.draw(len(items["reward"]), self.rng))
         one = self.first.value(best.scores)
         other = self.second.value(self.second.judge(self.second.encode(after), best.points.unsqueeze(1)).squeeze(1))

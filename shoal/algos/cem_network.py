@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shoal.algos.box_network import BoxNetwork, Critic, perceptron
-from shoal.api import EnvSpec, Tensors
+from shoal.api import EnvSpec, Tensors, observations
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, full
 from shoal.nets.torsos import Activation
@@ -90,7 +90,7 @@ class CEMNetwork(BoxNetwork):
 
     def outputs(self, items: Tensors) -> Outputs:
         """Values (or logits) ``[B]`` of a batch's actions, to learn from."""
-        features = self.features({k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")})
+        features = self.features(observations(items))
         actions = self.from_box(items["action"])
         if self.perceptron is not None:
             values, backward = self.perceptron.differentiable(torch.cat((features, actions), -1))

@@ -13,15 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.q_learning import (
-    QAgent,
-    QLearning,
-    QLearningConfig,
-    QNetwork,
-    next_observations,
-    observations,
-)  # fmt: skip
-from shoal.api import MASK, Batch, EnvSpec, Tensors, Update, UsageError
+from shoal.algos.q_learning import QAgent, QLearning, QLearningConfig, QNetwork
+from shoal.api import MASK, Batch, EnvSpec, Tensors, Update, UsageError, observations
 from shoal.fast.known import known_loss
 from shoal.nets import Encoder, ReturnHead, autocast
 from shoal.nets.outputs import Outputs, detached
@@ -39,7 +32,7 @@ NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
 class ReturnsConfig(QLearningConfig):
     """What is learned of the returns, and noisy networks."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("returns",)
+    at_start: ClassVar[tuple[str, ...]] = ("returns", "v_min", "v_max")
 
     returns: Literal["mean", "categorical", "quantile"] = "categorical"
     """What is learned of each action's return: its mean (DQN), probabilities of fixed values (C51) or quantiles
@@ -226,7 +219,7 @@ class DistributionalQLearning(QLearning):
         items, returns = batch.items, self.nets.returns
         reward, discount = items["reward"], items["discount"]
         with torch.no_grad():
-            next_obs = next_observations(items)
+            next_obs = observations(items, "next/")
             target = self.target.describe(next_obs, items.get(NOISE + "target"))
             selector = self.nets.describe(next_obs, items.get(NOISE + "selector")) if self.cfg.double else target
             best = forbid(returns.mean(selector), next_obs.get(MASK)).argmax(-1)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.dpg_network import DPGNetwork, Judgement, observations
+from shoal.algos.dpg_network import DPGNetwork, Judgement
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.algos.sgd import SGDLearner
-from shoal.api import Act, Arrays, Batch, Tensors, Update
+from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.ops import dpg_loss

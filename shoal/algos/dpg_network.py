@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal.algos.box_network import BoxNetwork, Critic, perceptron
 from shoal.algos.returns import Returns
-from shoal.api import EnvSpec, Tensors
+from shoal.api import EnvSpec, Tensors, observations
 from shoal.fast.perceptron import Backward
 from shoal.nets import MLP
 from shoal.nets.outputs import Outputs, detached
@@ -135,12 +135,6 @@ class DPGNetwork(BoxNetwork):
         outputs = kept[-1].requires_grad_()
         (by_outputs,) = torch.autograd.grad(self.returns.mean(outputs).sum(), outputs)
         return self.critic_perceptron.backward_to_input(kept, by_outputs, actions.shape[-1])
-
-
-def observations(items: Tensors, prefix: str = "") -> Tensors:
-    """Of a batch's items: what was seen, the names without their ``prefix``."""
-    names = {k: k.removeprefix(prefix) for k in items if k.startswith(prefix)}
-    return {name: items[k] for k, name in names.items() if name == "obs" or name.startswith("obs/")}
 
 
 def _nothing(gradient: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.algos.segments import interrupted
-from shoal.api import Spec, Tensors
+from shoal.api import Spec, Tensors, is_observation, observations
 from shoal.types import State
 
 FRAMES = 3  # that the next reward is predicted from
@@ -62,7 +62,7 @@ class FrameReplay:
         times = self._places(starts[None] + np.arange(steps + 1)[:, None])  # [steps + 1, count]
         out = {}
         for k, v in self.rows.items():
-            more = k == "first" or k.startswith("obs")
+            more = k == "first" or is_observation(k)
             out[k] = v[times if more else times[:steps], columns]
         return out
 
@@ -89,7 +89,7 @@ class FrameReplay:
         at, column = np.array(drawn).T
         columns = torch.from_numpy(column)
         times = self._places(at[None] - np.arange(FRAMES - 1, -1, -1)[:, None])  # [FRAMES, count]
-        obs = {k: v[times, columns] for k, v in self.rows.items() if k == "obs" or k.startswith("obs/")}
+        obs = {k: v[times, columns] for k, v in observations(self.rows).items()}
         return Rewarded(obs, self.rows["reward"][times[-1], columns])
 
     def _envs(self) -> int:

@@ -19,7 +19,6 @@ from shoal.algos.actor_critic import (
     ActorCriticConfig,
     PolicyValue,
     boundaries,
-    observations,
     start_state,
 )
 from shoal.algos.algorithm import Algorithm
@@ -27,7 +26,7 @@ from shoal.algos.data_parallel import DataParallel, Team
 from shoal.algos.gradient_step import GradientStep, load_optimiser, make_optimiser
 from shoal.algos.sgd import to_device
 from shoal.algos.trajectories import column_axis
-from shoal.api import Batch, Tensors, Update
+from shoal.api import Batch, Tensors, Update, observations
 from shoal.ops import discrete_ppo_loss, gae, ppo_loss
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive
 from shoal.settings.schedule import Scheduled, linear

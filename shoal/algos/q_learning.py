@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
-from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update
+from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, autocast
@@ -84,16 +84,6 @@ class QNetwork(nn.Module):
         return Outputs(values, values, backward)
 
 
-def observations(items: Tensors) -> Tensors:
-    """Of a batch's items: what was seen at the start of each transition."""
-    return {k: v for k, v in items.items() if k == "obs" or k.startswith("obs/")}
-
-
-def next_observations(items: Tensors) -> Tensors:
-    """Of a batch's items: what was seen at the end of each transition."""
-    return {k.removeprefix("next/"): v for k, v in items.items() if k.startswith("next/")}
-
-
 def random_actions(obs: Arrays, actions: int, generator: np.random.Generator) -> np.ndarray:
     """One of the ``actions`` for each observation [B, ...], uniformly among those that are allowed: int64 [B]."""
     if MASK in obs:
@@ -114,7 +104,7 @@ class QLearning(OffPolicy):
         """The squared or Huber loss of the TD errors; outputs: the values [B, A]."""
         items = batch.items
         with torch.no_grad():
-            next_obs = next_observations(items)
+            next_obs = observations(items, "next/")
             next_q = self.target(next_obs)
             selector = self.nets(next_obs) if self.cfg.double else next_q
         loss, error = td_loss(

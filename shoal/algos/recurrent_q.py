@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.actor_critic import observations
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.off_policy import METRICS_EVERY
 from shoal.algos.q_learning import QLearningConfig, random_actions
-from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update
+from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.lstm import SMALL, RecurrentStreams
 from shoal.fast.pixels import readable

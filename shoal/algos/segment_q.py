@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from shoal.algos.algorithm import Algorithm
-from shoal.algos.q_learning import QAgent, QNetwork, observations
+from shoal.algos.q_learning import QAgent, QNetwork
 from shoal.algos.segments import SegmentLearner
-from shoal.api import Act, Arrays, Batch, Tensors, Update
+from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.ops import select

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from shoal.api import NO_NUMBERS
 
@@ -55,6 +56,10 @@ class Recorder:
     def record(self, name: str, value: float) -> None:
         total, n = self._pending.records.get(name, (0.0, 0))
         self._pending.records[name] = (total + value, n + 1)
+
+    def record_all(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self.record(name, float(value))
 
     def tally(self, name: str, values: Iterable[int]) -> None:
         seen = self._pending.tallies.setdefault(name, {})

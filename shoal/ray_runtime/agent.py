@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from shoal.shm.layout import LINE, Plan
 from shoal.types import Values
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
+DIED = "died"  # the kind of event that a replica's process has ended
 ALONE = 90.0  # seconds without a word from the driver after which an agent ends its processes and itself
 
 
@@ -76,17 +77,21 @@ class Life:
     gpu: str | None
 
 
+Event = tuple[str, int, int, Message]  # role, index, generation; a message of its own, or (DIED, (exit code, cause))
+
+
 @dataclass
 class News:
-    """What an agent tells the driver: its control lines, and what happened since it was asked last."""
+    """What an agent tells the driver: its control lines, and the events that the driver has not heard of yet, the last
+    of which is the agent's ``number``."""
 
     control: np.ndarray
     stop: int
-    messages: list[tuple[str, int, int, Message]] = field(default_factory=list)  # role, index, generation
-    deaths: list[tuple[str, int, int, int | None, str]] = field(default_factory=list)  # and exit code, cause
-    fill: dict[str, float] = field(default_factory=dict)
-    used: int = 0
-    traffic: dict[str, tuple[int, int]] = field(default_factory=dict)
+    events: list[Event]
+    number: int
+    fill: dict[str, float]
+    used: int
+    traffic: dict[str, tuple[int, int]]
 
 
 class Agent:
@@ -106,9 +111,11 @@ class Agent:
         self._lives: dict[tuple[str, int], Life] = {}
         self._joins: dict[tuple[str, int], dict[str, AllReduce]] = {}
         self._incoming = Incoming(self._arena, plan)
-        self._outgoing = Outgoing(self._arena, plan, self._fail, ray.put, ray.exceptions.RayActorError)
+        lost, unreachable = ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError
+        self._outgoing = Outgoing(self._arena, plan, self._fail, ray.put, lost, unreachable)
         self._watch = Watch(self._arena, plan, self._orders.hang_timeout)
-        self._news = self._blank()
+        self._happened: list[Event] = []  # until the driver has heard of it
+        self._number = 0  # of events so far
         self._urgent = threading.Condition()
         self._hurry, self._failure = False, ""
         self._lock = threading.RLock()  # of the replicas
@@ -139,6 +146,8 @@ class Agent:
         crosses: where the members of reduce channels meet, and which those on several nodes are (``routes.rings``)."""
         key = role, index
         with self._lock:
+            if key in self._lives and self._lives[key].generation >= life.generation:
+                return  # it was told before
             (spec,) = (r for r in self._orders.program.roles if r.name == role)
             if key not in self._replicas:
                 self._control.take(control, [key])
@@ -155,9 +164,11 @@ class Agent:
                 self._tell_death(replica, None)
         os.write(self._wake_write, b"!")
 
-    def kill(self, role: str, index: int) -> None:
+    def kill(self, role: str, index: int, generation: int) -> None:
+        """End a life of a replica, if it is the present one."""
         with self._lock:
-            if replica := self._replicas.get((role, index)):
+            replica = self._replicas.get((role, index))
+            if replica is not None and replica.generation == generation:
                 replica.kill()
 
     def route(self, routes: list[Route], peers: dict[str, Peer], where: dict[str, dict[int, str]]) -> None:
@@ -170,21 +181,23 @@ class Agent:
         self._control.order(stop, checkpoint)
         bells.ring(self._arena, self._orders.plan)
 
-    def exchange(self, control: np.ndarray) -> News:
+    def exchange(self, control: np.ndarray, heard: int) -> News:
         """Take the counts of the replicas elsewhere; answer with news, after ``PERIOD`` or when there is something
-        urgent."""
+        urgent. ``heard``: the number of the last event that the driver knows of, as an answer may be lost on its way.
+        """
         self._heard = time.monotonic()
         self._control.take(control, [r for r in self._control.replicas if r not in self._replicas])
         with self._urgent:
             self._urgent.wait_for(lambda: self._hurry or self._failure, PERIOD)
             if self._failure:
                 raise RuntimeError(self._failure)
-            news, self._news, self._hurry = self._news, self._blank(), False
-        rings = self._orders.plan.rings.items()
-        news.control, news.stop = self._control.copy(), self._control.stop
-        news.fill = {name: ring.fill(self._arena, r) for name, r in rings}
-        news.used, news.traffic = memory.used(), self.traffic()
-        return news
+            begin = self._number - len(self._happened)
+            del self._happened[: max(0, heard - begin)]
+            events, number, self._hurry = list(self._happened), self._number, False
+        fill = {name: ring.fill(self._arena, r) for name, r in self._orders.plan.rings.items()}
+        return News(
+            self._control.copy(), self._control.stop, events, number, fill, memory.used(), self.traffic()
+        )  # fmt: skip
 
     def traffic(self) -> dict[str, tuple[int, int]]:
         """channel -> messages and bytes that this node has sent to others."""
@@ -289,17 +302,17 @@ class Agent:
             if kind == "failed":
                 replica.cause = content
                 continue
-            with self._urgent:
-                self._news.messages.append((replica.role.name, replica.index, replica.generation, (kind, content)))
-                if kind != "telemetry":
-                    self._hurried()
+            self._tell(replica, (kind, content), urgent=kind != "telemetry")
 
     def _tell_death(self, replica: Replica, exitcode: int | None) -> None:
+        self._tell(replica, (DIED, (exitcode, replica.cause)), urgent=True)
+
+    def _tell(self, replica: Replica, message: Message, urgent: bool) -> None:
         with self._urgent:
-            self._news.deaths.append(
-                (replica.role.name, replica.index, replica.generation, exitcode, replica.cause)
-            )  # fmt: skip
-            self._hurried()
+            self._happened.append((replica.role.name, replica.index, replica.generation, message))
+            self._number += 1
+            if urgent:
+                self._hurried()
 
     def _hurried(self) -> None:
         self._hurry = True
@@ -309,7 +322,3 @@ class Agent:
         with self._urgent:
             self._failure = self._failure or cause
             self._hurried()
-
-    @staticmethod
-    def _blank() -> News:
-        return News(np.zeros(0, np.uint8), 0)

@@ -23,31 +23,37 @@ class Incoming:
     def __init__(self, arena: Arena, plan: Plan) -> None:
         self._arena, self._plan = arena, plan
         self._producers: dict[tuple[str, int], tuple[int, Producer]] = {}  # with the generation of the writer
-        self._lock = threading.Lock()
+        self._next: dict[tuple[str, int], int] = {}  # the least sequence number of what comes next of that generation
+        self._busy: dict[tuple[str, int], threading.Lock] = {}  # while items are put into a ring
 
     def deliver(self, channel: str, writer: int, items: list[np.ndarray]) -> None:
-        """Put packed items into a writer's ring; returns when there was room for all, or the run ends. Items of a life
-        that another has followed are dropped: their node was given up, and came back."""
+        """Put packed items into a writer's ring; returns when there was room for all, or the run ends. Items that have
+        come before are left out, and those of a life that another has followed: their node was given up, and came
+        back."""
         layout = self._plan.rings[channel]
-        for flat in items:
-            producer = self._producer(channel, writer, Parcels.header(flat)[1])
-            if producer is None:
-                continue
-            try:
-                Parcels(layout).unpack(flat, producer)
-            except api.Stopped:
-                return
+        with self._busy.setdefault((channel, writer), threading.Lock()):  # what is sent again waits for the first time
+            for flat in items:
+                _, generation, sequence = Parcels.header(flat)
+                producer = self._producer(channel, writer, generation, sequence)
+                if producer is None:
+                    continue
+                try:
+                    Parcels(layout).unpack(flat, producer)
+                except api.Stopped:
+                    return
 
-    def _producer(self, channel: str, writer: int, generation: int) -> Producer | None:
-        with self._lock:
-            known, producer = self._producers.get((channel, writer), (-1, None))
-            if generation < known:
-                return None
-            if generation > known or producer is None:
-                session = Session(self._arena, Recorder())
-                producer = Producer(session, self._plan.rings[channel], writer, generation)
-                self._producers[channel, writer] = generation, producer
-            return producer
+    def _producer(self, channel: str, writer: int, generation: int, sequence: int) -> Producer | None:
+        """Who puts an item into the ring; None: nobody."""
+        key = channel, writer
+        known, producer = self._producers.get(key, (-1, None))
+        if generation < known or (generation == known and sequence < self._next[key]):
+            return None
+        if generation > known or producer is None:
+            session = Session(self._arena, Recorder())
+            producer = Producer(session, self._plan.rings[channel], writer, generation)
+            self._producers[key] = generation, producer
+        self._next[key] = sequence + 1
+        return producer
 
     def publish(self, channel: str, version: int, flat: np.ndarray) -> None:
         """Make a version of parameters the latest here."""

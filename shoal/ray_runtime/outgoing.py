@@ -29,6 +29,7 @@ from shoal.shm.session import Session
 from shoal.shm.store import StoreReader
 
 BOARD_EVERY = 0.005  # seconds between two looks at a board, which has no bell
+AGAIN = 0.2  # seconds until what did not get through is sent again
 Peer = Any  # the handle of another node's ``agent.Agent``
 
 
@@ -36,7 +37,8 @@ class Outgoing:
     """The routes that begin on one node.
 
     failed: told of a thread that ends by an error. put: makes an object that several peers fetch. gone: what a call of
-    a peer raises whose node is lost. traffic: channel -> messages and bytes sent so far.
+    a peer raises whose node is lost; unreachable: what it raises, among those, where the connection broke, so that the
+    call may or may not have arrived. traffic: channel -> messages and bytes sent so far.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Outgoing:
         failed: Callable[[str], None],
         put: Callable[[np.ndarray], Any],
         gone: type[Exception],
+        unreachable: type[Exception],
     ) -> None:
-        self._arena, self._plan, self._failed, self._put, self._gone = arena, plan, failed, put, gone
+        self._arena, self._plan, self._failed, self._put = arena, plan, failed, put
+        self._gone, self._unreachable = gone, unreachable
         self._started: set[Route] = set()
         self._editions: dict[str, _Edition] = {}
         self._threads: list[threading.Thread] = []
@@ -88,6 +92,17 @@ class Outgoing:
     def _session(self) -> Session:
         return Session(self._arena, Recorder())  # a recorder books the time of one thread
 
+    def _insist(self, session: Session, call: Callable[[], Any]) -> None:
+        """Call a peer until it has answered; what is sent twice this way counts once there."""
+        while True:
+            try:
+                call().future().result()
+                return
+            except self._unreachable:
+                if session.stopping():
+                    raise api.Stopped from None
+                time.sleep(AGAIN)
+
     def _count(self, channel: str, nbytes: int) -> None:
         with self._lock:
             messages, before = self.traffic.get(channel, (0, 0))
@@ -96,15 +111,25 @@ class Outgoing:
     # ------------------------------------------------------------------------------ queues, replays
     def _queue(self, route: Route, peer: Peer) -> None:
         layout = self._plan.rings[route.channel]
-        consumer, parcels = Consumer(self._session(), layout, route.end), Parcels(layout)
+        session = self._session()
+        consumer, parcels = Consumer(session, layout, route.end), Parcels(layout)
         under_way: set[int] = set()
         bell = layout.bells + route.end * ALIGN
 
         def ready() -> bool:
             return any(ring not in under_way for ring in consumer.ready())
 
-        def arrived(ring: int, future: Future[None]) -> None:
+        def send(ring: int, items: list[np.ndarray]) -> None:
+            call = peer.deliver.remote(route.channel, consumer.writers[ring], items)
+            call.future().add_done_callback(partial(arrived, ring, items))
+
+        def arrived(ring: int, items: list[np.ndarray], future: Future[None]) -> None:
             error = future.exception()
+            if isinstance(error, self._unreachable) and not session.stopping():
+                later = threading.Timer(AGAIN, send, (ring, items))
+                later.daemon = True
+                later.start()
+                return
             if error is not None and not isinstance(error, self._gone):
                 self._failed(str(error))
             under_way.discard(ring)
@@ -121,19 +146,19 @@ class Outgoing:
                     consumer.release(ring)
                 under_way.add(ring)
                 self._count(route.channel, sum(item.nbytes for item in items))
-                sent = peer.deliver.remote(route.channel, consumer.writers[ring], items)
-                sent.future().add_done_callback(partial(arrived, ring))
+                send(ring, items)
 
     # ---------------------------------------------------------------------------------- parameters
     def _params(self, route: Route, peer: Peer) -> None:
-        reader = StoreReader(self._session(), self._plan.stores[route.channel], route.end, lockstep=1)
+        session = self._session()
+        reader = StoreReader(session, self._plan.stores[route.channel], route.end, lockstep=1)
         edition = self._editions[route.channel]
         while True:
             found = reader.latest()
             assert found is not None, "a lockstep reader waits for what is newer"
             version, reference = edition.of(found[0], reader.flat)
             self._count(route.channel, reader.flat.nbytes)
-            peer.publish.remote(route.channel, version, reference).future().result()
+            self._insist(session, partial(peer.publish.remote, route.channel, version, reference))
 
     # -------------------------------------------------------------------------------------- boards
     def _board(self, route: Route, peer: Peer, here: Collection[int]) -> None:
@@ -146,7 +171,7 @@ class Outgoing:
             if new:
                 found = [(w, n, {name: a[w].copy() for name, a in rows.values.items()}) for w, n in new.items()]
                 self._count(route.channel, sum(a.nbytes for _, _, row in found for a in row.values()))
-                peer.post.remote(route.channel, found).future().result()
+                self._insist(session, partial(peer.post.remote, route.channel, found))
                 sent |= new
             time.sleep(BOARD_EVERY)
 

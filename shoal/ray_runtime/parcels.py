@@ -46,10 +46,10 @@ class Parcels:
         return out, offset
 
     @staticmethod
-    def header(flat: np.ndarray) -> tuple[int, int]:
-        """(version, generation) of a packed item."""
-        version, generation, _ = flat[: HEADER * 8].view(np.int64).tolist()
-        return version, generation
+    def header(flat: np.ndarray) -> tuple[int, int, int]:
+        """(version, generation, sequence) of a packed item."""
+        version, generation, sequence = flat[: HEADER * 8].view(np.int64).tolist()
+        return version, generation, sequence
 
     def unpack(self, flat: np.ndarray, producer: Producer) -> None:
         """Write a packed item into the next slot of a ring; blocks while that is full."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +20,7 @@ from shoal.local.telemetry import Message
 from shoal.program import RoleSpec
 from shoal.ray_runtime.agent import News
 
+AGAIN = 0.2  # seconds until what may not have arrived is said again
 SILENT = 30.0  # seconds without an answer after which a node counts as lost
 
 
@@ -48,15 +50,15 @@ class Station:
         once, with the reason, when there will be no more."""
 
         def ask() -> None:
-            last = time.monotonic()
+            last, number = time.monotonic(), 0  # of the last event heard of
             while not self._closing:
                 try:
-                    news: News = ray.get(self.agent.exchange.remote(control()), timeout=SILENT)
+                    news: News = ray.get(self.agent.exchange.remote(control(), number), timeout=SILENT)
                 except ray.exceptions.GetTimeoutError:
                     why = f"it has not answered for {SILENT:.0f} s"
                 except ray.exceptions.ActorUnavailableError:  # a connection that broke: it may come back
                     if time.monotonic() - last < SILENT:
-                        time.sleep(0.2)
+                        time.sleep(AGAIN)
                         continue
                     why = f"it has been out of reach for {SILENT:.0f} s"
                 except ray.exceptions.RayTaskError as error:
@@ -64,7 +66,7 @@ class Station:
                 except Exception as error:  # noqa: BLE001 - whatever Ray raises where a node or its head is gone
                     why = _reason(error)
                 else:
-                    self.latest, last = news, time.monotonic()
+                    self.latest, last, number = news, time.monotonic(), news.number
                     heard(self, news)
                     continue
                 if not self._closing:
@@ -74,6 +76,19 @@ class Station:
 
         self._thread = threading.Thread(target=ask, name=f"shoal-{self.name}", daemon=True)
         self._thread.start()
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a method of the agent, and again where the connection broke, until it has arrived; the agent does once
+        what it is told twice."""
+
+        def arrived(future: Future[None]) -> None:
+            broken = isinstance(future.exception(), ray.exceptions.ActorUnavailableError)
+            if broken and not self.gone and not self._closing:
+                later = threading.Timer(AGAIN, self.tell, (method, *args))
+                later.daemon = True
+                later.start()
+
+        getattr(self.agent, method).remote(*args).future().add_done_callback(arrived)
 
     def close(self) -> None:
         """Stop listening, end the node's processes and its agent."""
@@ -97,8 +112,8 @@ def _reason(error: Exception) -> str:
 class RemoteProcess:
     """A replica's process on some node, as far as a supervisor asks."""
 
-    def __init__(self, station: Station, role: str, index: int) -> None:
-        self._station, self._role, self._index = station, role, index
+    def __init__(self, station: Station, role: str, index: int, generation: int) -> None:
+        self._station, self._life = station, (role, index, generation)
         self.pid: int | None = None
         self.exitcode: int | None = None
         self.sentinel = -1
@@ -113,7 +128,7 @@ class RemoteProcess:
 
     def kill(self) -> None:
         if not self._station.gone:
-            self._station.agent.kill.remote(self._role, self._index)
+            self._station.tell("kill", *self._life)
 
     def join(self) -> None:
         self.dead.wait(5.0)

@@ -25,7 +25,7 @@ from shoal.local.replica import Replica
 from shoal.local.supervisor import Supervisor
 from shoal.program import Port, Program, RoleSpec
 from shoal.ray_runtime import routes
-from shoal.ray_runtime.agent import Agent, Life, News, Orders
+from shoal.ray_runtime.agent import DIED, Agent, Life, News, Orders
 from shoal.ray_runtime.control import Control
 from shoal.ray_runtime.head import Head
 from shoal.ray_runtime.places import Places
@@ -168,17 +168,17 @@ class RaySupervisor(Supervisor):
     def _hear(self, station: Station, news: News) -> None:
         """In the thread of a station."""
         self._control.take(news.control, [key for key, node in self._where.items() if node == station.node])
-        for role, index, generation, message in news.messages:
+        for role, index, generation, (kind, content) in news.events:
             replica = self._of[role, index]
-            if generation == replica.generation:
-                replica.hear(message)
-        for role, index, generation, exitcode, cause in news.deaths:
-            replica = self._of[role, index]
-            if generation == replica.generation and self._where[role, index] == station.node:
-                replica.died(exitcode, cause)
+            if generation != replica.generation:
+                continue
+            if kind != DIED:
+                replica.hear((kind, content))
+            elif self._where[role, index] == station.node:
+                replica.died(*content)
         if news.stop:
             self._arena.words[STOP // 8] = 1
-        if news.messages or news.deaths or news.stop:
+        if news.events or news.stop:
             self._wake()
 
     def _lose(self, station: Station, why: str) -> None:
@@ -201,7 +201,7 @@ class RaySupervisor(Supervisor):
     def _ring_bells(self) -> None:
         for station in self._stations.values():
             if not station.gone:
-                station.agent.order.remote(self._control.stop, self._control.checkpoint)
+                station.tell("order", self._control.stop, self._control.checkpoint)
 
     def _look(self) -> None:
         """Who hangs is seen where it runs."""
@@ -223,13 +223,12 @@ class RaySupervisor(Supervisor):
             if found is None:
                 return time.monotonic() + replica.RETRY
             station = found
-        process = RemoteProcess(station, *key)
+        process = RemoteProcess(station, *key, replica.generation)
         again = replica.role.on_failure == "restore" and bool(replica.failures)
         found_at = self._newest(replica) if again else self._launch.resume
         life = Life(replica.generation, next(self._lives), found_at, again, self._places.gpus.get(key))
-        call = station.agent.start.remote(*key, life, self._control.copy(), self._store, self._rings.get(key, {}))
-        del call  # what becomes of it is heard of with the news
-        return process
+        station.tell("start", *key, life, self._control.copy(), self._store, self._rings.get(key, {}))
+        return process  # what becomes of it is heard of with the news
 
     def _moved(self, replica: RemoteReplica, station: Station) -> Station | None:
         """Where a replica goes on whose node is gone; None: nowhere yet."""

@@ -25,12 +25,12 @@ class BackEnd(Protocol):
 
 
 class TensorBoard:
-    """Event files in ``RUN/tensorboard``."""
+    """Event files in ``RUN/tensorboard``. Of a run that goes on, what was told of later steps before is not shown."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(path / "tensorboard"))
+        self._writer: Any = SummaryWriter(str(path / "tensorboard"), purge_step=begun + 1 if begun else None)
         self._writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in config.items()))
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
@@ -44,7 +44,7 @@ class TensorBoard:
 class Wandb:
     """A run of the project ``shoal``; Weights & Biases' own environment variables say where."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         wandb: Any = importlib.import_module("wandb")
         self._run = wandb.init(project="shoal", name=path.name, config=dict(config), dir=str(path))
 
@@ -58,7 +58,7 @@ class Wandb:
 class MLflow:
     """A run of the experiment ``shoal``; ``MLFLOW_TRACKING_URI`` says where."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         self._mlflow: Any = importlib.import_module("mlflow")
         self._mlflow.set_experiment("shoal")
         self._mlflow.start_run(run_name=path.name)
@@ -90,13 +90,13 @@ def check(names: Sequence[str]) -> None:
 
 
 class Logger:
-    """An observer of the run that hands its rows to one back end."""
+    """An observer of the run that hands its rows to one back end. ``begun``: the step at which the run goes on."""
 
-    def __init__(self, name: str, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, path: Path, config: Mapping[str, Any], begun: int) -> None:
         self.name = name
         self._back: BackEnd | None = None
         try:
-            self._back = LOGGERS[name][1](path, config)
+            self._back = LOGGERS[name][1](path, config, begun)
         except Exception as error:  # noqa: BLE001 - whatever a back end raises: the training does not depend on it
             self._give_up(error)
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from shoal.api import Field, Spec, WiringError
+from shoal.api import Field, Spec, WiringError, is_observation
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
 SamplerName = Literal["uniform", "proportional", "rank", "greedy"]
@@ -47,15 +47,11 @@ def steps_and_envs(unroll: Spec) -> tuple[int, int]:
     return steps, envs
 
 
-def is_obs(name: str) -> bool:
-    return name == "obs" or name.startswith("obs/")
-
-
 def make_layout(unroll: Spec, given: bool) -> Layout:
     """Check the spec of an unroll and lay out its row. ``given``: ``q_taken`` and ``q_max`` are consumed."""
     need = STREAM_FIELDS + (("q_taken", "q_max") if given else ())
     missing = [name for name in (*need, "action") if name not in unroll]
-    names = [name for name in unroll if is_obs(name)]
+    names = [name for name in unroll if is_observation(name)]
     same_step = any(name.startswith("final/") for name in unroll)
     if same_step:
         missing += [f"final/{name}" for name in names if f"final/{name}" not in unroll]
@@ -70,7 +66,7 @@ def make_layout(unroll: Spec, given: bool) -> Layout:
     for name in names if same_step else ():
         if (unroll[name].shape, unroll[name].dtype) != (unroll[f"final/{name}"].shape, unroll[f"final/{name}"].dtype):
             raise WiringError(f"Field 'final/{name}' must have the shape and dtype of {name!r}.")
-    rest = [name for name in unroll if name not in need and not is_obs(name) and not name.startswith("final/")]
+    rest = [name for name in unroll if name not in need and not is_observation(name) and not name.startswith("final/")]
     columns: dict[str, Column] = {}
     offset = 0
     for name in names + rest:

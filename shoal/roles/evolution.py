@@ -270,8 +270,7 @@ class EvolutionMaster:
             return
         metrics.enter("learn")
         joined = {name: torch.cat([self.received[i][name] for i in range(self.blocks)]) for name in batch.items}
-        for name, value in self.learner.update(Batch(joined)).metrics.items():
-            metrics.record(name, float(value))
+        metrics.record_all(self.learner.update(Batch(joined)).metrics)
         metrics.record("discarded_results", self.discarded)
         self.received, self.discarded = {}, 0
         metrics.enter("publish")

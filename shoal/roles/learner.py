@@ -55,8 +55,7 @@ class LearnerRole:
         """Tell of an update, and publish what it made."""
         metrics = self.ctx.metrics
         if self.params is not None:
-            for name, value in update.metrics.items():
-                metrics.record(name, float(value))
+            metrics.record_all(update.metrics)
             metrics.enter("publish")
             metrics.count("updates")
         self._publish()

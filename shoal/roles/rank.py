@@ -139,8 +139,7 @@ class RankRole:
         self.own.version += 1
         if self.params is None:
             return
-        for name, value in self.learner.report().metrics.items():
-            metrics.record(name, float(value))
+        metrics.record_all(self.learner.report().metrics)
         metrics.enter("publish")
         self.params.publish(self.learner.params())
         metrics.count("updates")

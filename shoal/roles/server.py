@@ -167,8 +167,7 @@ class GradientRole:
         if self.learner.empty:
             self.made_with = self.fetched
         update = self._add(batch)
-        for name, value in update.metrics.items():
-            metrics.record(name, float(value))
+        metrics.record_all(update.metrics)
         if update.priorities is not None and batch.keys is not None:
             metrics.enter("priorities")
             self.batches.reprioritise(batch.keys, update.priorities)

@@ -46,8 +46,7 @@ class UpdaterRole:
             self.labeller.load(self._newest(0, self.params), self._newest(1, self.lagged))
             metrics.enter("label")
             self.held, found = self.labeller.label(batch, self.versions[0] - 1)
-            for name, value in found.items():
-                metrics.record(name, value)
+            metrics.record_all(found)
             if not self.labelled.ready():
                 return
         metrics.enter("publish")

@@ -52,8 +52,7 @@ class WorkerRole:
         metrics.enter("learn")
         rate = self.learning_rate(self.ctx.steps())
         gradient, update = self.learner.gradient(items)
-        for name, value in update.metrics.items():
-            metrics.record(name, float(value))
+        metrics.record_all(update.metrics)
         if gradient is not None:
             metrics.enter("publish")
             after = self.shared.add(gradient, rate)

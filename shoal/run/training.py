@@ -275,7 +275,8 @@ class _Training:
         backs: list[loggers.Logger] = []
         progress = None
         try:
-            backs += [loggers.Logger(name, self.path, self.facts["config"]) for name in self.options.log]
+            begun, config = (0 if checkpoint is None else checkpoint.steps), self.facts["config"]
+            backs += [loggers.Logger(name, self.path, config, begun) for name in self.options.log]
             self._describe(directory, checkpoint)
             if not self.options.quiet:
                 from shoal.run.progress import Progress

@@ -54,6 +54,7 @@ class SystemConfig(EnvOptions):
     learner_processes: Natural = 0
     """Processes that share each gradient; 0: one per core where batches are large enough."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
+    at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
     whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
 
     def __post_init__(self) -> None:

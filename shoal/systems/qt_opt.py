@@ -15,7 +15,19 @@ import torch
 from shoal.algos.cem_learning import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ
 from shoal.algos.cem_network import CEMNetwork, Search
 from shoal.algos.demonstrated import Offline
-from shoal.api import Context, Field, ParamsReader, ParamsWriter, Reader, Replay, Spec, UsageError, Writer, spec_nbytes
+from shoal.api import (
+    Context,
+    Field,
+    ParamsReader,
+    ParamsWriter,
+    Reader,
+    Replay,
+    Spec,
+    UsageError,
+    Writer,
+    observations,
+    spec_nbytes,
+)  # fmt: skip
 from shoal.demonstrations.episodes import Demonstrations, read
 from shoal.demonstrations.streams import check, stream_fields, unrolls
 from shoal.envs import Codec
@@ -102,8 +114,8 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> CEMAgent:
 def labelled(cfg: Config, sent: Spec) -> Spec:
     """What an updater sends: observations and actions [B, ...], labels, and when these were made."""
     found = cfg.table().batch(sent, cfg.batch)
-    kept = {name: f for name, f in found.items() if name == "action" or name == "obs" or name.startswith("obs/")}
-    return {**kept, "target": Field((cfg.batch,), axis=0), STEP: Field((cfg.batch,), "int64", 0)}
+    labels = {"target": Field((cfg.batch,), axis=0), STEP: Field((cfg.batch,), "int64", 0)}
+    return {**observations(found), "action": found["action"], **labels}
 
 
 def online(cfg: Config, sent: Spec) -> Channel:

@@ -29,39 +29,55 @@ class _Answer:
         return self._future
 
 
+class Gone(Exception):
+    """A peer that is lost."""
+
+
+class Unreachable(Gone):
+    """The connection broke while a peer was called."""
+
+
 class _Method:
-    def __init__(self, pool: ThreadPoolExecutor, call: Any) -> None:
-        self._pool, self._call = pool, call
+    def __init__(self, pool: ThreadPoolExecutor, call: Any, breaks: list[str]) -> None:
+        self._pool, self._call, self._breaks = pool, call, breaks
 
     def remote(self, *args: Any) -> _Answer:
-        return _Answer(self._pool.submit(self._call, *args))
+        return _Answer(self._pool.submit(self._answered, self._breaks.pop() if self._breaks else "", *args))
+
+    def _answered(self, breaks: str, *args: Any) -> Any:
+        if breaks == "while":
+            self._pool.submit(self._call, *args)
+        elif breaks != "before":
+            answer = self._call(*args)
+        if breaks:
+            raise Unreachable(breaks)
+        return answer
 
 
 class _Peer:
     """Looks like the handle of an agent."""
 
-    def __init__(self, pool: ThreadPoolExecutor, incoming: Incoming) -> None:
-        self._pool, self._incoming = pool, incoming
+    def __init__(self, pool: ThreadPoolExecutor, incoming: Incoming, breaks: list[str]) -> None:
+        self._pool, self._incoming, self._breaks = pool, incoming, breaks
 
     def __getattr__(self, name: str) -> _Method:
-        return _Method(self._pool, getattr(self._incoming, name))
-
-
-class Gone(Exception):
-    """A peer that is lost."""
+        return _Method(self._pool, getattr(self._incoming, name), self._breaks)
 
 
 class Arenas:
-    """``where``: (role, index) -> node. ``ends``: by ``role/index/port``; ``failures``: of threads, to be empty."""
+    """``where``: (role, index) -> node. ``ends``: by ``role/index/port``; ``failures``: of threads, to be empty.
+    ``breaks``: of the connection at the next calls: ``before`` one arrives, ``while`` it is
+    answered, or ``after``."""
 
     def __init__(self, program: Program, where: Mapping[tuple[str, int], str]) -> None:
         program.validate()
         self.plan = layout.plan(program)
         self.sessions = {node: Session(Arena(self.plan.total), Recorder()) for node in sorted(set(where.values()))}
         self.pool, self.failures = ThreadPoolExecutor(32), []  # type: ThreadPoolExecutor, list[str]
+        self.breaks: list[str] = []
         self.incoming = {node: Incoming(s.arena, self.plan) for node, s in self.sessions.items()}
         self.outgoing = {
-            node: Outgoing(s.arena, self.plan, self.failures.append, lambda flat: flat.copy(), Gone)
+            node: Outgoing(s.arena, self.plan, self.failures.append, lambda flat: flat.copy(), Gone, Unreachable)
             for node, s in self.sessions.items()
         }
         for session in self.sessions.values():
@@ -70,7 +86,7 @@ class Arenas:
         for r in self.routes:
             members = routes.members(program, self.plan, r.channel, where)
             here = [w for w, node in members.items() if node == r.source]
-            self.outgoing[r.source].start(r, _Peer(self.pool, self.incoming[r.target]), here)
+            self.outgoing[r.source].start(r, _Peer(self.pool, self.incoming[r.target], self.breaks), here)
         self.ends: Ends = {}
         rings, self.store = routes.rings(program, self.plan, where), Store("127.0.0.1")
 

@@ -18,7 +18,7 @@ from arenas import Arenas
 from shoal.api import PART, Context, Field, ShoalError, Stopped, bounds, views
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program
-from shoal.ray_runtime import collective
+from shoal.ray_runtime import collective, outgoing
 from shoal.ray_runtime.collective import AllReduce, Store
 from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route, apart
@@ -158,16 +158,16 @@ def test_an_old_life_is_not_heard_once_there_is_a_new_one(arenas: Any) -> None:
     made = arenas(wired(Channel("c", "queue", ITEM, 8), 2), FAR)
     parcels = Parcels(made.plan.rings["c"])
 
-    def parcel(number: int, generation: int) -> np.ndarray:
+    def parcel(number: int, generation: int, sequence: int) -> np.ndarray:
         flat = np.zeros(parcels.nbytes, np.uint8)
-        flat[:24].view(np.int64)[:] = 0, generation, 0
+        flat[:24].view(np.int64)[:] = 0, generation, sequence
         flat[64:72].view(np.int64)[0] = number
         return flat
 
     incoming, reader = made.incoming["b"], made.ends["reader/0/inp"]
-    incoming.deliver("c", 0, [parcel(1, 0)])
-    incoming.deliver("c", 0, [parcel(2, 1)])
-    incoming.deliver("c", 0, [parcel(3, 0), parcel(4, 1)])
+    incoming.deliver("c", 0, [parcel(1, 0, 5)])
+    incoming.deliver("c", 0, [parcel(2, 1, 0)])  # on another node, whose ring begins anew
+    incoming.deliver("c", 0, [parcel(3, 0, 6), parcel(4, 1, 1)])
     assert [int(reader.get().items["number"]) for _ in range(3)] == [1, 2, 4]
     assert not reader.ready()
 
@@ -472,6 +472,31 @@ def test_a_boards_rows_cross_with_their_numbers(arenas: Any) -> None:
     for name in ("rank/0/end", "rank/1/end", "watcher/0/inp"):
         soon(lambda name=name: ends[name].get().puts.tolist() == [7, 1])
         assert ends[name].get().values["done"].tolist() == [70, 5]
+
+
+@pytest.mark.parametrize("moment", ["before", "while", "after"])
+def test_what_a_broken_connection_may_have_lost_arrives_once(
+    arenas: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(outgoing, "AGAIN", 0.01)
+    p = wired(Channel("c", "queue", ITEM, 2), 1)
+    newest = p.channel(Channel("p", "params", {"w": Field((), axis=0)}))
+    scores = p.channel(Channel("b", "board", {"done": Field((), "int64")}))
+    p.role("learner", None, out=newest.writer(), score=scores.member())
+    p.role("actor", None, inp=newest.reader(), scores=scores.reader())
+    made = arenas(p, {("writer", 0): "a", ("reader", 0): "b", ("learner", 0): "a", ("actor", 0): "b"})
+    ends = made.ends
+    writing = threading.Thread(target=lambda: [ends["writer/0/out"].put(item(n)) for n in range(1, 31)])
+    writing.start()
+    for n in range(1, 31):
+        made.breaks[:] = [moment] * (n % 4)
+        ends["learner/0/out"].publish({"w": torch.tensor(float(n))})
+        ends["learner/0/score"].put({"done": np.array(n)})
+        assert int(ends["reader/0/inp"].get().items["number"]) == n
+    soon(lambda: ends["actor/0/inp"].newest() == 30 and ends["actor/0/scores"].get().puts.tolist() == [30])
+    assert ends["actor/0/inp"].latest()[1]["w"] == 30.0
+    writing.join()
+    assert not ends["reader/0/inp"].ready()
 
 
 def test_what_stays_on_its_node_has_no_route(arenas: Any) -> None:

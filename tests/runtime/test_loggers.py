@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.cli import main as cli
-from shoal.records.loggers import LOGGERS
+from shoal.records.loggers import LOGGERS, TensorBoard
 
 SMALL: dict[str, Any] = dict(
     env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=4, hidden=(8,), steps=2_200, seed=1
@@ -84,6 +84,21 @@ def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
     assert {"episode_return", "loss", "steps_per_second"} <= set(events.Tags()["scalars"])
     assert run.report is not None and events.Scalars("loss")[-1].step == run.report.steps
+
+
+def test_tensorboard_shows_no_step_twice_of_a_run_that_was_killed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shoal.train("impala", run_dir=tmp_path / "r", log=["tensorboard"], **SMALL)
+    killed = TensorBoard(tmp_path / "r", {}, 0)
+    killed.write({"seconds": 1.0}, 4_001)  # after its last checkpoint
+    killed.close()
+    run = shoal.resume(tmp_path / "r", steps=6_000)
+    steps = [e.step for e in EventAccumulator(str(run.path / "tensorboard")).Reload().Scalars("seconds")]
+    assert steps == sorted(set(steps)) and 4_001 not in steps
 
 
 @pytest.mark.parametrize("name", LOGGERS)

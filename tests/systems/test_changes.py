@@ -85,6 +85,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("d4pg", "--late-action true", "--late-action cannot change when a run goes on"),
         ("r2d2", "--rescale none", "--rescale cannot change when a run goes on"),
         ("rainbow", "--returns quantile", "--returns cannot change when a run goes on"),
+        ("rainbow", "--v-max 20", "--v-max cannot change when a run goes on, what was saved is of the one it had"),
         ("rainbow", "--n-step 5", "(replays/transitions/n_step: saved"),
         ("rainbow", "--replay 600", "(replays/transitions/capacity: saved 500, now 600): begin another run"),
     ],

@@ -9,9 +9,9 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 
 import shoal
 from shoal import ops
-from shoal.algos.actor_critic import observations, start_state
+from shoal.algos.actor_critic import start_state
 from shoal.algos.algorithm import differentiate
-from shoal.api import UsageError
+from shoal.api import UsageError, observations
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dqn, impala, load, recurrent_ppo
