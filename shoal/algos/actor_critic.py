@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from shoal import fast
+from shoal.algos.agent import NetworkAgent
 from shoal.algos.gradient_step import OptimiserConfig
 from shoal.api import MASK, Act, Arrays, EnvSpec, Tensors, UsageError, observations
 from shoal.fast.few import FEW, FewRows
-from shoal.fast.live import LiveTensors
-from shoal.fast.rounded import inferring
 from shoal.nets import (
     ActionDistribution,
     Encoder,
@@ -35,7 +34,6 @@ from shoal.nets.torsos import Activation
 from shoal.ops import forbid
 from shoal.settings.ranges import Count, Fraction, NonNegative
 from shoal.settings.schedule import Scheduled, linear
-from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,26 +186,17 @@ def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activa
     return encoder if encoder.own is not None else orthogonal(encoder)
 
 
-class ActorCriticAgent:
+class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
     """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
     ``value`` [E] beside each action, as far as ``extras`` names them."""
 
     def __init__(self, nets: Any, seed: int, extras: Sequence[str] = ()) -> None:  # ActorCritic, or with its ``step``
-        self.nets = inferring(nets)
-        self._live = LiveTensors(nets)
+        super().__init__(nets, torch.Generator().manual_seed(seed))
         self.extras = extras
         self._few = nets.few() if isinstance(nets, ActorCritic) and "log_prob" not in extras else None
-        self.rng = torch.Generator().manual_seed(seed)
 
     def initial_state(self, envs: int) -> Tensors:
         return cast(Tensors, self.nets.initial_state(envs))
-
-    def load(self, params: Tensors, version: int) -> None:
-        self._live.load(params)
-
-    def adopt(self, params: Tensors) -> None:
-        """Act by these tensors from now on, whatever they hold."""
-        self._live.adopt(params)
 
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
         if self._few is None or greedy or not 0 < len(first) <= FEW or not fast.ENABLED:
@@ -227,13 +216,6 @@ class ActorCriticAgent:
         if "log_prob" in self.extras:
             extras["log_prob"] = dist.log_prob(policy, action).numpy()
         return Act(action.numpy(), state, extras)
-
-    def state_dict(self) -> State:
-        return {"nets": self.nets.state_dict(), "rng": self.rng.get_state()}
-
-    def load_state_dict(self, state: State) -> None:
-        self.nets.load_state_dict(state["nets"])
-        self.rng.set_state(state["rng"])
 
 
 def start_state(items: Tensors) -> Tensors:

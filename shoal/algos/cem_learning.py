@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shoal.algos.agent import NetworkAgent
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.cem_network import CEMNetwork
 from shoal.algos.demonstrated import Offline
@@ -181,21 +182,14 @@ class Bellman:
             self.offline.load_state_dict(state["offline"])
 
 
-class CEMAgent:
+class CEMAgent(NetworkAgent[CEMNetwork, torch.Generator]):
     """Acts by the cross-entropy method. With probability ``epsilon`` an action is instead drawn uniformly from the box,
     and to any other Gaussian noise is added of standard deviation ``noise``, in units of half the box. A greedy agent
     leaves nothing to chance: the noise of its search is always the same."""
 
     def __init__(self, nets: CEMNetwork, epsilon: float, noise: float, seed: int) -> None:
-        self.nets, self.epsilon, self.noise = inferring(nets), epsilon, noise
-        self._live = LiveTensors(nets)
-        self.rng = torch.Generator().manual_seed(seed)
-
-    def initial_state(self, envs: int) -> Tensors:
-        return {}
-
-    def load(self, params: Tensors, version: int) -> None:
-        self._live.load(params)
+        super().__init__(nets, torch.Generator().manual_seed(seed))
+        self.epsilon, self.noise = epsilon, noise
 
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
@@ -208,10 +202,3 @@ class CEMAgent:
         drawn = 2.0 * torch.rand(best.shape, generator=rng) - 1.0
         explores = torch.rand(len(best), 1, generator=rng) < self.epsilon
         return Act(nets.to_box(torch.where(explores, drawn, noisy.clamp(-1.0, 1.0))).numpy(), state, {})
-
-    def state_dict(self) -> State:
-        return {"nets": self.nets.state_dict(), "rng": self.rng.get_state()}
-
-    def load_state_dict(self, state: State) -> None:
-        self.nets.load_state_dict(state["nets"])
-        self.rng.set_state(state["rng"])

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.algos.agent import NetworkAgent
 from shoal.algos.dpg_network import DPGNetwork, Judgement
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
-from shoal.fast.live import LiveTensors
-from shoal.fast.rounded import inferring
 from shoal.ops import dpg_loss
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled
@@ -161,7 +160,7 @@ class RangeLearner(SGDLearner):
         self.clipped = state.get("clipped", 1.0)  # an earlier version has not looked
 
 
-class DPGAgent:
+class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
     for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
     its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,
@@ -170,15 +169,8 @@ class DPGAgent:
     def __init__(
         self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False
     ) -> None:
-        self.nets, self.noise, self.at_random = inferring(nets), noise, at_random
-        self._live = LiveTensors(nets)
-        self.rng = np.random.default_rng(seed)
-
-    def initial_state(self, envs: int) -> Tensors:
-        return {}
-
-    def load(self, params: Tensors, version: int) -> None:
-        self._live.load(params)
+        super().__init__(nets, np.random.default_rng(seed))
+        self.noise, self.at_random = noise, at_random
 
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
@@ -199,10 +191,3 @@ class DPGAgent:
             values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy()
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
         return Act(action.numpy(), state, extras)
-
-    def state_dict(self) -> State:
-        return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        self.nets.load_state_dict(state["nets"])
-        self.rng.bit_generator.state = state["rng"]

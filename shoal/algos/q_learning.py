@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algos.agent import NetworkAgent
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
-from shoal.fast.live import LiveTensors
-from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
@@ -121,7 +120,7 @@ class QLearning(OffPolicy):
 Epsilon = float | np.ndarray
 
 
-class QAgent:
+class QAgent(NetworkAgent[QNetwork, np.random.Generator]):
     """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
     agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
     ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with
@@ -131,21 +130,10 @@ class QAgent:
         self, nets: QNetwork, epsilon: Epsilon | Callable[[int], Epsilon], seed: int, with_values: bool = False,
         taken: int = 0,
     ) -> None:  # fmt: skip
-        self.nets, self.with_values = inferring(nets), with_values
+        super().__init__(nets, np.random.default_rng(seed))
+        self.with_values = with_values
         self.epsilon: Callable[[int], Epsilon] = epsilon if callable(epsilon) else lambda steps: epsilon
-        self._live = LiveTensors(nets)
-        self.rng = np.random.default_rng(seed)
         self.steps = taken
-
-    def initial_state(self, envs: int) -> Tensors:
-        return {}
-
-    def load(self, params: Tensors, version: int) -> None:
-        self._live.load(params)
-
-    def adopt(self, params: Tensors) -> None:
-        """Act by these tensors from now on, whatever they hold."""
-        self._live.adopt(params)
 
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
@@ -166,9 +154,8 @@ class QAgent:
         return cast(Tensor, self.nets(obs))
 
     def state_dict(self) -> State:
-        return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state, "steps": self.steps}
+        return {**super().state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: State) -> None:
-        self.nets.load_state_dict(state["nets"])
-        self.rng.bit_generator.state = state["rng"]
+        super().load_state_dict(state)
         self.steps = state["steps"]

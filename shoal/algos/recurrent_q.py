@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algos.agent import NetworkAgent
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.off_policy import METRICS_EVERY
 from shoal.algos.q_learning import QLearningConfig, random_actions
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
-from shoal.fast.live import LiveTensors
 from shoal.fast.lstm import SMALL, RecurrentStreams
 from shoal.fast.pixels import readable
 from shoal.fast.rounded import inferring
@@ -226,20 +226,16 @@ def _shown(valid: Tensor) -> Tensor:
     return valid | torch.cat((valid[:1], valid[:-1]))
 
 
-class RecurrentQAgent:
+class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator]):
     """Epsilon-greedy with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for all.
     Stores ``q_taken`` and ``q_max``, from which the replay computes the initial priority with no further pass."""
 
     def __init__(self, nets: RecurrentQNetwork, epsilon: float | np.ndarray, seed: int) -> None:
-        self.nets, self.epsilon = inferring(nets), epsilon
-        self._live = LiveTensors(nets)
-        self.rng = np.random.default_rng(seed)
+        super().__init__(nets, np.random.default_rng(seed))
+        self.epsilon = epsilon
 
     def initial_state(self, envs: int) -> Tensors:
         return self.nets.initial_state(envs)
-
-    def load(self, params: Tensors, version: int) -> None:
-        self._live.load(params)
 
     @torch.inference_mode()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
@@ -253,10 +249,3 @@ class RecurrentQAgent:
             action = np.where(explore, random_actions(obs, values.shape[-1], self.rng), action)
         extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
-
-    def state_dict(self) -> State:
-        return {"nets": self.nets.state_dict(), "rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        self.nets.load_state_dict(state["nets"])
-        self.rng.bit_generator.state = state["rng"]

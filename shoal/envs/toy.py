@@ -83,10 +83,10 @@ class Toy(VectorEnv[Observed, np.ndarray, np.ndarray], ABC):
         return self.np_random.integers(0, values, int(rows.sum()))
 
 
-class BanditIdentity(Toy):
-    """The observation is one of 4 unit vectors; reward 1 for its index. A new one each step; 8 steps."""
+class OneOfFour(Toy):
+    """Reward 1 for the number that is ``shown``, one of 4. A new one each step; 8 steps."""
 
-    observation, action = gs.Box(0, 1, (4,), np.float32), gs.Discrete(4)
+    action = gs.Discrete(4)
 
     def _begin(self, rows: Mask) -> None:
         if not hasattr(self, "shown"):
@@ -97,6 +97,12 @@ class BanditIdentity(Toy):
         reward = action == self.shown
         self.shown = self.np_random.integers(0, 4, self.num_envs)
         return reward, self.steps >= 8
+
+
+class BanditIdentity(OneOfFour):
+    """The observation is one of 4 unit vectors; reward 1 for its index. A new one each step; 8 steps."""
+
+    observation = gs.Box(0, 1, (4,), np.float32)
 
     def _observe(self) -> Observed:
         return np.eye(4, dtype=np.float32)[self.shown]
@@ -222,22 +228,11 @@ class Catch(Toy):
         return cells.repeat(self._tile[0], 1).repeat(self._tile[1], 2)[:, None]
 
 
-class Both(Toy):
+class Both(OneOfFour):
     """A Dict: ``camera`` (uint8 ``[1, 20, 20]``) is bright on the left or the right, ``vector`` is (1, 0) or (0, 1);
     reward 1 for the action 2 * right + second. A new pair each step; 8 steps."""
 
     observation = gs.Dict({"camera": gs.Box(0, 255, (1, 20, 20), np.uint8), "vector": gs.Box(0, 1, (2,), np.float32)})
-    action = gs.Discrete(4)
-
-    def _begin(self, rows: Mask) -> None:
-        if not hasattr(self, "shown"):
-            self.shown = np.zeros(self.num_envs, np.int64)
-        self.shown[rows] = self._draw(rows, 4)
-
-    def _act(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        reward = action == self.shown
-        self.shown = self.np_random.integers(0, 4, self.num_envs)
-        return reward, self.steps >= 8
 
     def _observe(self) -> Observed:
         camera = np.zeros((self.num_envs, 1, 20, 2, 10), np.uint8)

@@ -118,20 +118,9 @@ def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: i
 
 @jit
 def _item(
-    rows: Rows,
-    streams: Streams,
-    s: int,
-    steps: int,
-    end: int,
-    how: int,
-    gamma: float,
-    q_end: float,
-    stack: int,
-    counters: np.ndarray,
-    new_rows: np.ndarray,
-    new_deltas: np.ndarray,
-    at: int,
-) -> int:
+    rows: Rows, streams: Streams, s: int, steps: int, end: int, how: int, gamma: float, q_end: float, stack: int,
+    counters: np.ndarray, new_rows: np.ndarray, new_deltas: np.ndarray, at: int,
+) -> int:  # fmt: skip
     """Make the item whose window of ``steps`` rewards ends at row ``end``, the newest of the stream: its row
     and its TD error by the actor's own values go to place ``at``. Returns the next place, or ``at`` if part of its
     stack is missing."""
@@ -165,22 +154,10 @@ def _item(
 
 @jit
 def ingest(
-    rows: Rows,
-    streams: Streams,
-    unroll: Unroll,
-    counters: np.ndarray,
-    first_stream: int,
-    envs: int,
-    steps: int,
-    n_step: int,
-    gamma: float,
-    stack: int,
-    same_step: bool,
-    row_of: np.ndarray,
-    final_of: np.ndarray,
-    new_rows: np.ndarray,
-    new_deltas: np.ndarray,
-) -> int:
+    rows: Rows, streams: Streams, unroll: Unroll, counters: np.ndarray, first_stream: int, envs: int, steps: int,
+    n_step: int, gamma: float, stack: int, same_step: bool, row_of: np.ndarray, final_of: np.ndarray,
+    new_rows: np.ndarray, new_deltas: np.ndarray,
+) -> int:  # fmt: skip
     """Link one unroll into its streams and make the items it completes; returns how many. ``row_of`` and ``final_of``
     say in which row each step and each final observation belongs (-1: nowhere)."""
     count = 0
@@ -196,20 +173,9 @@ def ingest(
                 row_of[i] = row
                 for k in range(min(n_step, streams.length[s]), 0, -1):
                     count = _item(
-                        rows,
-                        streams,
-                        s,
-                        k,
-                        row,
-                        ended,
-                        gamma,
-                        unroll.q_max[i],
-                        stack,
-                        counters,
-                        new_rows,
-                        new_deltas,
+                        rows, streams, s, k, row, ended, gamma, unroll.q_max[i], stack, counters, new_rows, new_deltas,
                         count,
-                    )
+                    )  # fmt: skip
                 _close(rows, streams, s, counters)
                 continue
             if open_ and (ended or unroll.first[i] or not unroll.valid[i]):  # a gap: windows stay incomplete
@@ -225,20 +191,9 @@ def ingest(
             streams.q[s, at] = unroll.q_taken[i]
             if streams.length[s] >= n_step:
                 count = _item(
-                    rows,
-                    streams,
-                    s,
-                    n_step,
-                    row,
-                    0,
-                    gamma,
-                    unroll.q_max[i],
-                    stack,
-                    counters,
-                    new_rows,
-                    new_deltas,
+                    rows, streams, s, n_step, row, 0, gamma, unroll.q_max[i], stack, counters, new_rows, new_deltas,
                     count,
-                )
+                )  # fmt: skip
             streams.length[s] += 1
             ended = TERMINATED if unroll.terminated[i] else (TRUNCATED if unroll.truncated[i] else 0)
             streams.ended[s] = ended
@@ -247,20 +202,9 @@ def ingest(
                 final_of[i] = row
                 for k in range(min(n_step, streams.length[s]), 0, -1):
                     count = _item(
-                        rows,
-                        streams,
-                        s,
-                        k,
-                        row,
-                        ended,
-                        gamma,
-                        unroll.final_q[i],
-                        stack,
-                        counters,
-                        new_rows,
-                        new_deltas,
-                        count,
-                    )
+                        rows, streams, s, k, row, ended, gamma, unroll.final_q[i], stack, counters, new_rows,
+                        new_deltas, count,
+                    )  # fmt: skip
                 _close(rows, streams, s, counters)
     return count
 

@@ -31,7 +31,7 @@ from shoal.replay.sequence_arrays import (
     Items,
     Rows,
     Streams,
-)
+)  # fmt: skip
 
 
 @jit
@@ -145,20 +145,9 @@ def _priority(rows: Rows, items: Items, slot: int, cut: Cut, window: np.ndarray)
 
 @jit
 def _emit(
-    rows: Rows,
-    items: Items,
-    streams: Streams,
-    s: int,
-    length: int,
-    end: int,
-    how: int,
-    cut: Cut,
-    counters: np.ndarray,
-    window: np.ndarray,
-    new: np.ndarray,
-    new_priorities: np.ndarray,
-    at: int,
-) -> int:
+    rows: Rows, items: Items, streams: Streams, s: int, length: int, end: int, how: int, cut: Cut, counters: np.ndarray,
+    window: np.ndarray, new: np.ndarray, new_priorities: np.ndarray, at: int,
+) -> int:  # fmt: skip
     """The oldest open sequence of a stream becomes an item of ``length`` steps whose last observation is row ``end``;
     its slot and priority go to place ``at``. Returns the next place."""
     slot = streams.open[s, streams.done[s] % streams.open.shape[1]]
@@ -221,19 +210,9 @@ def _probe(streams: Streams, s: int, cut: Cut, ahead: int) -> int:
 
 @jit
 def _complete(
-    rows: Rows,
-    items: Items,
-    streams: Streams,
-    s: int,
-    row: int,
-    how: int,
-    cut: Cut,
-    counters: np.ndarray,
-    window: np.ndarray,
-    new: np.ndarray,
-    new_priorities: np.ndarray,
-    at: int,
-) -> int:
+    rows: Rows, items: Items, streams: Streams, s: int, row: int, how: int, cut: Cut, counters: np.ndarray,
+    window: np.ndarray, new: np.ndarray, new_priorities: np.ndarray, at: int,
+) -> int:  # fmt: skip
     """Make the items whose last observation is ``row``, the newest of the stream (``how`` the episode ended before it,
     0: it goes on). Returns the next place in ``new``."""
     there = streams.length[s]
@@ -255,24 +234,10 @@ def _complete(
 
 @jit
 def ingest(
-    rows: Rows,
-    items: Items,
-    streams: Streams,
-    unroll: Unroll,
-    counters: np.ndarray,
-    first_stream: int,
-    envs: int,
-    steps: int,
-    cut: Cut,
-    row_of: np.ndarray,
-    final_of: np.ndarray,
-    begin_of: np.ndarray,
-    first_of: np.ndarray,
-    last_of: np.ndarray,
-    window: np.ndarray,
-    new: np.ndarray,
-    new_priorities: np.ndarray,
-) -> int:
+    rows: Rows, items: Items, streams: Streams, unroll: Unroll, counters: np.ndarray, first_stream: int, envs: int,
+    steps: int, cut: Cut, row_of: np.ndarray, final_of: np.ndarray, begin_of: np.ndarray, first_of: np.ndarray,
+    last_of: np.ndarray, window: np.ndarray, new: np.ndarray, new_priorities: np.ndarray,
+) -> int:  # fmt: skip
     """Link one unroll into its streams and make the items it completes; returns how many. ``row_of`` and ``final_of``
     say in which row each step and each final observation belongs, ``begin_of``, ``first_of`` and ``last_of`` of which
     slot its recurrent state is the first, that before the first step to learn from, and before the last (-1: none)."""
@@ -335,17 +300,9 @@ def remove(rows: Rows, items: Items, victims: np.ndarray, counters: np.ndarray) 
 
 @jit
 def unfold(
-    rows: Rows,
-    items: Items,
-    slots: np.ndarray,
-    burn_in: int,
-    keys: np.ndarray,
-    chosen: np.ndarray,
-    valid: np.ndarray,
-    first: np.ndarray,
-    terminated: np.ndarray,
-    reward: np.ndarray,
-) -> None:
+    rows: Rows, items: Items, slots: np.ndarray, burn_in: int, keys: np.ndarray, chosen: np.ndarray, valid: np.ndarray,
+    first: np.ndarray, terminated: np.ndarray, reward: np.ndarray,
+) -> None:  # fmt: skip
     """The rows ``chosen`` [L, B] of each item, its steps to learn from at row ``burn_in``, and what is known of each;
     padding repeats the item's first and last row."""
     length = len(chosen)
