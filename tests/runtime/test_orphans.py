@@ -18,12 +18,13 @@ from shoal.runtime.interrupts import TOGETHER
 pytestmark = pytest.mark.timeout(40)
 
 SCRIPT = r"""
-import ctypes, os, subprocess, sys, time
+import ctypes, os, signal, subprocess, sys, time
 from shoal import api
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime.launch import Launch, Stop
 from programs import Wired
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
 print("imported", flush=True)
 
 def tell(pid):  # one write, so that lines of several processes do not mix
