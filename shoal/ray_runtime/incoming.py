@@ -17,43 +17,40 @@ from shoal.shm.ring import Producer
 from shoal.shm.session import Session
 
 
+class _Ring:
+    """What is known of a ring of a writer elsewhere. newest: generation and sequence number of the last item."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Lock()  # what is sent again waits for the first time
+        self.producer: Producer | None = None
+        self.newest = [-1, -1]
+
+
 class Incoming:
     """The routes that end on one node. Each ring has one sender at a time, which waits for each answer."""
 
     def __init__(self, arena: Arena, plan: Plan) -> None:
         self._arena, self._plan = arena, plan
-        self._producers: dict[tuple[str, int], tuple[int, Producer]] = {}  # with the generation of the writer
-        self._next: dict[tuple[str, int], int] = {}  # the least sequence number of what comes next of that generation
-        self._busy: dict[tuple[str, int], threading.Lock] = {}  # while items are put into a ring
+        self._rings: dict[tuple[str, int], _Ring] = {}  # by channel and writer
 
     def deliver(self, channel: str, writer: int, items: list[np.ndarray]) -> None:
         """Put packed items into a writer's ring; returns when there was room for all, or the run ends. Items that have
         come before are left out, and those of a life that another has followed: their node was given up, and came
         back."""
-        layout = self._plan.rings[channel]
-        with self._busy.setdefault((channel, writer), threading.Lock()):  # what is sent again waits for the first time
+        layout, ring = self._plan.rings[channel], self._rings.setdefault((channel, writer), _Ring())
+        with ring.busy:
             for flat in items:
-                _, generation, sequence = Parcels.header(flat)
-                producer = self._producer(channel, writer, generation, sequence)
-                if producer is None:
+                _, *number = Parcels.header(flat)
+                if number <= ring.newest:
                     continue
+                if ring.producer is None or number[0] > ring.newest[0]:
+                    session = Session(self._arena, Recorder())
+                    ring.producer = Producer(session, layout, writer, number[0])
+                ring.newest = number
                 try:
-                    Parcels(layout).unpack(flat, producer)
+                    Parcels(layout).unpack(flat, ring.producer)
                 except api.Stopped:
                     return
-
-    def _producer(self, channel: str, writer: int, generation: int, sequence: int) -> Producer | None:
-        """Who puts an item into the ring; None: nobody."""
-        key = channel, writer
-        known, producer = self._producers.get(key, (-1, None))
-        if generation < known or (generation == known and sequence < self._next[key]):
-            return None
-        if generation > known or producer is None:
-            session = Session(self._arena, Recorder())
-            producer = Producer(session, self._plan.rings[channel], writer, generation)
-            self._producers[key] = generation, producer
-        self._next[key] = sequence + 1
-        return producer
 
     def publish(self, channel: str, version: int, flat: np.ndarray) -> None:
         """Make a version of parameters the latest here."""

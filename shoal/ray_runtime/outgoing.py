@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from shoal import api
 from shoal.metering.recorder import Recorder
+from shoal.ray_runtime.insistent import ask, tell
 from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route
 from shoal.shm import board, futex
@@ -29,7 +29,6 @@ from shoal.shm.session import Session
 from shoal.shm.store import StoreReader
 
 BOARD_EVERY = 0.005  # seconds between two looks at a board, which has no bell
-AGAIN = 0.2  # seconds until what did not get through is sent again
 Peer = Any  # the handle of another node's ``agent.Agent``
 
 
@@ -92,17 +91,6 @@ class Outgoing:
     def _session(self) -> Session:
         return Session(self._arena, Recorder())  # a recorder books the time of one thread
 
-    def _insist(self, session: Session, call: Callable[[], Any]) -> None:
-        """Call a peer until it has answered; what is sent twice this way counts once there."""
-        while True:
-            try:
-                call().future().result()
-                return
-            except self._unreachable:
-                if session.stopping():
-                    raise api.Stopped from None
-                time.sleep(AGAIN)
-
     def _count(self, channel: str, nbytes: int) -> None:
         with self._lock:
             messages, before = self.traffic.get(channel, (0, 0))
@@ -119,17 +107,7 @@ class Outgoing:
         def ready() -> bool:
             return any(ring not in under_way for ring in consumer.ready())
 
-        def send(ring: int, items: list[np.ndarray]) -> None:
-            call = peer.deliver.remote(route.channel, consumer.writers[ring], items)
-            call.future().add_done_callback(partial(arrived, ring, items))
-
-        def arrived(ring: int, items: list[np.ndarray], future: Future[None]) -> None:
-            error = future.exception()
-            if isinstance(error, self._unreachable) and not session.stopping():
-                later = threading.Timer(AGAIN, send, (ring, items))
-                later.daemon = True
-                later.start()
-                return
+        def arrived(ring: int, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, self._gone):
                 self._failed(str(error))
             under_way.discard(ring)
@@ -146,7 +124,8 @@ class Outgoing:
                     consumer.release(ring)
                 under_way.add(ring)
                 self._count(route.channel, sum(item.nbytes for item in items))
-                send(ring, items)
+                call = partial(peer.deliver.remote, route.channel, consumer.writers[ring], items)
+                tell(call, self._unreachable, session.stopping, partial(arrived, ring))
 
     # ---------------------------------------------------------------------------------- parameters
     def _params(self, route: Route, peer: Peer) -> None:
@@ -158,7 +137,8 @@ class Outgoing:
             assert found is not None, "a lockstep reader waits for what is newer"
             version, reference = edition.of(found[0], reader.flat)
             self._count(route.channel, reader.flat.nbytes)
-            self._insist(session, partial(peer.publish.remote, route.channel, version, reference))
+            call = partial(peer.publish.remote, route.channel, version, reference)
+            ask(call, self._unreachable, session.stopping)
 
     # -------------------------------------------------------------------------------------- boards
     def _board(self, route: Route, peer: Peer, here: Collection[int]) -> None:
@@ -171,7 +151,7 @@ class Outgoing:
             if new:
                 found = [(w, n, {name: a[w].copy() for name, a in rows.values.items()}) for w, n in new.items()]
                 self._count(route.channel, sum(a.nbytes for _, _, row in found for a in row.values()))
-                self._insist(session, partial(peer.post.remote, route.channel, found))
+                ask(partial(peer.post.remote, route.channel, found), self._unreachable, session.stopping)
                 sent |= new
             time.sleep(BOARD_EVERY)
 

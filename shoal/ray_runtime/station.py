@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,8 +19,8 @@ from shoal.local.replica import Replica
 from shoal.local.telemetry import Message
 from shoal.program import RoleSpec
 from shoal.ray_runtime.agent import News
+from shoal.ray_runtime.insistent import AGAIN, tell
 
-AGAIN = 0.2  # seconds until what may not have arrived is said again
 SILENT = 30.0  # seconds without an answer after which a node counts as lost
 
 
@@ -78,17 +78,9 @@ class Station:
         self._thread.start()
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call a method of the agent, and again where the connection broke, until it has arrived; the agent does once
-        what it is told twice."""
-
-        def arrived(future: Future[None]) -> None:
-            broken = isinstance(future.exception(), ray.exceptions.ActorUnavailableError)
-            if broken and not self.gone and not self._closing:
-                later = threading.Timer(AGAIN, self.tell, (method, *args))
-                later.daemon = True
-                later.start()
-
-        getattr(self.agent, method).remote(*args).future().add_done_callback(arrived)
+        """Call a method of the agent, which may be told twice; does not wait for it."""
+        call = partial(getattr(self.agent, method).remote, *args)
+        tell(call, ray.exceptions.ActorUnavailableError, lambda: self.gone or self._closing)
 
     def close(self) -> None:
         """Stop listening, end the node's processes and its agent."""

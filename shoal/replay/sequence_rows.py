@@ -31,7 +31,7 @@ from shoal.replay.sequence_arrays import (
     Items,
     Rows,
     Streams,
-)  # fmt: skip
+)
 
 
 @jit

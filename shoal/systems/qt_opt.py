@@ -27,7 +27,7 @@ from shoal.api import (
     Writer,
     observations,
     spec_nbytes,
-)  # fmt: skip
+)
 from shoal.demonstrations.episodes import Demonstrations, read
 from shoal.demonstrations.streams import check, stream_fields, unrolls
 from shoal.envs import Codec

@@ -66,8 +66,8 @@ class _Peer:
 
 class Arenas:
     """``where``: (role, index) -> node. ``ends``: by ``role/index/port``; ``failures``: of threads, to be empty.
-    ``breaks``: of the connection at the next calls: ``before`` one arrives, ``while`` it is
-    answered, or ``after``."""
+    ``breaks``: of the connection at the next calls: ``before`` one arrives, ``while`` it is answered, or
+    ``after``."""
 
     def __init__(self, program: Program, where: Mapping[tuple[str, int], str]) -> None:
         program.validate()

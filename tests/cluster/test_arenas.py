@@ -18,7 +18,7 @@ from arenas import Arenas
 from shoal.api import PART, Context, Field, ShoalError, Stopped, bounds, views
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program
-from shoal.ray_runtime import collective, outgoing
+from shoal.ray_runtime import collective, insistent
 from shoal.ray_runtime.collective import AllReduce, Store
 from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route, apart
@@ -478,7 +478,7 @@ def test_a_boards_rows_cross_with_their_numbers(arenas: Any) -> None:
 def test_what_a_broken_connection_may_have_lost_arrives_once(
     arenas: Any, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    monkeypatch.setattr(outgoing, "AGAIN", 0.01)
+    monkeypatch.setattr(insistent, "AGAIN", 0.01)
     p = wired(Channel("c", "queue", ITEM, 2), 1)
     newest = p.channel(Channel("p", "params", {"w": Field((), axis=0)}))
     scores = p.channel(Channel("b", "board", {"done": Field((), "int64")}))

@@ -86,9 +86,7 @@ def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
     assert run.report is not None and events.Scalars("loss")[-1].step == run.report.steps
 
 
-def test_tensorboard_shows_no_step_twice_of_a_run_that_was_killed(
-    tmp_path: Path,
-) -> None:
+def test_tensorboard_shows_no_step_twice_of_a_run_that_was_killed(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

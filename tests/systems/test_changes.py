@@ -29,9 +29,8 @@ def test_a_setting_changes_from_its_step_on(tmp_path: Path, runtime: str) -> Non
         observers=[lambda m: rates.append(m["learning_rate"]) if "learning_rate" in m else None],
     )  # fmt: skip
     assert again.report is not None and again.report.steps >= 3_000
-    assert rates and rates == [pytest.approx(1e-4)] * len(
-        rates
-    )  # what counts is the new rate, not the one in the optimiser's state
+    # what counts is the new rate, not the one in the optimiser's state
+    assert rates and rates == [pytest.approx(1e-4)] * len(rates)
     facts = json.loads((path / "config.json").read_text())
     expected = {"learning_rate": [1e-3, 1e-4], "steps": [1_000, 3_000]}
     assert facts["changes"] == [{"steps": before, "settings": expected}] == again.changes
