@@ -171,8 +171,8 @@ class ReduceEnd(InTurn):
 
     def load_state_dict(self, mine: State, of_all: Callable[[], list[State]]) -> None:
         """Go on where all ranks were: this one, and, where they are asked for, all in their order. A round that all had
-        put is added up here, as some may have got its result before; of any other, what this one had put is put again.
-        """
+        put is added up here, as some may have got its result before; of any other, what this one had put waits for
+        ``put_again``."""
         for slot, saved in zip(self._slots, mine["slots"], strict=True):
             for name, array in slot.items():
                 array[...] = saved[name]
@@ -187,5 +187,9 @@ class ReduceEnd(InTurn):
                 out = np.zeros(int(np.prod(f.shape)), f.dtype)
                 combine(out, parts, self.channel.mean)
                 self._known[name] = torch.from_numpy(out.reshape(f.shape))
-        else:
+
+    def put_again(self) -> None:
+        """Send what this rank had put of a round that not all had put: the others do so later, after whatever all ranks
+        begin with, and collectives that are not in the same order everywhere never end."""
+        if self.pending and self._known is None:
             self._send()

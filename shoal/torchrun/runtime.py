@@ -188,6 +188,8 @@ class _Rank:
                 if not self.leads:
                     params.load_state_dict({"version": version, "tensors": tensors, "older": []})
         self.group.exchange(None)  # every row of a board is there
+        for end in self.ends.reducers.values():
+            end.put_again()
 
     def _run(self) -> str:
         """Step until the ranks agree that the run ends; returns why."""

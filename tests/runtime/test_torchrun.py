@@ -28,12 +28,13 @@ from shoal.local.runtime import LocalRuntime
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, Saving
 from shoal.run import RunOptions
+from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dd_ppo, load
-from shoal.torchrun import group as group_module
+from shoal.torchrun import checkpoint as torchrun, group as group_module
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
-from shoal.torchrun.runtime import TorchrunRuntime
+from shoal.torchrun.runtime import TorchrunRuntime, _Rank
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", sync_frac=2.0, check_every=1)
@@ -111,6 +112,38 @@ def test_runs_go_on_on_the_other_runtime_and_back(tmp_path: Path) -> None:
     assert checkpoint.newest(folder).manifest["launch"] == 2
     board = checkpoint.newest(folder).read("channel-progress")
     assert (np.asarray(board["rows"]["rollouts"]) >= 9).all()
+
+
+def test_ranks_that_were_saved_before_and_after_a_put_go_on_together(tmp_path: Path) -> None:
+    """The first has put an item that the second has not put yet; both begin with the first one's parameters."""
+    program = dd_ppo.program(config("dd-ppo", **SMALL))
+    ranks(2, lambda: TorchrunRuntime().launch(program, launch(1, tmp_path)))
+    saved = checkpoint.newest(tmp_path)
+
+    def call() -> list[np.ndarray]:
+        joined, cpu = Group(place(), 0.0), torch.device("cpu")
+        joined.join(cpu)
+        with Interrupts() as interrupts:
+            rank = _Rank(program, launch(2, resume=saved), joined, interrupts, cpu)
+            end, load = next(end for end in rank.ends.reducers.values() if not end.channel.mean), torchrun.load
+
+            def apart(*args: Any) -> None:
+                load(*args)
+                slots = [{name: np.full_like(array, 2) for name, array in s.items()} for s in end.state_dict()["slots"]]
+                states = [{"puts": puts, "gets": 0, "slots": slots} for puts in (1, 0)]
+                end.load_state_dict(states[joined.rank], lambda: states)
+
+            torchrun.load = apart  # of this process
+            rank._begin()
+            if joined.rank == 1:
+                with end.slot() as arrays:
+                    for array in arrays.values():
+                        array[...] = 4
+            return [value.numpy().copy() for value in end.get().values()]
+
+    one, two = ranks(2, call)
+    for sums in (one, two):
+        assert sums and all((values == 6).all() for values in sums)
 
 
 def ending(how: Callable[[], None]) -> list[Any]:
