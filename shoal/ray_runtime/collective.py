@@ -26,6 +26,7 @@ from shoal.shm.group_layout import ReduceLayout
 from shoal.shm.layout import CHECKPOINT
 from shoal.shm.session import Session
 from shoal.torchrun.reduction import ReduceEnd, completed
+from shoal.types import State
 
 LOOK = timedelta(seconds=0.2)  # between two looks whether the run ends
 MEET = timedelta(seconds=600)  # in which all members come up
@@ -113,6 +114,10 @@ class Member(ReduceEnd):
         found = super().get()
         self._session.fresh = False
         return found
+
+    def load_state_dict(self, mine: State, of_all: Callable[[], list[State]]) -> None:
+        super().load_state_dict(mine, of_all)
+        self.put_again()
 
     def _send(self) -> None:
         super()._send()

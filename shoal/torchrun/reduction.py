@@ -189,7 +189,7 @@ class ReduceEnd(InTurn):
                 self._known[name] = torch.from_numpy(out.reshape(f.shape))
 
     def put_again(self) -> None:
-        """Send what this rank had put of a round that not all had put: the others do so later, after whatever all ranks
-        begin with, and collectives that are not in the same order everywhere never end."""
+        """Send what this rank had put of a round that not all had put. Ranks that reduce other things in the same group
+        first do this after those, as the others put later: collectives in different orders never end."""
         if self.pending and self._known is None:
             self._send()
