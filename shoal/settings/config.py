@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.api import UsageError
 from shoal.settings import yaml_text
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
-from shoal.settings.kinds import env_kind
+from shoal.settings.kinds import env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
 
@@ -174,9 +174,9 @@ def _refuse_foreign(
 
 def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str) -> tuple[str, str]:
     if preset == "auto":
-        kind = env_kind(env)
-        if kind is not None and kind in presets:
-            return kind, f"{env} is of the kind '{kind}'; --preset none turns it off"
+        for kind in preset_kinds(env):
+            if kind in presets:
+                return kind, f"{env} is of the kind '{kind}'; --preset none turns it off"
         return "none", f"{name} has no preset for {env}"
     if preset == "none" or preset in presets:
         return preset, "asked for"

@@ -8,6 +8,7 @@ MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
+UPRIGHT = {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"}  # of MuJoCo's
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
 DM_CONTROL = {  # as EnvPool names them: the domain, then the task
     "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
@@ -29,8 +30,20 @@ def env_kind(env: str) -> str | None:
         return env.partition(":")[0]
     if env.startswith("MinAtar/"):
         return "minatar"
-    base = re.sub(r"-v\d+$", "", env)
+    base = _base(env)
     for kind, names in (("mujoco", MUJOCO), ("classic", CLASSIC), ("box2d", BOX2D)):
         if base in names:
             return kind
     return "dm_control" if re.fullmatch(f"({'|'.join(DM_CONTROL)})[A-Z]\\w*-v1", env) else None
+
+
+def preset_kinds(env: str) -> list[str]:
+    """The kinds of an environment id under which a preset for it may stand, the narrowest first. ``mujoco_upright``:
+    tasks of MuJoCo whose episodes end when the body falls."""
+    kind = env_kind(env)
+    narrow = ["mujoco_upright"] if kind == "mujoco" and _base(env) in UPRIGHT else []
+    return [*narrow, *([kind] if kind else [])]
+
+
+def _base(env: str) -> str:
+    return re.sub(r"-v\d+$", "", env)

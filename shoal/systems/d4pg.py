@@ -60,8 +60,11 @@ CLASSIC: Preset = {**apex_dpg.CLASSIC}
 MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,000 (docs/results.md)
     **apex_dpg.MUJOCO, "n_step": 1, "v_min": -200.0, "v_max": 1_500.0, "atoms": 101,
 }  # fmt: skip
+MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # with 1, Hopper's critic expects never to fall
 DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "v_min": 0.0, "v_max": 100.0}  # rewards in [0, 1], gamma 0.99
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+PRESETS: Presets = {
+    "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "dm_control": DM_CONTROL,
+}  # fmt: skip
 network, agent = apex_dpg.network, apex_dpg.agent
 
 

@@ -47,6 +47,18 @@ def test_kind_of_environment(env: str, kind: str | None) -> None:
     assert env_kind(env) == kind
 
 
+def test_the_narrowest_kind_that_has_a_preset_gives_it() -> None:
+    """MuJoCo's tasks whose episodes end when the body falls have a preset of D4PG's, and none of Ape-X DPG's."""
+    found = {(name, env): resolve(systems.load(name), overrides={"env": env}) for name in ("d4pg", "apex-dpg")
+             for env in ("Hopper-v5", "HalfCheetah-v5", "HopperHop-v1")}  # fmt: skip
+    assert {key: resolved.preset for key, resolved in found.items()} == {
+        ("d4pg", "Hopper-v5"): "mujoco_upright", ("d4pg", "HalfCheetah-v5"): "mujoco",
+        ("d4pg", "HopperHop-v1"): "dm_control", ("apex-dpg", "Hopper-v5"): "mujoco",
+        ("apex-dpg", "HalfCheetah-v5"): "mujoco", ("apex-dpg", "HopperHop-v1"): "dm_control",
+    }  # fmt: skip
+    assert found["d4pg", "Hopper-v5"].cfg.n_step == 5 and found["d4pg", "HalfCheetah-v5"].cfg.n_step == 1
+
+
 def test_options_of_atari_are_for_atari(system: Any, tmp_path: Path) -> None:
     """Refused where they would be ignored, not shown there, and taken from files that hold their defaults."""
     given = {"frame_skip": 2, "env": "CartPole-v1"}
