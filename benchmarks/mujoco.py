@@ -6,14 +6,15 @@ Suite: equal steps, three seeds each.
     python benchmarks/mujoco.py HalfCheetah-v5 --summary --reach 4000
 
 ``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3, gymnasium[mujoco] and envpool. A system of Shoal
-plays the preset that ``--preset auto`` chooses (``mujoco`` or ``dm_control``). Under ``taskset`` each side has the
-cores that it gives, so that seconds can be compared while something else runs; the result says how many there were.
+plays the preset that ``--preset auto`` chooses. Under ``taskset`` each side has the cores that it gives, so that
+seconds can be compared while something else runs; the result says how many there were.
 recurrent-ppo and sb3-ppo have equal hyperparameters: one environment, 2,048 steps per update, 10 epochs, minibatches of
 64, Adam 3e-4 falling linearly to 0, clip 0.2, lambda 0.95, separate tanh 64-64 networks with orthogonal initialisation,
 observations and rewards normalised by running statistics. sb3-td3 and sb3-ddpg are the library's own defaults (networks
 of 400-300, batches of 256, Adam 1e-3, one update per step) with Gaussian noise of 0.1 and 10,000 steps of random play,
-as its zoo sets them for MuJoCo. Kept per seed: the learning curve (mean raw return of the last 100 training episodes
-against steps and seconds), and 20 fresh episodes of the deterministic policy.
+as its zoo sets them for MuJoCo and Pendulum. Kept per seed: the configuration (of
+Shoal), the machine, the learning curve (mean raw return of the last 100 training episodes against steps and seconds),
+and 20 fresh episodes of the deterministic policy.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import mean, stdev
+
+from common import machine
 
 RESULTS = Path(__file__).parent / "results" / "mujoco"
 PEER = Path(__file__).parent / "peers" / "train_sb3.py"
@@ -45,6 +48,7 @@ evaluation = run.policy().evaluate(20, seed=10_000 + int(seed))
 rows = [r for r in read_curve(Path(run_dir)) if "episode_return" in r]
 print(json.dumps({"steps": run.report.steps, "seconds": run.report.seconds,
                   "training_return": run.report.episode_return, "evaluation": list(evaluation),
+                  "config": run.config,
                   "curve": [(int(r["steps"]), r["seconds"], r["episode_return"]) for r in rows]}))
 """
 
@@ -62,6 +66,7 @@ def run(env: str, name: str, steps: int, seed: int, until: float) -> None:
     result = json.loads(out.splitlines()[-1])
     curve = result.pop("curve")
     result["cores"] = len(os.sched_getaffinity(0))
+    result["machine"] = {k: v for k, v in machine().items() if k in ("date", "cpu", "isa", "torch")}
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / f"{env}-{name}-{seed}.csv").open("w", newline="") as file:
         thin = [*curve[:: max(1, len(curve) // 200)], curve[-1]]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Channel, Program
+    from shoal.records.metric_files import read_curve
     from shoal.replay import Ratio
     from shoal.run import Evaluation, Run, evaluate, launch, load, pbt, resume, train
     from shoal.runtime.launch import Stop
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Channel", "Choice", "Evaluation", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError",
-    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "resume", "train",
+    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "read_curve", "resume", "train",
 ]  # fmt: skip
 _HOME = {
     "Channel": "shoal.program", "Program": "shoal.program", "Policy": "shoal.policy", "Ratio": "shoal.replay",
     "Run": "shoal.run", "launch": "shoal.run", "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run",
     "train": "shoal.run", "Evaluation": "shoal.run", "evaluate": "shoal.run", "Stop": "shoal.runtime.launch",
-    "linear": "shoal.settings.schedule", "Choice": "shoal.algos.hyperparameters",
-    "Interval": "shoal.algos.hyperparameters",
+    "linear": "shoal.settings.schedule", "read_curve": "shoal.records.metric_files",
+    "Choice": "shoal.algos.hyperparameters", "Interval": "shoal.algos.hyperparameters",
 }  # fmt: skip
 
 

@@ -42,6 +42,7 @@ from shoal.api import (
     Reader as Reader,
     Role as Role,
     Spec as Spec,
+    Stateful as Stateful,
     Tensors as Tensors,
     Update as Update,
     UsageError as UsageError,

@@ -33,7 +33,7 @@ from .types import Env, Vector
 PACKAGES = {
     "ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-"), "minatar": ("MinAtar/",),
 }  # fmt: skip
-EXTRAS = {"ale_py": "atari", "minigrid": "minigrid", "minatar": "minatar", "envpool": "envpool"}
+INSTALL = {"ale_py": "ale-py", "minigrid": "'shoal[minigrid]'", "minatar": "'shoal[minatar]'"}  # by pip
 FEW = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
 OWN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
@@ -159,7 +159,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
         if not explicit:
             return None
         if not pool.installed():
-            raise UsageError(f"EnvPool is not installed: pip install 'shoal[{EXTRAS['envpool']}]'")
+            raise UsageError("EnvPool is not installed: pip install 'shoal[envpool]'")
         raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
@@ -217,7 +217,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
-        raise UsageError(f"environment {env!r} needs {missing}: pip install 'shoal[{EXTRAS[missing]}]'")
+        raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
     for package in PACKAGES:
         _import(package)
     if env_kind(env) == "dm_control" and not pool.installed():

@@ -37,7 +37,7 @@ LEARNING = (
           "replay, per unroll when its last step is taken"),
     Entry("policy_lag_p95", "gradient steps", "as above", "its 95th percentile"),
     Entry("policy_lag_max", "gradient steps", "as above", "its maximum"),
-    Entry("loss", "", "learner (of all but recurrent-ppo and es)", "what is minimised, over the batch; of apex-dpg "
+    Entry("loss", "", "learner (of all but PPO and es)", "what is minimised, over the batch; of apex-dpg "
           "and d4pg the critic's part"),
     Entry("grad_norm", "", "learner", "global norm of the gradient, before clipping; es: of the weighted noise"),
     Entry("learning_rate", "", "learner", "of this update"),
@@ -46,9 +46,9 @@ LEARNING = (
     Entry("skipped_updates", "share", "learner", "updates left out because their loss or gradient was not finite; "
           "ten in a row end the run"),
     Entry("q_mean", "return", "learner (with a replay); worker (async-*)", "mean Q-value of the batch's actions, every "
-          "tenth update; of r2d2 with the rescaling undone"),
+          "tenth update (async-*: of each segment); of r2d2 with the rescaling undone"),
     Entry("td_error", "return", "learner (with a replay); worker (async-*)", "mean absolute TD error, unclipped, every "
-          "tenth update; of r2d2 between rescaled values, of d4pg and rainbow of the means"),
+          "tenth update (async-*: of each segment); of r2d2 between rescaled values, of d4pg and rainbow of the means"),
     Entry("clipped_mass", "share", "learner (rainbow, d4pg)", "of the target distributions' probability, before it is "
           "projected, what lies outside of `v_min` to `v_max`; every tenth update"),
     Entry("delta_q_first", "share", "learner (r2d2)", "ΔQ at the first step of a sequence that is learned from: how "
@@ -128,7 +128,7 @@ PERFORMANCE = (
     Entry(
         "bytes_per_second",
         "bytes/s",
-        "runtime (gorila, downpour)",
+        "runtime (gorila, downpour; qt-opt with `replay_servers`)",
         "of gradients that arrived at shards, parameters that learners fetched and batches that replay servers sent, "
         "since the row before",
     ),
@@ -170,7 +170,7 @@ _HEAD = """\
 
 A run writes `metrics.csv`, `performance.csv` and `episodes.csv`, and the same rows as `metrics.jsonl` and
 `performance.jsonl`. What is in `metrics` and `episodes` follows from the training alone: two serial runs write the same
-bytes. What a clock says is in `performance`. `row` joins them; `shoal.records.metric_files.read_curve(run)` does so.
+bytes. What a clock says is in `performance`. `row` joins them; `shoal.read_curve(run)` does so.
 `metrics.jsonl` has also the histogram of each lag since the row before (`gradient_lag_histogram`): how often each
 number was seen.
 
@@ -182,7 +182,7 @@ _PHASES = """
 A role is in exactly one phase at any moment, so its phases add up to its wall time. Shoal calls a run *actor-bound*
 (`env`, `unroll`, `params`), *inference-bound*, *replay-bound* (`insert`, `sample`, `priorities`) or *learner-bound*
 (`batch`, `learn`, `publish`): the role that waits least sets the pace, and the kind of work that takes most of its time
-names the bottleneck.
+names the bottleneck. A phase of a system's own makes it bound by that role, as *updater-bound* (`label`, qt-opt).
 """
 SECTIONS: tuple[tuple[str, str, tuple[Entry, ...]], ...] = (
     ("In every file", "", ROW),

@@ -92,11 +92,12 @@ def performance_row(snapshot: Snapshot) -> Values:
     return row
 
 
-def read_curve(run: Path) -> list[dict[str, float]]:
-    """A run's rows, training and performance joined; a row lacks what was not known then.
+def read_curve(run: str | Path) -> list[dict[str, float]]:
+    """The rows of a run's directory, training and performance joined; a row lacks what was not known then.
 
     ``steps``, ``seconds`` and ``episode_return`` (where an episode had ended) make a learning curve.
     """
+    run = Path(run)
     performance = {row["row"]: row for row in _read(run / "performance.csv")}
     return [{**performance.get(row["row"], {}), **row} for row in _read(run / "metrics.csv")]
 

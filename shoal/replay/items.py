@@ -77,7 +77,7 @@ class ItemTable:
             chosen = self._rng.integers(self.size, size=n)
             self.sampled += n
             items = {name: torch.from_numpy(kept[chosen]) for name, kept in self._arrays.items()}
-            return Batch(items, size=self.size)
+            return Batch(items)  # without a size: it is no replay of what actors saw
 
     def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Items have no priorities."""

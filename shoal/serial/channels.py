@@ -161,7 +161,8 @@ class ReplayReader:
     def get(self) -> Batch:
         with self.metrics.phase("sample"):
             batch = self.table.sample(self.port.count)
-        if (ratio := self.limiter.samples_per_insert(self.table.inserted, self.table.sampled)) is not None:
+        ratio = self.limiter.samples_per_insert(self.table.inserted, self.table.sampled)
+        if batch.size and ratio is not None:
             self.metrics.record("samples_per_insert", ratio)
         return batch
 

@@ -8,7 +8,11 @@ MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
-UPRIGHT = {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"}  # of MuJoCo's
+NARROW = {  # of MuJoCo's: those whose episodes end when the body falls, and those with rewards of another size
+    "mujoco_upright": {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"},
+    "mujoco_arm": {"Reacher", "Pusher"},
+    "mujoco_standup": {"HumanoidStandup"},
+}
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
 DM_CONTROL = {  # as EnvPool names them: the domain, then the task
     "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
@@ -38,10 +42,9 @@ def env_kind(env: str) -> str | None:
 
 
 def preset_kinds(env: str) -> list[str]:
-    """The kinds of an environment id under which a preset for it may stand, the narrowest first. ``mujoco_upright``:
-    tasks of MuJoCo whose episodes end when the body falls."""
+    """The kinds of an environment id under which a preset for it may stand, the narrowest first."""
     kind = env_kind(env)
-    narrow = ["mujoco_upright"] if kind == "mujoco" and _base(env) in UPRIGHT else []
+    narrow = [name for name, names in NARROW.items() if kind == "mujoco" and _base(env) in names]
     return [*narrow, *([kind] if kind else [])]
 
 

@@ -193,7 +193,8 @@ class ReplayReader:
         table = self._table
         with self.metrics.phase("sample"):
             batch = table.sample(self._count)
-        if (ratio := self._limiter.samples_per_insert(table.inserted, table.sampled)) is not None:
+        ratio = self._limiter.samples_per_insert(table.inserted, table.sampled)
+        if batch.size and ratio is not None:
             self.metrics.record("samples_per_insert", ratio)
         return batch
 

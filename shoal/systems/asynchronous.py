@@ -29,8 +29,8 @@ class WorkerConfig(SystemConfig, OptimiserConfig):
     unroll: Count = 5
     """Agent steps of a segment (the paper's t_max, or I_AsyncUpdate)."""
     learning_rate: float = linear(7e-4, 0.0)
-    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
-    """Optimiser; its average of squared gradients is shared by all workers."""
+    optimiser: Literal["rmsprop"] = "rmsprop"
+    """Optimiser: rmsprop, whose average of squared gradients all workers share."""
     optimiser_eps: Positive = 0.1
     max_grad_norm: float | None = 40.0
 

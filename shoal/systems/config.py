@@ -26,8 +26,8 @@ class SystemConfig(EnvOptions):
     """Fields of every system. Each says its unit."""
 
     env: str = "CartPole-v1"
-    """Gymnasium id, `module:factory` or `file.py:factory` of your own, or `toy:NAME`; in Python also a class or
-    function that makes it."""
+    """Gymnasium id, `pointgoal:NAME`, `toy:NAME`, or `module:factory` or `file.py:factory` of your own; in Python also
+    a class or function that makes it."""
     actors: Replicas = 0
     """Actor processes; 0: one per core."""
     envs: Count = 16
@@ -40,7 +40,7 @@ class SystemConfig(EnvOptions):
     steps: Count = 1_000_000
     """Length of the run (agent steps over all actors); schedules end here."""
     device: Device = "auto"
-    """Learner's device: cpu, cuda, cuda:N; auto: cuda when there is one."""
+    """Learner's device: cpu, cuda, cuda:N; auto: cuda when there is one (where workers learn, and of es: cpu)."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
     fp32."""
@@ -52,7 +52,8 @@ class SystemConfig(EnvOptions):
     learner_threads: Natural = 0
     """Torch threads of the learner; 0: one."""
     learner_processes: Natural = 0
-    """Processes that share each gradient; 0: one per core where batches are large enough."""
+    """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
+    at most."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
     whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes

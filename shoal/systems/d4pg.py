@@ -61,9 +61,12 @@ MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,
     **apex_dpg.MUJOCO, "n_step": 1, "v_min": -200.0, "v_max": 1_500.0, "atoms": 101,
 }  # fmt: skip
 MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # with 1, Hopper's critic expects never to fall
+MUJOCO_ARM: Preset = {**MUJOCO, "v_min": None, "v_max": None}
+MUJOCO_STANDUP: Preset = {**MUJOCO, "v_max": 20_000.0}  # random play earns 2,900
 DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "v_min": 0.0, "v_max": 100.0}  # rewards in [0, 1], gamma 0.99
 PRESETS: Presets = {
-    "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "dm_control": DM_CONTROL,
+    "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "mujoco_arm": MUJOCO_ARM,
+    "mujoco_standup": MUJOCO_STANDUP, "dm_control": DM_CONTROL,
 }  # fmt: skip
 network, agent = apex_dpg.network, apex_dpg.agent
 

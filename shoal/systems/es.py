@@ -129,6 +129,10 @@ def check(cfg: Config, size: int) -> None:
         raise UsageError("es scores policies by whole games: it takes no life_loss, which ends episodes at a lost life")
     if cfg.total_envs:
         raise UsageError("es has no total_envs: a generation is its pairs, for any number of workers")
+    if cfg.unroll != Config.unroll:
+        raise UsageError("es has no unroll: a worker plays whole episodes")
+    if cfg.precision == "bf16":
+        raise UsageError("es computes in fp32: precision bf16 is for systems that learn by gradients")
     if cfg.pairs % cfg.block_pairs():
         named = f"block ({cfg.block})" if cfg.block else f"envs ({cfg.envs}), or block must be given"
         raise UsageError(f"pairs ({cfg.pairs}) must be a multiple of {named}")

@@ -32,7 +32,8 @@ class Config(r2d2.Config):
     """Demonstrations: a Minari data set's ID or directory, or `module:function` that returns episodes; empty: none,
     which is R2D2."""
     demo_ratio: Fraction = 1 / 256
-    """Probability that an element of a batch is a demonstration (ρ in the paper); 0: none, which is R2D2."""
+    """Probability that an element of a batch is a demonstration (ρ in the paper); 0: none, which is R2D2 that starts
+    its sequences from a zero state."""
     start_state: Literal["stored", "zero"] = "zero"
     """Recurrent state at a sequence's start; demonstrations have none, so it is zero (with a burn-in)."""
     staleness: bool = False

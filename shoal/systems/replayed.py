@@ -126,6 +126,6 @@ def replay_program(
     """Actors -> replay -> learner -> parameters -> actors: the topology of DQN, Ape-X and D4PG."""
     members = cfg.gradient_processes()
     copies = members + 4  # of the parameters: both networks, a gradient of each member, both averages of the optimiser
-    held = copies * spec_nbytes(parameters("params", lambda: network(cfg)).spec) if members > 1 else 0
+    held = copies * spec_nbytes(parameters("params", lambda: network(cfg, "cpu")).spec) if members > 1 else 0
     transitions = replay("transitions", stream, table, cfg.ratio())
     return actors_and_learner(name, cfg, transitions, network, agent, learn, count=cfg.batch, memory=held)

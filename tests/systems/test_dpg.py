@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -411,11 +412,13 @@ def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: En
 
 # ---------------------------------------------------------------------------------- bad inputs
 class Boxed(gym.Env[Any, Any]):
-    """Rewards of ``reward`` in every step, episodes of 20."""
+    """Rewards of ``reward`` in every step, episodes of 20; with ``last`` they terminate, with that reward."""
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, reward: float = 1.0) -> None:
+    def __init__(
+        self, low: float = -1.0, high: float = 1.0, reward: float = 1.0, last: float | None = None
+    ) -> None:  # fmt: skip
         self.observation_space, self.action_space = gs.Box(-1, 1, (2,)), gs.Box(low, high, (1,), np.float32)
-        self.reward = reward
+        self.reward, self.last = reward, last
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.time = 0
@@ -424,7 +427,10 @@ class Boxed(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
         self.time += 1
-        return np.full(2, self.time / 20, np.float32), self.reward, False, self.time == 20, {}
+        obs, ended = np.full(2, self.time / 20, np.float32), self.time == 20
+        if self.last is None:
+            return obs, self.reward, False, ended, {}
+        return obs, self.last if ended else self.reward, ended, False, {}
 
 
 def same_step(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
@@ -475,6 +481,22 @@ def test_a_range_of_returns_follows_from_rewards(reward: float, low: float, high
     within = sorted((-7.0, 100 * reward))
     assert return_range.return_range(cfg.env, cfg, 0.99, min(within) - 1, max(within) + 1)[2] == ""
     assert return_range.return_range(cfg.env, cfg, 1.0, -7.0, 8.0) == (-7.0, 8.0, "")
+
+
+@pytest.mark.parametrize("reward, last, low, high, words", [
+    (-1.0, 100.0, -100.0 - 19.9, 99.0 + 19.9, "from -1 to -1 .* and once one that ends an episode, from 100 to 100"),
+    (0.0, -5.0, -5.0 - 0.5, 0.5, "from 0 to 0 .* from -5 to -5"),
+    (0.0, 0.5, -10.0, 110.0, "rewards assumed from 0 to 1, as 1,000 random steps gave no more than 0.5"),
+    (0.04, 0.04, -10.0, 110.0, "rewards assumed from 0 to 1, as 1,000 random steps gave no more than 0.04"),
+])  # fmt: skip
+def test_the_reward_that_ends_an_episode_counts_once(
+    reward: float, last: float, low: float, high: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And rewards between 0 and 1 may be as large as 1, though random play earns little."""
+    monkeypatch.setattr(return_range, "_seen", {})
+    cfg = boxed("d4pg", reward=reward, last=last)
+    found = return_range.return_range(cfg.env, cfg, 0.99, None, None)
+    assert found[:2] == pytest.approx((low, high)) and re.search(words, found[2])
 
 
 def test_a_range_without_what_random_play_earns_is_told() -> None:

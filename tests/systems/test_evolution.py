@@ -288,6 +288,8 @@ def test_bins_and_linear_policies() -> None:
     (dict(pairs=10, envs=2, block=3), r"pairs \(10\) must be a multiple of block \(3\)"),
     (dict(pairs=8, envs=4, actors=3), r"actors \(3\) must be at most the blocks of a generation: 2"),
     (dict(device="cuda"), "every process of es computes on the CPU"),
+    (dict(unroll=5), "es has no unroll: a worker plays whole episodes"),
+    (dict(precision="bf16"), "es computes in fp32"),
     (dict(life_loss=True), "es scores policies by whole games: it takes no life_loss"),
     (dict(pairs=8, top=9), r"top \(9\) must be at most pairs \(8\)"),
     (dict(noise_table=100), r"noise_table \(100\) must be at least the policy's \d+ parameters"),

@@ -296,8 +296,11 @@ def test_as_many_labels_are_made_and_used_as_is_said(fields: dict[str, Any]) -> 
 
         role.labeller.label = counted
 
-    report = run(spy(program, "updater", count), 80)
+    seen = Snapshots()
+    report = run(spy(program, "updater", count), 80, observers=[seen])
     assert labelled == pytest.approx(80 / 4, abs=4)
+    records = seen.seen[-1].records  # of transitions alone, which are not the labels
+    assert 0 < records["samples_per_insert"] <= 8 / 4 and records["replay_size"] > cfg.labels
     assert 80 * cfg.batch / 8 == pytest.approx(report.steps - cfg.min_replay, abs=3 * cfg.unroll * cfg.envs + cfg.batch)
 
 
