@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.program import Program
+from shoal.program import Port, Program
 from shoal.shm.layout import Plan
 
 Where = Mapping[tuple[str, int], str]  # (role, index) -> the node that it runs on
@@ -112,3 +112,12 @@ def _ends(program: Program, plan: Plan, channel: str, where: Where) -> tuple[dic
                 for index in range(port.of(role.replicas)):
                     ends[plan.ends[role.name, name] + index] = where[role.name, index]
     return writers, readers
+
+
+def is_known_there_alone(port: Port) -> bool:
+    """Whether what a replica has done with a port is lost with its node: which version it has read, which items it has
+    taken, the parameters that it changes, the number of what it published last."""
+    kind, writes = port.channel.kind, port.direction != "read"
+    if kind in ("queue", "replay"):
+        return not writes
+    return bool(port.lockstep) or kind == "shared" or (kind in ("params", "board") and writes)

@@ -23,7 +23,7 @@ from shoal.local import checkpoint_commit as checkpointer
 from shoal.local.failures import Failures
 from shoal.local.replica import Replica
 from shoal.local.supervisor import Supervisor
-from shoal.program import Port, Program, RoleSpec
+from shoal.program import Program, RoleSpec
 from shoal.ray_runtime import routes
 from shoal.ray_runtime.agent import DIED, Agent, Life, News, Orders
 from shoal.ray_runtime.control import Control
@@ -233,7 +233,7 @@ class RaySupervisor(Supervisor):
     def _moved(self, replica: RemoteReplica, station: Station) -> Station | None:
         """Where a replica goes on whose node is gone; None: nowhere yet."""
         key = replica.role.name, replica.index
-        if any(map(_is_known_here_alone, replica.role.ports.values())):
+        if any(map(routes.is_known_there_alone, replica.role.ports.values())):
             raise api.RoleFailed(
                 *key, replica.generation, None,
                 f"its node was lost ({station.name}), with what it alone knew of: it cannot go on elsewhere",
@@ -321,13 +321,6 @@ class RaySupervisor(Supervisor):
         for name, (messages, nbytes) in self.traffic().items():
             log.info("between nodes: channel '%s', %d messages, %d bytes, %.1f bytes per step",
                      name, messages, nbytes, nbytes / steps)  # fmt: skip
-
-
-def _is_known_here_alone(port: Port) -> bool:
-    """Whether what a replica has done with a port is lost with its node: which version it has read, the parameters
-    that it changes, the number of the version that it published last."""
-    kind = port.channel.kind
-    return bool(port.lockstep) or kind == "shared" or (kind == "params" and port.direction == "write")
 
 
 def _tell_routes(found: list[routes.Route], peers: Values, where: Values, station: Station) -> Any:

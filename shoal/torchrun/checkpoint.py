@@ -52,11 +52,13 @@ def save(
         parts = {part("role", name, group.place.rank): state_files.pack(state)}
         if group.place.first:
             for channel, params in ends.params.items():
+                if not params.version:
+                    continue
                 saved = {"version": params.version, "tensors": params.published()}
                 parts[part("params", channel)] = state_files.pack(saved)
         answer["files"] = checkpoint.add(checkpoint.begin(saving, number), parts)
-    except (OSError, ShoalError) as error:
-        answer["error"] = f"{error}"
+    except Exception as error:  # noqa: BLE001 - also those of a role's own
+        answer["error"] = f"{type(error).__name__}: {error}"
     answers = group.gather(answer)
     if answers is not None:
         _commit(saving, number, program, answers, aggregator)
@@ -103,6 +105,9 @@ def load(source: Checkpoint, group: Group, program: Program, role: Any, ends: En
     with source.fitting(names[rank]):
         if "role" in mine:
             role.load_state_dict(mine["role"])
+        else:
+            log.warning("%s has no state_dict: it starts anew", names[rank])
+            getattr(role, "start", lambda: None)()
         for number, end in enumerate(ends.reducers.values()):
             of_all = partial(saved_states, source, program.roles[0].name, len(ranks), number)
             end.load_state_dict(mine["reduce"][number], of_all)

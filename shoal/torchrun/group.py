@@ -44,6 +44,7 @@ class Group:
         base = TCPStore(place.address, place.port, place.world, master, MEET, wait_for_workers=False)
         self._store: Any = PrefixStore(f"shoal/{place.attempt}", base)  # of bytes, which its stubs call strings
         self._said, self._beats, self._beaten = 0, 0, 0.0
+        self._reduces_on_gpu = False
         self._seen: dict[int, tuple[bytes, float]] = {}  # of each rank: its last sign of life, and when it was new
         for kind in ("cause", "alone"):
             self.set(f"{kind}/{place.rank}", b"")
@@ -53,9 +54,10 @@ class Group:
         self._pids: list[int] = [pid for _, pid in hosts]
 
     def join(self, device: torch.device) -> None:
-        """Ready to reduce: by Gloo or, where the ranks' ``device`` is a GPU, by NCCL."""
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        store = PrefixStore(f"{backend}/{self._number()}", self._store)
+        """Ready to reduce: by Gloo or, what is on the ranks' ``device`` where that is a GPU, by NCCL."""
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        self._reduces_on_gpu = device.type == "cuda"
+        store = PrefixStore(f"reduce/{self._number()}", self._store)
         dist.init_process_group(
             backend, store=store, rank=self.place.rank, world_size=self.place.world, timeout=NEVER
         )  # fmt: skip
@@ -121,7 +123,7 @@ class Group:
     def spread(self, tensors: Tensors) -> None:
         """Fill these tensors with those of the first rank."""
         for tensor in tensors.values():
-            self.wait(dist.broadcast(tensor, 0, async_op=True))
+            self._complete(dist.broadcast(tensor, 0, async_op=True), tensor.is_cuda)
 
     # -------------------------------------------------------------------------------------- reducing
     def reduce(self, tensor: torch.Tensor) -> dist.Work | None:
@@ -130,12 +132,8 @@ class Group:
         return work
 
     def wait(self, work: dist.Work) -> None:
-        """Returns when a collective is complete."""
-        try:
-            while not completed(work, LOOK, dist.get_backend() == "nccl"):
-                self.look()
-        except ConnectionError as error:
-            self._lost(error)
+        """Returns when a reduction is complete."""
+        self._complete(work, self._reduces_on_gpu)
 
     def beat(self) -> None:
         """Give a sign of life, at most one a second."""
@@ -166,6 +164,13 @@ class Group:
             self._store.set(f"cause/{self.place.rank}", cause.encode())
 
     # ------------------------------------------------------------------------------------ internals
+    def _complete(self, work: Any, on_gpu: bool) -> None:
+        try:
+            while not completed(work, LOOK, on_gpu):
+                self.look()
+        except ConnectionError as error:
+            self._lost(error)
+
     def _number(self) -> int:
         """All ranks say the same things in the same order."""
         self._said += 1

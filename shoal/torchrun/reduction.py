@@ -61,10 +61,14 @@ def completed(work: dist.Work, limit: timedelta, on_gpu: bool) -> bool:
             time.sleep(2e-5)
         work.wait()
         return True
-    except (RuntimeError, TimeoutError) as error:
-        if work.is_completed():
-            raise ConnectionError(str(error)) from error
-        return False
+    except (RuntimeError, TimeoutError):
+        if not work.is_completed():
+            return False
+    try:
+        work.wait()  # it failed, or came to an end just after the limit
+    except RuntimeError as error:
+        raise ConnectionError(str(error)) from error
+    return True
 
 
 class _Sums:
@@ -134,14 +138,15 @@ class ReduceEnd(InTurn):
 
     def get(self) -> Tensors:
         self.check_get()
-        sums = self._sums[self._gets % ROUNDS]
-        self._gets += 1
         if self._known is not None:
             known, self._known = self._known, None
+            self._gets += 1
             return known
+        sums = self._sums[self._gets % ROUNDS]
         with self._metrics.phase(f"wait:{self.channel.name}"):
             for work in sums.works:
                 self._group.wait(work)
+        self._gets += 1  # a wait that the run's end breaks off is of a round that was not got
         sums.receive()
         self._remarks.hear(sums.remarks)
         if self.channel.mean:

@@ -434,7 +434,9 @@ def test_a_member_whose_sibling_is_gone_waits_to_be_told_that_the_run_ends(arena
     threading.Timer(0.5, lambda: session.arena.words.__setitem__(STOP // 8, 1)).start()
     with pytest.raises(Stopped, match="the run ended during wait:c"):
         left.get()
-    assert left._session.fresh
+    assert left._session.fresh and left.pending
+    saved = left.state_dict()
+    assert (saved["puts"], saved["gets"]) == (1, 0)
 
 
 def test_a_connection_that_breaks_without_a_reason_ends_the_role(arenas: Any, monkeypatch: Any) -> None:

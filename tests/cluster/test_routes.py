@@ -85,3 +85,13 @@ def test_all_that_must_cross_has_a_route_and_nothing_else(system: str) -> None:
         assert routes.written(program, plan, store, where) in NODES
     divided = [c for c in program.channels.values() if c.divided]
     assert all(spec_nbytes(c.spec) for c in divided) and bool(divided) == (system in ("gorila", "downpour"))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_goes_on_elsewhere_reads_nothing_but_parameters(system: str) -> None:
+    """A replica whose node is lost, if it may be restarted: of its rings and its parameters nobody else knows."""
+    for role in load(system).program(config(system)).roles:
+        moves = not any(map(routes.is_known_there_alone, role.ports.values()))
+        reads = {p.channel.kind for p in role.ports.values() if p.direction != "write"}
+        assert moves == (role.name == "actor"), role.name
+        assert not moves or reads <= {"params", "constant"}

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ from shoal.systems import dd_ppo, load
 from shoal.torchrun import checkpoint as torchrun, group as group_module
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
+from shoal.torchrun.reduction import completed
 from shoal.torchrun.runtime import TorchrunRuntime, _Rank
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +146,53 @@ def test_ranks_that_were_saved_before_and_after_a_put_go_on_together(tmp_path: P
     one, two = ranks(2, call)
     for sums in (one, two):
         assert sums and all((values == 6).all() for values in sums)
+
+
+class Late:
+    """A reduction that is complete, in time or not, after a wait of limited time that was in vain."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    def wait(self, limit: Any = None) -> None:
+        if limit is not None:
+            raise RuntimeError("Operation timed out!")
+        if self.fails:
+            raise RuntimeError("Connection closed by peer")
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def test_a_reduction_that_ends_just_after_the_time_limit_is_complete() -> None:
+    limit: Any = timedelta(seconds=1)
+    works: list[Any] = [Late(fails=False), Late(fails=True)]
+    assert completed(works[0], limit, on_gpu=False)
+    with pytest.raises(ConnectionError, match="closed by peer"):
+        completed(works[1], limit, on_gpu=False)
+
+
+def test_checkpoints_before_any_parameters_and_of_what_fails_to_be_saved(tmp_path: Path) -> None:
+    """The one is complete, the other costs a warning, not the run."""
+    folder = tmp_path / "checkpoints"
+    program = dd_ppo.program(config("dd-ppo", **SMALL))
+
+    def call() -> tuple[bool, bool]:
+        joined, cpu = Group(place(), 0.0), torch.device("cpu")
+        joined.join(cpu)
+        with Interrupts() as interrupts:
+            rank = _Rank(program, launch(2, folder), joined, interrupts, cpu)
+            rank._save(1)
+            whole = checkpoint.newest(folder) is not None
+
+            def fail() -> Any:
+                raise KeyError("lost")
+
+            rank.role.state_dict = fail
+            rank._save(2)
+            return whole, checkpoint.unfinished(Saving(folder, launch=0), 2).exists()
+
+    assert ranks(1, call) == [(True, False)]
 
 
 def ending(how: Callable[[], None]) -> list[Any]:
