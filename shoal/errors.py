@@ -33,7 +33,7 @@ class Deadlock(ShoalError):
 
 
 class Stopped(ShoalError):
-    """Raised out of a blocking port when the run ends. Roles need not catch it."""
+    """Raised out of a blocking port when the run ends. Roles need not catch it, and none raises it."""
 
 
 class EnvironmentFailed(ShoalError):

@@ -78,7 +78,7 @@ class Runtime(Protocol):
         """WiringError or UsageError if ``program`` cannot be launched on this machine; starts and writes nothing."""
 
     def launch(self, program: Program, launch: Launch) -> Report:
-        """Run ``program`` until ``launch.stop``, the end of a role that raises Stopped, or SIGINT or SIGTERM.
+        """Run ``program`` until ``launch.stop``, or SIGINT or SIGTERM.
 
         Raises WiringError for a program that cannot run, UsageError for one that does not fit into this machine,
         Deadlock if no role can step, Diverged or RoleFailed if one fails; the run's processes are then gone.

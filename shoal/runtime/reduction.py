@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from shoal.api import Arrays
 from shoal.records.checkpoint import Checkpoint, part
 from shoal.types import State
 
@@ -47,6 +48,12 @@ class Saved(Protocol):
 
     def load_state_dict(self, mine: State, of_all: Callable[[], list[State]]) -> None:
         """Go on where this member was. ``of_all``: the states of all members, in their order, if they are needed."""
+
+
+def got(states: Sequence[State], round: int) -> Arrays | None:
+    """The result of a round, where the state of one of the members that had got it has it, as those do which add in an
+    order of their own; None: none has."""
+    return next((state["result"] for state in states if state["gets"] == round + 1 and "result" in state), None)
 
 
 def saved_states(source: Checkpoint, role: str, members: int, number: int) -> list[State]:

@@ -16,7 +16,7 @@ import torch
 
 from shoal import api
 from shoal.program.groups import ROUNDS
-from shoal.runtime.reduction import combine
+from shoal.runtime.reduction import combine, got
 from shoal.shm import futex
 from shoal.shm.arena import Arena
 from shoal.shm.fields import LINE
@@ -48,6 +48,9 @@ class ReduceEnd:
         self._slots = [_slots(arena, layout, r) for r in range(ROUNDS)]
         self._results = _results(arena, layout)
         self._parts = [self._part(r) for r in range(ROUNDS)]
+        self._known: api.Arrays | None = (
+            None  # the result of the next round to be got, where another had got it already
+        )
         self._tensors = [{name: torch.from_numpy(a) for name, a in result.items()} for result in self._results]
 
     @property
@@ -79,8 +82,8 @@ class ReduceEnd:
         count = self._gets + 1
         parity = self._gets % ROUNDS
         self._await(_PUT, count)
-        for out, parts in self._parts[parity]:
-            combine(out, parts, self.channel.mean)
+        self._fill(parity, self._known)
+        self._known = None
         if self._layout.shared_out:
             self._raise(_ADDED, count)
             self._await(_ADDED, count)
@@ -92,16 +95,24 @@ class ReduceEnd:
     # --------------------------------------------------------------------------- what lies where
     def _part(self, parity: int) -> list[_Part]:
         """What this member adds: all, or its part of each field."""
-        layout, m = self._layout, self._member
         found = []
-        for name, whole in self._results[parity if layout.shared_out else 0].items():
-            out, ins = whole.reshape(-1), [slot[name].reshape(-1) for slot in self._slots[parity]]
-            if layout.shared_out:
-                part = slice(len(out) * m // layout.members, len(out) * (m + 1) // layout.members)
-                out, ins = out[part], [array[part] for array in ins]
+        for name, whole in self._results[parity if self._layout.shared_out else 0].items():
+            out, ins = self._own(whole), [self._own(slot[name]) for slot in self._slots[parity]]
             if len(out):
                 found.append((out, ins))
         return found
+
+    def _own(self, whole: np.ndarray) -> np.ndarray:
+        """Of a field: all, or the part that this member adds."""
+        flat, m, members = whole.reshape(-1), self._member, self._layout.members
+        return flat[len(flat) * m // members : len(flat) * (m + 1) // members] if self._layout.shared_out else flat
+
+    def _fill(self, parity: int, known: api.Arrays | None) -> None:
+        """What this member adds, or is ``known`` already."""
+        for out, parts in self._parts[parity]:
+            combine(out, parts, self.channel.mean)
+        for name, whole in (known or {}).items():
+            self._own(self._results[parity if self._layout.shared_out else 0][name])[...] = self._own(whole)
 
     def _reserve(self) -> api.Arrays:
         if self.pending:
@@ -161,20 +172,23 @@ class ReduceEnd:
             if self._layout.shared_out:
                 for (out, _), saved in zip(self._parts[r], mine["parts"][r], strict=False):
                     out[...] = saved
-        if self._layout.shared_out and self._gets and not any(mine["parts"]):
-            self._add_again((self._gets - 1) % ROUNDS, of_all())
+        again = self._layout.shared_out and self._gets and not any(mine["parts"])
+        if again or (self.pending and "result" in mine):
+            states = of_all()
+            self._known = got(states, self._gets)
+            if again:
+                self._add_again((self._gets - 1) % ROUNDS, states, mine.get("result"))
         if self._layout.shared_out:
             self._raise(_ADDED, self._gets)
         self._raise(_PUT, self._puts)
 
-    def _add_again(self, parity: int, states: list[State]) -> None:
+    def _add_again(self, parity: int, states: list[State], result: api.Arrays | None) -> None:
         """Its part of the round got last, which another may not have got yet, where it was saved by an end that shared
         no result with others. What this writes for them they write themselves, and nobody puts before all are here."""
         for member, state in enumerate(states):
             for name, array in self._slots[parity][member].items():
                 array[...] = state["slots"][parity][name]
-        for out, parts in self._parts[parity]:
-            combine(out, parts, self.channel.mean)
+        self._fill(parity, result)
 
 
 class _Slot:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from shoal.api import Arrays, Rows
+from shoal.api import Arrays, Rows, Tensors, UsageError
 from shoal.program import Channel
-from shoal.serial.channels import check_item
+from shoal.serial.channels import SerialParamsReader, check_item
 from shoal.torchrun.group import Group
 
 REMARKS = ("steps", "updates", "interrupted", "terminated", "ended", "report", "save")
@@ -51,6 +51,18 @@ class Remarks:
         """What was heard since this was asked last, by name; None: nothing."""
         heard, self._heard = self._heard, None
         return None if heard is None else dict(zip(REMARKS, heard.astype(np.int64).tolist(), strict=True))
+
+
+class FirstParams(SerialParamsReader):
+    """A rank's read end of a params channel: of what the first rank had published when the ranks began, once."""
+
+    def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
+        if self.seen:
+            raise UsageError(
+                f"channel '{self.store.channel.name}' is read again, but under torchrun ranks get the parameters that "
+                "the first rank begins with, and none later: let each keep its own, moved by what all reduce"
+            )
+        return super().latest(newer_than)
 
 
 class BoardEnd:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from shoal.api import Arrays, Spec, Tensors
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel
 from shoal.program.groups import ROUNDS
-from shoal.runtime.reduction import combine
+from shoal.runtime.reduction import combine, got
 from shoal.serial.groups import InTurn
 from shoal.types import State
 
@@ -114,7 +114,9 @@ class ReduceEnd(InTurn):
         self._slots = [{k: np.zeros(f.shape, f.dtype) for k, f in channel.spec.items()} for _ in range(ROUNDS)]
         self._sums = [_Sums(channel.spec, device, remarks.size) for _ in range(ROUNDS)]
         self._puts = self._gets = 0
-        self._known: Tensors | None = None  # the result of a round that all had put before they were saved
+        self._known = (
+            False  # whether the sums of the round to be got next are there: all had put before they were saved
+        )
 
     @property
     def nbytes(self) -> int:
@@ -127,7 +129,7 @@ class ReduceEnd(InTurn):
 
     def ready(self) -> bool:
         works = self._sums[self._gets % ROUNDS].works
-        return not self.pending or self._known is not None or all(work.is_completed() for work in works)
+        return not self.pending or self._known or all(work.is_completed() for work in works)
 
     @contextmanager
     def slot(self) -> Iterator[Arrays]:
@@ -138,11 +140,11 @@ class ReduceEnd(InTurn):
 
     def get(self) -> Tensors:
         self.check_get()
-        if self._known is not None:
-            known, self._known = self._known, None
-            self._gets += 1
-            return known
         sums = self._sums[self._gets % ROUNDS]
+        if self._known:
+            self._known = False
+            self._gets += 1
+            return sums.fields.copy()
         with self._metrics.phase(f"wait:{self.channel.name}"):
             for work in sums.works:
                 self._group.wait(work)
@@ -156,7 +158,7 @@ class ReduceEnd(InTurn):
 
     def finish(self) -> None:
         """Wait for what is on its way, before nobody is there to take it."""
-        if self.pending and self._known is None:
+        if self.pending and not self._known:
             for work in self._sums[self._gets % ROUNDS].works:
                 self._group.wait(work)
 
@@ -170,31 +172,42 @@ class ReduceEnd(InTurn):
 
     # ------------------------------------------------------------------------------------- states
     def state_dict(self) -> State:
-        """As the local runtime's ends have it, which can go on from it."""
+        """As the local runtime's ends have it, which can go on from it; and the result of the round that was got last:
+        more than two members add it in an order of their own."""
         slots = [{name: array.copy() for name, array in slot.items()} for slot in self._slots]
-        return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": [[] for _ in range(ROUNDS)]}
+        last = self._sums[(self._gets - 1) % ROUNDS].fields if self._gets else {}
+        result = {name: field.numpy().copy() for name, field in last.items()}
+        parts: list[Any] = [[] for _ in range(ROUNDS)]
+        return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": parts, "result": result}
 
     def load_state_dict(self, mine: State, of_all: Callable[[], list[State]]) -> None:
-        """Go on where all ranks were: this one, and, where they are asked for, all in their order. A round that all had
-        put is added up here, as some may have got its result before; of any other, what this one had put waits for
-        ``put_again``."""
+        """Go on where all ranks were: this one, and, where they are asked for, all in their order. The result of a
+        round that another had got is what that one got; one that all had put, and none had got, is added up here; of
+        any other, what this one had put waits for ``put_again``."""
         for slot, saved in zip(self._slots, mine["slots"], strict=True):
             for name, array in slot.items():
                 array[...] = saved[name]
-        self._puts, self._gets = mine["puts"], mine["gets"]
+        self._puts, self._gets, self._known = mine["puts"], mine["gets"], False
+        self._place(self._gets - 1, mine.get("result", {}))
         if not self.pending:
             return
         states = of_all()
-        if all(state["puts"] > self._gets for state in states):
-            self._known = {}
-            for name, f in self.channel.spec.items():
-                parts = [np.asarray(s["slots"][self._gets % ROUNDS][name], f.dtype).reshape(-1) for s in states]
-                out = np.zeros(int(np.prod(f.shape)), f.dtype)
+        if (found := got(states, self._gets)) is not None:
+            self._place(self._gets, found)
+            self._known = True
+        elif all(state["puts"] > self._gets for state in states):
+            for name, field in self._sums[self._gets % ROUNDS].fields.items():
+                out = field.numpy().reshape(-1)
+                parts = [np.asarray(s["slots"][self._gets % ROUNDS][name], out.dtype).reshape(-1) for s in states]
                 combine(out, parts, self.channel.mean)
-                self._known[name] = torch.from_numpy(out.reshape(f.shape))
+            self._known = True
+
+    def _place(self, round: int, result: Arrays) -> None:
+        for name, array in result.items():
+            self._sums[round % ROUNDS].fields[name].numpy()[...] = array
 
     def put_again(self) -> None:
         """Send what this rank had put of a round that not all had put. Ranks that reduce other things in the same group
         first do this after those, as the others put later: collectives in different orders never end."""
-        if self.pending and self._known is None:
+        if self.pending and not self._known:
             self._send()

@@ -21,9 +21,9 @@ from shoal.records import dumps
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.serial.channels import SerialParams, SerialParamsReader
+from shoal.serial.channels import SerialParams
 from shoal.torchrun import checkpoint
-from shoal.torchrun.ends import BoardEnd, Remarks
+from shoal.torchrun.ends import BoardEnd, FirstParams, Remarks
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
 from shoal.torchrun.reduction import ReduceEnd
@@ -166,7 +166,7 @@ class _Rank:
                 out[key] = end
             else:
                 params = self.ends.params.setdefault(channel.name, SerialParams(channel))
-                out[key] = params if port.direction == "write" else SerialParamsReader(params, port)
+                out[key] = params if port.direction == "write" else FirstParams(params, port)
         for channel in self.program.channels.values():
             if channel.kind == "params":
                 self.ends.params.setdefault(channel.name, SerialParams(channel))

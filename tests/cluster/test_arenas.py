@@ -418,6 +418,36 @@ def test_ranks_that_ended_a_round_apart_go_on_wherever_they_are(arenas: Any, was
             assert result.min() == result.max() == 22.0
 
 
+@pytest.mark.parametrize("size", [5, ALONE // 4 + 7], ids=["small", "large"])
+@pytest.mark.parametrize("now", ["abc", "aaa"])
+def test_a_result_that_one_rank_had_got_is_the_same_for_those_that_had_not(arenas: Any, now: str, size: int) -> None:
+    """More than two ranks on several nodes add in an order of the library's own, which nobody repeats."""
+    made = arenas(ranks(size, 3), spread("abc")).ends
+    ends = [made[f"rank/{i}/end"] for i in range(3)]
+    for end, given in zip(ends, np.random.default_rng(1).standard_normal((3, size)).astype(np.float32), strict=True):
+        with end.slot() as slot:
+            slot["g"][...], slot["n"][...] = given, 1
+    behind = [end.state_dict() for end in ends[1:]]
+    exact = ends[0].get()["g"].numpy() + np.float32(0.25)  # what no other order of adding gives either
+    ahead = ends[0].state_dict()
+    ahead["result"]["g"] = exact.copy()
+    states = [ahead, *behind]
+    assert [(s["puts"], s["gets"]) for s in states] == [(1, 1), (1, 0), (1, 0)]
+    made = arenas(ranks(size, 3), spread(now)).ends
+    ends = [made[f"rank/{i}/end"] for i in range(3)]
+    for end, mine in zip(ends, states, strict=True):
+        end.load_state_dict(mine, lambda: states)
+    assert ends[0].state_dict().get("result", ahead["result"])["g"].tobytes() == exact.tobytes()
+    with ThreadPoolExecutor(2) as pool:
+        for result in pool.map(lambda end: end.get()["g"].numpy().copy(), ends[1:]):
+            assert result.tobytes() == exact.tobytes()
+    for i, end in enumerate(ends):
+        put(end, 10.0**i)
+    with ThreadPoolExecutor(3) as pool:
+        for result in pool.map(lambda end: end.get()["g"], ends):
+            assert result.min() == result.max() == 111.0
+
+
 def lost(arenas: Any) -> tuple[Any, Any]:
     """A member on a node of its own whose only sibling has gone in the middle of a round, and its session."""
     made = arenas(ranks(2, 2), spread("ab"))

@@ -15,10 +15,12 @@ from shoal.systems import SYSTEMS, load
 
 
 class Pictures(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Noise that wants an action near 0."""
+    """Noise of a ``shape`` that wants an action near 0."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (20, 20, 1), np.uint8)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, shape: tuple[int, ...] = (20, 20, 1)) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -30,7 +32,7 @@ class Pictures(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._picture(), -float(np.square(action).sum()), False, self.left == 0, {}
 
     def _picture(self) -> np.ndarray:
-        return self.np_random.integers(0, 256, (20, 20, 1), np.uint8)
+        return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
 
 
 BOXES = ("apex-dpg", "d4pg", "qt-opt")
@@ -41,6 +43,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((system, dict(env="toy:catch", core="lstm", core_size=8)) for system in ("impala", "recurrent-ppo", "a3c")),
     ("d4pg", dict(env=f"{__name__}:Pictures", prioritised=True, critic="mixture")),
     ("impala", dict(env="toy:catch", torso="impala-deep")),
+    ("d4pg", dict(env=f"{__name__}:Pictures", env_kwargs={"shape": (84, 84, 3)}, batch=4, replay=64)),
+    ("apex-dpg", dict(env=f"{__name__}:Pictures", env_kwargs={"shape": (4, 84, 84, 1)}, batch=4, replay=64)),
 ]
 
 
