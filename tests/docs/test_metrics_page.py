@@ -90,7 +90,7 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
         "qt-opt": dict(replay, loss="cross-entropy", cem_samples=8),
         "gorila": dict(replay, actors=2),
         "downpour": dict(replay, actors=2),
-        "es": dict(pairs=8, evaluate_every=1),
+        "es": dict(pairs=8, evaluate_every=1, unroll=32),
         "unreal": dict(core_size=8, replay=200),
     }
     told: set[str] = {"return", "length"}  # of episodes.csv
