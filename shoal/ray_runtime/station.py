@@ -155,6 +155,8 @@ class RemoteReplica(Replica):
         begun = self._begin(self)
         if isinstance(begun, RemoteProcess):
             self.process = begun
+            if begun.station.gone:  # since it was chosen: whoever told of that saw no process yet
+                self.died(None, f"its node was lost ({begun.station.name})")
         else:
             self.restart_at = begun
             self.generation -= 1  # which the next attempt raises again
