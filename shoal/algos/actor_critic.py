@@ -69,7 +69,7 @@ class PolicyValue:
 
     def __init__(self, joined: Tensor, shape: Sequence[int], dist: ActionDistribution) -> None:
         self.joined, self.dist = joined, dist
-        both = joined.t().view(-1, *shape)
+        both = joined.t().view(joined.shape[1], *shape)
         self.policy, self.value = both[:-1].movedim(0, -1), both[-1]
 
     def evaluate(self, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,11 +228,15 @@ def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Ten
 
     value [T + 1, B]. The discount is 0 only at termination. At a truncation the next value is that of the true
     last observation: the next row, or ``final_value`` where the environment resets within the step. The trace is
-    cut wherever an episode ended, and at rows whose action was ignored.
+    cut wherever an episode ended, at rows whose action was ignored, and before them: what follows such a row may be of
+    another episode.
     """
     terminated, truncated = items["terminated"], items["truncated"]
     discounts = gamma * (~terminated).float()
     next_values = value[1:]
     if "final_value" in items:
         next_values = torch.where(truncated, items["final_value"], next_values)
-    return discounts, next_values, terminated | truncated | ~items["valid"]
+    ignored = ~items["valid"]
+    cut = terminated | truncated | ignored
+    cut[:-1] |= ignored[1:]
+    return discounts, next_values, cut

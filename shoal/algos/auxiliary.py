@@ -131,7 +131,9 @@ class AuxiliaryTasks:
         used = items["valid"] & ~lost
         change = change * used[..., None, None]
         discounts = cfg.pixel_control_gamma * (~(items["terminated"] | lost)).float()
-        cells = [x[..., None, None].expand_as(change) for x in (discounts, ended | ~items["valid"])]
+        cut = ended | ~items["valid"]
+        cut[:-1] |= ~used[1:]  # nothing is known of what the next row came to
+        cells = [x[..., None, None].expand_as(change) for x in (discounts, cut)]
         best = q.detach() if MASK not in items else q.detach().masked_fill(~items[MASK][..., None, None], -torch.inf)
         returns = lambda_returns(change, cells[0], best.amax(2)[1:], cells[1], 1.0)
         index = action[..., None, None, None].expand(*action.shape, 1, *self.grid)

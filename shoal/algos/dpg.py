@@ -178,8 +178,8 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
         features = nets.features({k: torch.from_numpy(v) for k, v in obs.items()})
         best = nets.act(features)
         if greedy:
-            return Act(nets.to_box(best).numpy(), state, {})
-        if self.at_random():
+            chosen = best
+        elif self.at_random():
             chosen = torch.from_numpy(self.rng.random(best.shape, np.float32)) * 2 - 1
         else:
             noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))

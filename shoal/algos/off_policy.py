@@ -48,7 +48,7 @@ class OffPolicy(Algorithm):
         self.target_period, self.beta, self.reduction = target_period, beta, reduction
         self.target: Any = inferring(copy.deepcopy(nets))
         self.frozen = (self.target,)
-        self._copies = -1  # periods that had passed when ``follow`` last copied
+        self._copied = -1  # the step at which ``follow`` last copied
 
     def prepare(self, batch: Batch) -> Batch:
         """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
@@ -77,14 +77,16 @@ class OffPolicy(Algorithm):
             self.target.load_state_dict(self.nets.state_dict())
 
     def follow(self, steps: int) -> None:
-        self.updates = steps
-        if (periods := steps // self.target_period) > self._copies:
-            self._copies = periods
+        self.updates, period = steps, self.target_period
+        if self._copied < 0 or steps // period > self._copied // period:
+            self._copied = steps
             self.target.load_state_dict(self.nets.state_dict())
 
     def state_dict(self) -> State:
-        return {"target": self.target.state_dict(), "updates": self.updates, "copies": self._copies}
+        return {"target": self.target.state_dict(), "updates": self.updates, "copied": self._copied}
 
     def load_state_dict(self, state: State) -> None:
         self.target.load_state_dict(state["target"])
-        self.updates, self._copies = state["updates"], state.get("copies", -1)
+        self.updates = state["updates"]
+        counted = self.updates if state.get("copies", -1) >= 0 else -1  # by an earlier version, in periods
+        self._copied = state.get("copied", counted)

@@ -8,7 +8,6 @@ state the actor stored, with the same ``first`` mask that acting used.
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 
 import torch
@@ -184,6 +183,8 @@ class PPOLearner:
             rows = data["valid"].flatten().nonzero().squeeze(1)
             data = {k: v.flatten(0, 1) for k, v in data.items()}  # [T * B, ...]
         advantage, valid = data.pop("advantage"), data["valid"]
+        if not valid.any():
+            rows = rows[:0]  # nothing but steps between two episodes: there is nothing to learn from
         self.workers.load(data)
         metrics: list[Tensor] = []  # of each minibatch and member, those of METRICS
         norms: list[float] = []
@@ -191,7 +192,7 @@ class PPOLearner:
         for _ in range(self.cfg.epochs):
             order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
             before = len(metrics)
-            chunks = torch.split(order, math.ceil(len(rows) / self.cfg.minibatches))
+            chunks = order.tensor_split(min(self.cfg.minibatches, len(order))) if len(order) else ()
             for chunk in chunks:
                 if recurrent:
                     _weigh_columns(self.workers.items, advantage, valid, chunk)
@@ -209,7 +210,7 @@ class PPOLearner:
                 if kl > self.cfg.target_kl:
                     break
         count = len(metrics)
-        out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
+        out = {"minibatches": float(count), "skipped_updates": skipped / max(1, count + skipped)}
         if metrics:
             parts = torch.stack(metrics)  # [minibatches, members, METRICS]
             out |= dict(zip(METRICS, parts.sum(1).mean(0).tolist(), strict=True))
@@ -229,6 +230,9 @@ def _weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
 def _weigh_columns(items: Tensors, advantage: Tensor, valid: Tensor, columns: Tensor) -> None:
     """The same of a minibatch of trajectories, whose steps count where ``valid``."""
     part, counted = advantage[:, columns], valid[:, columns]
+    if not counted.any():
+        items["normalised_advantage"][:, columns] = items["weight"][:, columns] = 0.0
+        return
     std, centre = torch.std_mean(part[counted], correction=0)
     items["normalised_advantage"][:, columns] = (part - centre) / (std + 1e-8)
     items["weight"][:, columns] = counted / counted.sum()

@@ -183,7 +183,7 @@ class RecurrentQLearning(Algorithm):
             real, q = valid[:-1], select(outputs.detach()[:-1], action)
             returns = q if cfg.rescale is None else signed_hyperbolic_inverse(q, cfg.rescale)
             steps = real.sum()
-            metrics = {"q_mean": (returns * real).sum() / steps, "td_error": error.sum() / steps}
+            metrics = {"q_mean": torch.where(real, returns, 0.0).sum() / steps, "td_error": error.sum() / steps}
             metrics |= self.staleness(outputs.detach(), batch.items)
         return loss, Update(metrics, priorities if cfg.prioritised else None)
 

@@ -14,6 +14,7 @@ from shoal.api import UsageError
 from shoal.records.metric_files import read_curve
 from shoal.run import Run
 from shoal.run.changes import told
+from shoal.settings.flags import short_name
 
 POINTS = 200  # of a group's curve
 
@@ -74,8 +75,8 @@ def load(path: str | Path) -> Curve:
     if not rows:
         raise UsageError(f"'{path}' has no learning curve: no episode has ended in it")
     steps, seconds, returns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
-    name, env, changes = Path(run.system).stem, str(run.config["env"]), tuple(told(run.changes))
-    return Curve(run.path, name, env, run.config, steps, seconds, returns, changes)
+    config = {**run.config, **({"init_from": run.init_from} if run.init_from else {})}
+    return Curve(run.path, run.system, str(config["env"]), config, steps, seconds, returns, tuple(told(run.changes)))
 
 
 def groups(paths: Sequence[str | Path]) -> list[Group]:
@@ -91,14 +92,21 @@ def groups(paths: Sequence[str | Path]) -> list[Group]:
         key = json.dumps([curve.system, curve.config, changed], sort_keys=True, default=str)
         found.setdefault(key, []).append(curve)
     several = len({curves[0].env for curves in found.values()}) > 1
+    systems = {curves[0].system for curves in found.values()}
+    short = [short_name(system) for system in systems]
+    names = {system: name if short.count(name) == 1 else system for system, name in zip(systems, short, strict=True)}
     out = []
     for curves in found.values():
         one = curves[0]
         alike = [c[0] for c in found.values() if (c[0].system, c[0].env) == (one.system, one.env)]
         differing = [k for k in one.config if any(c.config.get(k) != one.config[k] for c in alike)]
-        words = [one.system, *([one.env] if several else []), *(f"{k}={_short(one.config[k])}" for k in differing)]
+        words = [
+            names[one.system],
+            *([one.env] if several else []),
+            *(f"{k}={_short(one.config[k])}" for k in differing),
+        ]
         words += [f"({change})" for change in one.changes]
-        out.append(Group(" ".join(words), one.system, one.env, one.config, curves))
+        out.append(Group(" ".join(words), names[one.system], one.env, one.config, curves))
     return out
 
 

@@ -6,7 +6,7 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
-from shoal.analysis.plot import require_matplotlib
+from shoal.analysis.plot import check_path, require_matplotlib
 from shoal.api import UsageError
 
 Row = dict[str, str]
@@ -30,6 +30,7 @@ def read(path: Path) -> tuple[list[Row], list[Row]]:
 def draw(path: Path, out: Path) -> None:
     """Write a picture (PNG, SVG or PDF) of the population in ``path``: the tree of scores, in which a copy is a branch,
     then each hyperparameter over time, one colour a member."""
+    check_path(out)
     require_matplotlib()
     import matplotlib
 

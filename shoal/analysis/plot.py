@@ -27,12 +27,17 @@ def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "s
 
     Raises UsageError for another suffix, or without the extra ``plot``.
     """
+    check_path(path)
+    figure = draw_figure(groups, axes)
+    figure.savefig(path, dpi=150)
+
+
+def check_path(path: Path) -> None:
+    """UsageError for a file that no picture can be written to."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"a picture's name ends in {', '.join(SUFFIXES)}; found '{path.name}'")
     if not path.parent.is_dir():
         raise UsageError(f"no such directory: '{path.parent}'")
-    figure = draw_figure(groups, axes)
-    figure.savefig(path, dpi=150)
 
 
 def require_matplotlib() -> None:

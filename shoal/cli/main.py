@@ -79,7 +79,7 @@ Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130, 143 and 129 
 
 REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descriptors, a directory that is gone
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
-    errno.ENOENT, errno.ENOTDIR,
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 }  # fmt: skip
 HELP = ("-h", "--help")
 OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fields of a system's config

@@ -17,13 +17,14 @@ from shoal.api import MASK, ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
-from shoal.settings.flags import Groups, options, parse_flags, split
-from shoal.settings.ranges import Count, Natural
+from shoal.settings.config import default_values, refuse_foreign
+from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, split
+from shoal.settings.ranges import Count, Natural, Seed
 from shoal.types import Values
 
 KEYBOARD = "keyboard"
 FLAGS: dict[str, object] = {
-    "out": str, "episodes": Count, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
+    "out": str, "episodes": Count, "seed": Seed, "env": str, "sampled": bool, "best": bool, "keys": list,
     "noop": Natural, "wait": bool, "list": str, "show": str, "episode": Natural,
     "trust": bool,
 }  # fmt: skip
@@ -126,7 +127,14 @@ def _by_hand(source: str, opts: Values, rest: Groups) -> Recorded:
 def _environment(source: str, opts: Values, rest: Groups) -> tuple[str, EnvOptions]:
     if "env" not in opts:
         raise UsageError(f"to record '{source}', name its environment: --env ID")
-    return opts["env"], EnvOptions(**parse_flags(EnvOptions, rest, "shoal record"))
+    given = parse_flags(EnvOptions, rest, "shoal record")
+    for name, what in (("reward_clip", "rewards"), ("reward_scale", "rewards"), ("last_action_reward", "observations")):
+        if name in given:
+            raise UsageError(f"{flag_name(name)} is for training: recorded {what} are the environment's own")
+    hints, env = ranged(EnvOptions), opts["env"]
+    values = {name: expect(hints[name], value, flag_name(name)) for name, value in given.items()}
+    refuse_foreign(EnvOptions, {"env": env, **default_values(EnvOptions), **values}, dict.fromkeys(values, "flag"))
+    return env, EnvOptions(**values)
 
 
 def _amount(opts: Values) -> tuple[int, int]:

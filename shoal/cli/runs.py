@@ -9,10 +9,10 @@ import numpy as np
 
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
-from shoal.settings.ranges import Count, Natural
+from shoal.settings.ranges import Count, Seed
 
 FLAGS: dict[str, dict[str, object]] = {
-    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str,
+    "eval": {"episodes": Count, "seed": Seed, "envs": Count, "sampled": bool, "best": bool, "video": str,
              "trust": bool},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},
@@ -80,6 +80,8 @@ def plot(args: list[str]) -> int:
     choice("--x", x, (*AXES, "both"))
     out = Path(opts.get("out", "curves.png"))
     if any(is_population(Path(path)) for path in paths):
+        if "x" in opts:
+            raise UsageError("--x is not for a population, which is drawn over the steps of its members")
         return _plot_population(paths, Path(opts.get("out", "population.png")))
     found = groups(paths)
     draw(found, out, tuple(AXES) if x == "both" else (x,))

@@ -40,9 +40,10 @@ def play(
             seen, actions, rewards, reward, ended = [_first(obs)], [], [], 0.0, False
             while not ended:
                 inform(info)
-                action = np.asarray(choose(seen[-1], reward, inside), space.dtype)
-                if not space.contains(action if action.shape else action[()]):
-                    raise UsageError(f"a policy chose {action!r}, but the actions of {env} are {space}")
+                chosen = choose(seen[-1], reward, inside)
+                action = _taken(chosen, space)
+                if action is None:
+                    raise UsageError(f"a policy chose {chosen!r}, but the actions of {env} are {space}")
                 obs, gained, terminated, truncated, info = vector.step(action[None])
                 reward, ended = float(gained[0]), bool(terminated[0] or truncated[0])
                 actions.append(action)
@@ -57,6 +58,15 @@ def play(
                 obs, *_, info = vector.step(action[None])  # the action is ignored: the next episode begins
     finally:
         vector.close()
+
+
+def _taken(chosen: Any, space: gs.Space[Any]) -> np.ndarray | None:
+    """A policy's choice as an action of the space; None: it is none, without rounding."""
+    raw = np.asarray(chosen)
+    if raw.dtype.kind not in "biuf" or not np.can_cast(raw.dtype, space.dtype or raw.dtype, "same_kind"):
+        return None
+    action = raw.astype(space.dtype)
+    return action if space.contains(action if action.shape else action[()]) else None
 
 
 def write(

@@ -56,7 +56,7 @@ def policy_and_value(policy: PolicyHead, value: ValueHead, x: Tensor) -> tuple[T
         rows = x.float().flatten(0, -2)
         weight = torch.cat((policy.linear.weight, value.linear.weight))
         bias = torch.cat((policy.linear.bias, value.linear.bias))
-        y = torch.addmm(bias[:, None], weight, rows.t()).view(-1, *x.shape[:-1])
+        y = torch.addmm(bias[:, None], weight, rows.t()).view(len(bias), *x.shape[:-1])
         return policy.with_deviation(y[:-1].movedim(0, -1)), y[-1]
 
 

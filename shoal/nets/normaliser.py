@@ -41,13 +41,14 @@ class RunningNorm(nn.Module):
         rows = x.reshape(-1, *self.shape) if mask is None else x[mask]
         rows = rows.double()
         if len(rows):
-            mean, var = rows.mean(0), rows.var(0, correction=0)
-            finite = torch.isfinite(mean).all() & torch.isfinite(var).all()  # a tensor: no wait for the GPU
-            self.merge(torch.where(finite, mean, self.mean), torch.where(finite, var, self.var), finite * len(rows))
+            self.merge(rows.mean(0), rows.var(0, correction=0), float(len(rows)))
 
     @torch.no_grad()
     def merge(self, mean: Tensor, var: Tensor, count: Tensor | float) -> None:
-        """Join with the (population) statistics of other data: the parallel-variance formula."""
+        """Join with the (population) statistics of other data: the parallel-variance formula. Statistics that are not
+        finite change nothing."""
+        finite = torch.isfinite(mean).all() & torch.isfinite(var).all()  # a tensor: no wait for the GPU
+        mean, var, count = torch.where(finite, mean, self.mean), torch.where(finite, var, self.var), finite * count
         total = self.count + count
         share = count / total.clamp(min=1.0)  # nothing joined with nothing is nothing
         delta = mean - self.mean

@@ -44,7 +44,8 @@ def ppo_loss(
         off = (ratio - 1).abs()
         kl = ratio - 1 - log_ratio
         metrics = torch.stack((policy_loss, 0.5 * error, entropy, kl, (off > clip).float())).mv(weight)
-    return loss.dot(weight), torch.cat((metrics, off.max().view(1)))
+    largest = off.max() if off.numel() else off.new_zeros(())  # a member's part of a small minibatch may be empty
+    return loss.dot(weight), torch.cat((metrics, largest.view(1)))
 
 
 def discrete_ppo_loss(

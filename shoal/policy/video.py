@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,7 +33,12 @@ def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True) -> fl
     env, picture, rate = film(policy.cfg.env, seed, evaluation_options(policy.cfg))
     try:
         episodes = Episodes(env, policy.fresh_agent(seed), 1, seed, greedy)
-        _encode(program, _play(episodes, picture), rate, path)
+        unfinished = path.with_name(f".{path.stem}.tmp.mp4")
+        try:
+            _encode(program, _play(episodes, picture), rate, unfinished)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
         return episodes.flat()[0]
     finally:
         env.close()

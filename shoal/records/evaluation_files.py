@@ -47,7 +47,7 @@ class EvaluationFiles:
         shown = {name: f"{value:.8g}" for name, value in (scores | numbers).items()}
         append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown)
         best = self.best()
-        if best is None or mean >= best:
+        if mean == mean and (best is None or mean >= best):  # a mean that is NaN is none
             self._keep(steps, version, mean, len(returns), params)
 
     def best(self) -> float | None:
@@ -56,7 +56,8 @@ class EvaluationFiles:
         if not path.is_file():
             return None
         with reading(path):
-            return float(read_json(path, "best parameters")["score"])
+            score = float(read_json(path, "best parameters")["score"])
+            return score if score == score else None
 
     def last(self) -> int | None:
         """The environment steps of the last evaluation."""

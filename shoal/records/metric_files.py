@@ -221,14 +221,22 @@ def _last(data: bytes, first: int, after: int, number: Callable[[bytes], int]) -
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """A row of a CSV file, in the columns of its first one; what a later one has beyond them is left out. All of it or,
-    where that raises OSError, nothing."""
-    columns = list(row)
+    """A row of a small CSV file, with a new column for each name that is new. All of it or, where that raises OSError,
+    nothing."""
+    columns, old = list(row), list[dict[str, str]]()
     if path.is_file() and path.stat().st_size:
-        with open(path, newline="", encoding="utf-8") as old:
-            columns = next(csv.reader(old))
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = list(reader.fieldnames or ())
+            if new := [name for name in row if name not in columns]:
+                old, columns = list(reader), columns + new
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
+    writer = csv.DictWriter(text, columns, restval="")
+    if old:
+        writer.writeheader()
+        writer.writerows([*old, row])
+        _replace(path, text.getvalue())
+        return
     with open(path, "ab", buffering=0) as file:
         if file.tell() == 0:
             writer.writeheader()

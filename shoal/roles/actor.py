@@ -181,7 +181,8 @@ class ActorRole:
         unroll[where][t] = 0.0
         if truncated.any():
             assert final is not None
-            values = self.agent.act(final, np.zeros_like(truncated), self.state).extras[value]
+            looks = self.stream  # at the best value; that of an action, which SARSA's is, is chosen as ever
+            values = self.agent.act(final, np.zeros_like(truncated), self.state, greedy=looks).extras[value]
             unroll[where][t] = np.where(truncated, values, 0.0)
 
 

@@ -28,8 +28,8 @@ from shoal.types import Values
 class Run:
     """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
     ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one);
-    ``changes``: settings that changed when it was resumed, each with its ``steps``; ``trusted``: the code that it names
-    may run (``run.trust``)."""
+    ``changes``: settings that changed when it was resumed, each with its ``steps``; ``init_from``: whose parameters it
+    began with (None: drawn); ``trusted``: the code that it names may run (``run.trust``)."""
 
     path: Path
     system: str
@@ -37,6 +37,7 @@ class Run:
     report: Report | None = None
     channel: str | None = None
     changes: list[Values] = field(default_factory=list)
+    init_from: str | None = None
     trusted: bool = False
 
     @classmethod
@@ -50,8 +51,9 @@ class Run:
         facts = read_json(path / "config.json", "run", ("system", "config"))
         check_config(path / "config.json", facts)
         return cls(
-            path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", [])
-        )
+            path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", []),
+            facts.get("init_from"),
+        )  # fmt: skip
 
     @property
     def exit_code(self) -> int:

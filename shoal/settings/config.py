@@ -79,8 +79,11 @@ def resolve(
     values, origins = dict(defaults), dict.fromkeys(defaults, "default")
     hints = ranged(Config)
     for origin, layer in layers:
+        spelled: dict[str, str] = {}
         for key, value in layer.items():
             field = key.replace("-", "_")
+            if (other := spelled.setdefault(field, key)) != key:
+                raise _with_place(UsageError(f"'{other}' and '{key}' are one setting, given twice"), origin)
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
                 raise _with_place(unknown(where, key, list(values), name), origin)
@@ -90,7 +93,7 @@ def resolve(
             values["total_envs"], origins["total_envs"] = 0, origin  # so many for each actor
     if values.get("total_envs"):
         origins["envs"] = origins["total_envs"]
-    _refuse_foreign(Config, values, defaults, origins)
+    refuse_foreign(Config, values, origins)
     return Resolved(build(Config, values), origins, preset, why)
 
 
@@ -159,13 +162,12 @@ def only_for(Config: Any) -> dict[str, str]:
     return {f.name: cls.only_for for cls in bases for f in dataclasses.fields(cls)}
 
 
-def _refuse_foreign(
-    Config: Any, values: Mapping[str, Any], defaults: Mapping[str, Any], origins: Mapping[str, str]
-) -> None:
-    """UsageError for a value given by the user that the environment would ignore; a preset may hold such."""
-    kind = env_kind(str(values.get("env", "")))
+def refuse_foreign(Config: Any, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """UsageError for a value given by the user that the environment would ignore; a preset may hold such. origins: as
+    of ``Resolved``; what is not in it is a default."""
+    kind, defaults = env_kind(str(values.get("env", ""))), default_values(Config)
     for field, wanted in only_for(Config).items():
-        given = not origins[field].startswith(("default", "preset"))
+        given = not origins.get(field, "default").startswith(("default", "preset"))
         if given and kind != wanted and values[field] != defaults[field]:
             raise UsageError(
                 f"{_subject(field, origins[field])} is an option of {wanted} environments, and {values['env']} is none"
@@ -199,7 +201,10 @@ def read_file(path: str | Path) -> Values:
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"no such config file: '{path}'")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8 (byte {error.start})") from None
     if path.suffix == ".toml":
         try:
             return dict(tomllib.loads(text))
@@ -265,6 +270,9 @@ def _toml(value: object) -> Item:
     import tomlkit
 
     if isinstance(value, Mapping):
+        if None in value.values():
+            name = next(name for name, entry in value.items() if entry is None)
+            raise UsageError(f"TOML has no null, which '{name}' is: write this configuration as YAML")
         table = tomlkit.inline_table()
         table.update({str(name): _toml(entry) for name, entry in value.items()})
         return table

@@ -164,7 +164,11 @@ def scheduled(hint: Any) -> bool:
 def _number(hint: type, value: Any) -> int | float:
     if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
         raise ValueError
-    number = int(value) if isinstance(value, Integral) else float(value)  # YAML reads 1e-3 as text
+    number: int | float
+    try:
+        number = int(value) if isinstance(value, (Integral, str)) else float(value)
+    except ValueError:
+        number = float(value)  # 1e-3
     if number != number:
         raise ValueError
     if hint is float:
@@ -248,7 +252,7 @@ def _joined(first: Values, second: Values) -> Values:
 def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     flag, many = flag_name(field), get_origin(hint) in (tuple, list)
     if hint is bool:
-        if not words or words[0].lower() in ("true", "false"):
+        if not words or (len(words) == 1 and words[0].lower() in ("true", "false")):
             return not words or words[0].lower() == "true"
         raise UsageError(f"{flag} expects true or false, found '{' '.join(words)}'")
     if many and len(words) == 1:

@@ -27,7 +27,13 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        """Refuses a name that is given twice, of which YAML's own would take the last."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+            for twice in (name for name in names if names.count(name) > 1):
+                raise yaml.constructor.ConstructorError(None, None, f"'{twice}' is given twice", node.start_mark)
+            return dict(super().construct_mapping(node, deep))
 
     changed = {f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "timestamp")}
     Loader.yaml_implicit_resolvers = {

@@ -7,7 +7,7 @@ Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforceme
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shoal.algos.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning, RecurrentQNetwork
 from shoal.algos.sgd import SGDLearner
@@ -25,6 +25,8 @@ from shoal.systems.wiring import actors_and_learner, replay, stream
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     """R2D2. The replay holds sequences; the ladder of epsilons spans all environments of all actors."""
+
+    items_are_steps: ClassVar[bool] = False  # a short episode is a sequence too
 
     actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""

@@ -28,6 +28,7 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
     """Learning from a replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
 
     shares_gradient: ClassVar[bool] = True
+    items_are_steps: ClassVar[bool] = True  # whether each step brings an item, so that their ratio tells the updates
     gamma: Fraction = 0.99
     """Discount per agent step."""
     n_step: Count = 3
@@ -104,7 +105,8 @@ class ReplayConfig(TransitionConfig, QLearningConfig):
 
 def progress(cfg: SamplingConfig, ctx: Context, update: int) -> float:
     """Share of the run that is done before an update of that number."""
-    return cfg.progress(update) if cfg.samples_per_insert else ctx.steps() / cfg.steps
+    told = cfg.samples_per_insert and cfg.items_are_steps
+    return cfg.progress(update) if told else ctx.steps() / cfg.steps
 
 
 def descent(

@@ -55,7 +55,12 @@ WRONG = [  # arguments, what the sentence says
     ("train gorila --learner-processes 2", "learner_processes (2) must be 0 or 1"),
     ("train dqn --learner-processes 2 --device cuda", "learner_processes (2) share a gradient on the CPU only"),
     ("train recurrent-ppo --config range.yaml", "'gamma' (file range.yaml) expects a number from 0 to 1, found 2"),
-    ("train FAKE --seed -1", "--seed expects an integer of at least 0, found -1"),
+    ("train FAKE --seed -1", "--seed expects an integer from 0 to 2**63 - 1, found -1"),
+    ("eval full --seed 99999999999999999999", "--seed expects an integer from 0 to 2**63 - 1, found 9999"),
+    ("train FAKE --check false true", "--check expects true or false, found 'false true'"),
+    ("train FAKE --config twice.yaml", "twice.yaml is not valid YAML: 'unroll' is given twice"),
+    ("train FAKE --config spelled.toml", "file spelled.toml: 'learning-rate' and 'learning_rate' are one setting"),
+    ("train FAKE --config latin.yaml", "latin.yaml is no text in UTF-8 (byte 9)"),
     ("train FAKE --checkpoint-every -1", "--checkpoint-every expects a finite number of at least 0, found -1"),
     ("train FAKE --eval-episodes 0", "--eval-episodes expects an integer of at least 1, found 0"),
     ("train FAKE --reward-clip sing", "--reward-clip expects one of none, sign, unit, found 'sing'"),
@@ -88,6 +93,9 @@ def test_every_mistake_is_one_sentence_and_exit_code_2(shoal: Shoal, args: str, 
     Path("key.toml").write_text("learning-rat = 1")
     Path("type.yaml").write_text("envs: many")
     Path("range.yaml").write_text("gamma: 2")
+    Path("twice.yaml").write_text("unroll: 1\nunroll: 2")
+    Path("spelled.toml").write_text("learning-rate = 1\nlearning_rate = 2")
+    Path("latin.yaml").write_bytes(b'env: "caf\xe9s"')
     Path("full").mkdir()
     Path("full/file").touch()
     code, out, err = shoal(*[FAKE if a == "FAKE" else a for a in args.split()])

@@ -19,10 +19,14 @@ from shoal.analysis.stats import probability_of_improvement
 from .conftest import Shoal
 
 
-def write_run(path: Path, slope: float, *, steps: int = 1000, speed: float = 100.0, **config: Any) -> Path:
+def write_run(
+    path: Path, slope: float, *, steps: int = 1000, speed: float = 100.0, system: str = "dqn",
+    init_from: str | None = None, **config: Any,
+) -> Path:  # fmt: skip
     """A run whose return is ``slope`` times its steps; ``speed`` is in steps a second."""
     path.mkdir()
-    facts = {"system": "dqn", "config": {"env": "CartPole-v1", "learning_rate": 0.001, **config}}
+    facts: dict[str, Any] = {"system": system, "init_from": init_from}
+    facts["config"] = {"env": "CartPole-v1", "learning_rate": 0.001, **config}
     (path / "config.json").write_text(json.dumps(facts))
     at = range(0, steps + 1, 100)
     with open(path / "metrics.csv", "w", newline="") as file:
@@ -46,6 +50,14 @@ def test_runs_are_grouped_by_configuration_and_named_by_what_differs(runs: list[
     assert [len(a.curves), len(b.curves)] == [4, 2]
     other = write_run(tmp_path / "c", 1, env="Acrobot-v1")
     assert [g.label for g in groups([*runs[:4], other])] == ["dqn CartPole-v1", "dqn Acrobot-v1"]
+
+
+def test_systems_of_ones_own_and_borrowed_parameters_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
+    names = ("lab.one", "lab.two", "a/mine.py", "b/mine.py")
+    own = [write_run(tmp_path / f"o{i}", 1, system=system) for i, system in enumerate(names)]
+    assert [g.label for g in groups(own)] == list(names)
+    begun = write_run(tmp_path / "begun", 1, init_from="/x/a0")
+    assert [g.label for g in groups([*runs[:4], begun])] == ["dqn", "dqn init_from=/x/a0"]
 
 
 def test_the_middle_of_a_group_is_the_interquartile_mean_at_every_step(runs: list[Path]) -> None:

@@ -100,8 +100,11 @@ def test_a_policy_may_look_into_the_environment_but_not_choose_what_there_is_not
     options, env = EnvOptions(), f"{__name__}:Asked"
     (episode,) = play(env, options, lambda obs, reward, inside: peek(obs, inside), 1, seed=0)
     assert episode.rewards.tolist() == [1.0] * 6
-    with pytest.raises(UsageError, match=r"chose array\(7\), but the actions of .*Asked are Discrete\(3\)"):
+    with pytest.raises(UsageError, match=r"chose 7, but the actions of .*Asked are Discrete\(3\)"):
         list(play(env, options, lambda obs, reward, inside: wild(obs), 1, seed=0))
+    for chosen in (None, "left", 1.7):
+        with pytest.raises(UsageError, match=f"chose {chosen!r}, but the actions"):
+            list(play(env, options, lambda obs, reward, inside, chosen=chosen: chosen, 1, seed=0))
 
 
 def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(
@@ -139,7 +142,10 @@ def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(
         (["record", source, *to], "name its environment: --env ID"),
         (["record", source, *env], "needs to know where to"),
         (["record", f"{__name__}:nobody", *env, *to], "cannot be imported"),
-        (["record", f"{__name__}:wild", *env, *to], "chose array(7)"),
+        (["record", f"{__name__}:wild", *env, *to], "chose 7, but"),
+        (["record", f"{__name__}:wild", *env, *to, "--frame-skip", "8"], "--frame-skip is an option of atari"),
+        (["record", f"{__name__}:wild", *env, *to, "--reward-clip", "sign"], "--reward-clip is for training"),
+        (["record", f"{__name__}:wild", *env, *to, "--max-episode-steps", "0"], "expects an integer of at least 1"),
         (["record", f"{__name__}:crowded", *env, *to], "should take an observation, or an observation and the environ"),
         (["record", source, *env, "--out", ""], "needs to know where to"),
         (["record", str(tmp_path / "run"), *env, *to], "--env is not for recording a run"),

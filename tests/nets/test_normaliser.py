@@ -40,6 +40,7 @@ def test_fresh_norm_only_clips_and_empty_updates_change_nothing():
     norm = RunningNorm((), clip=10)
     norm.update(torch.zeros(0))
     norm.merge(norm.mean, norm.var, 0)
+    norm.merge(torch.tensor(torch.nan, dtype=torch.float64), norm.var, 5)
     assert norm.count == 0
     torch.testing.assert_close(norm(torch.tensor([0.5, 99.0, -99.0])), torch.tensor([0.5, 10.0, -10.0]))
 

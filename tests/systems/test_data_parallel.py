@@ -82,6 +82,37 @@ def test_a_team_learns_what_one_learns(core: str, members: int) -> None:
 
 
 @pytest.mark.usefixtures("divided")
+def test_a_member_without_a_column_of_its_own() -> None:
+    """Of a minibatch that is one trajectory, with two members."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", core="gru", core_size=8, minibatches=4)
+    batches = record_batches(program := recurrent_ppo.program(cfg))
+    run(program, 1)
+    team = Team(2)
+    try:
+        alone, together = ppo_learner(cfg, None), ppo_learner(cfg, team)
+        for learner in (alone, together):
+            learner.update(Batch({k: v.clone() for k, v in batches[0][0].items.items()}))
+        for name, tensor in alone.params().items():
+            torch.testing.assert_close(together.params()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+    finally:
+        team.close()
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_minibatches_are_as_many_as_asked_for_and_none_without_a_step(core: str) -> None:
+    """32 steps are 12 minibatches of 2 or 3; a batch of nothing but steps between two episodes teaches nothing."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", core=core, core_size=8, minibatches=4 if core == "gru" else 12)
+    batches = record_batches(program := recurrent_ppo.program(cfg))
+    run(program, 1)
+    learner, items = ppo_learner(cfg, None), batches[0][0].items
+    assert learner.update(Batch(dict(items))).metrics["minibatches"] == cfg.epochs * cfg.minibatches
+    before = {k: v.clone() for k, v in learner.params().items()}
+    update = learner.update(Batch({**items, "valid": torch.zeros_like(items["valid"])}))
+    assert update.metrics["minibatches"] == update.metrics["skipped_updates"] == 0.0
+    torch.testing.assert_close(learner.params(), before, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("divided")
 def test_a_checkpoint_does_not_see_what_the_team_learns_while_it_is_written() -> None:
     """The process that writes it is a fork, whose private memory stands still; that of a team does not."""
     cfg = config("recurrent-ppo", env="CartPole-v1", normalise_obs=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import threading
@@ -83,6 +84,19 @@ def test_only_a_better_or_equal_score_replaces_the_best(tmp_path: Path) -> None:
     version, params = load_params(tmp_path / "best")
     assert version == 40 and results.best() == 3.0 and params["w"].tolist() == [3.0, 3.0]
     assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["params-40.safetensors", "params.json"]
+
+
+def test_a_number_that_comes_later_is_a_column_and_no_mean_is_not_the_best(tmp_path: Path) -> None:
+    results, params = EvaluationFiles(tmp_path, "params"), {"w": torch.ones(2)}
+    results.add(10, 10, [math.nan], params)
+    assert results.best() is None
+    results.add(20, 20, [1.0], params)
+    results.add(30, 30, [0.5], params, {"success": 0.25})
+    results.add(40, 40, [0.5], params)
+    with open(tmp_path / "evaluations.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["steps"], row["success"]) for row in rows] == [("10", ""), ("20", ""), ("30", "0.25"), ("40", "")]
+    assert results.best() == 1.0 and results.last() == 40
 
 
 def test_a_disk_that_is_full_leaves_files_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

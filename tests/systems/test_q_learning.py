@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import sys
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from helpers import config, run, spy
 from torch.nn import functional as F
 
 from shoal import fast, linear
@@ -195,6 +198,20 @@ def test_epsilon_falls_to_a_rung_of_each_environment() -> None:
         assert np.all(agent.epsilon(0) == 1.0)
         np.testing.assert_allclose(agent.epsilon(25), (1 + own) / 2, rtol=1e-5)  # 50 of both
         np.testing.assert_allclose(agent.epsilon(50), own, rtol=1e-5)
+
+
+def same_step(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    makers = [lambda: gym.make("CartPole-v1", max_episode_steps=5)] * num_envs
+    return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+
+
+def test_a_look_at_the_last_observation_is_no_action() -> None:
+    """Epsilon falls with the actions that are taken, also where an actor values what truncated episodes end with."""
+    cfg = config("dqn", env=f"{__name__}:same_step", actor_priorities=True, prioritised=True, envs=2)
+    program, agents = dqn.program(cfg), []
+    spy(program, "actor", lambda role: agents.append(role.agent))
+    report = run(program, 20)
+    assert report.episodes > 2 and agents[0].steps == report.steps
 
 
 def test_an_agent_that_explores_acts() -> None:

@@ -28,7 +28,7 @@ from shoal.settings.config import coerce_all, resolve, resolve_flags, show, to_t
 from shoal.settings.flags import ranged, scheduled, split
 from shoal.settings.schedule import Linear, at, plain, read
 from shoal.systems import apex_dqn, dqn, impala, load, recurrent_ppo
-from shoal.systems.replayed import descent
+from shoal.systems.replayed import descent, progress
 
 FALL, RISE = linear(2e-3, 0), linear(0.4, 1)
 
@@ -193,6 +193,13 @@ def test_where_nobody_knows_the_number_of_updates_steps_count() -> None:
     ctx = Context("learner", 0, 1, 0, 0, Recorder(), steps=lambda: 250)
     learner = descent(cfg, ctx, dqn.QLearning(cfg, dqn.network(cfg)))
     assert learner.progress is not None and learner.progress(10**6) == 0.25
+
+
+def test_a_sequence_is_not_so_many_steps() -> None:
+    """Short episodes make more sequences of R2D2's than their ratio tells, and more updates: its steps count."""
+    cfg = config("r2d2", learning_rate=linear(1.0, 0.0), steps=1_000)
+    ctx = Context("learner", 0, 1, 0, 0, Recorder(), steps=lambda: 250)
+    assert cfg.samples_per_insert > 0 and progress(cfg, ctx, 10**6) == 0.25
 
 
 def test_a_learner_that_cannot_say_how_far_it_is_refuses_schedules() -> None:

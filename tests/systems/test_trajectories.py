@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from shoal.algos.actor_critic import boundaries
 from shoal.algos.sgd import SGDLearner
 from shoal.algos.trajectories import TrajectoryReplay
 from shoal.api import Batch, UsageError
 from shoal.envs import EnvOptions, make
-from shoal.ops import Adam
+from shoal.ops import Adam, lambda_returns
 from shoal.systems import load
 
 T = 3
@@ -141,3 +142,14 @@ def test_frames_kept_once_give_the_stacks_back(life_loss: bool) -> None:
     spec = impala.program(config).channels["trajectories"].spec
     rest = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for name, f in spec.items() if name != "obs") // 4
     assert impala.program(config).memory()["learner"] == 8 * (rest + 9 * 84 * 84)
+
+
+def test_a_return_ends_where_the_environment_began_anew() -> None:
+    """The step after which it did is not valid, and what comes next is of another episode: the one before looks no
+    further than to its last observation."""
+    rows = {name: torch.zeros(4, 1, dtype=torch.bool) for name in ("terminated", "truncated")}
+    items = {**rows, "valid": torch.tensor([[True], [True], [False], [True]])}
+    value, reward = torch.tensor([[1.0], [2.0], [3.0], [50.0], [60.0]]), torch.ones(4, 1)
+    discounts, next_values, cut = boundaries(items, value, 0.5)
+    returns = lambda_returns(reward, discounts, next_values, cut, 1.0)
+    assert returns[:2, 0].tolist() == [1 + 0.5 * (1 + 0.5 * 3.0), 1 + 0.5 * 3.0]
