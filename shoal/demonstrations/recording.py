@@ -40,10 +40,7 @@ def play(
             seen, actions, rewards, reward, ended = [_first(obs)], [], [], 0.0, False
             while not ended:
                 inform(info)
-                chosen = choose(seen[-1], reward, inside)
-                action = _taken(chosen, space)
-                if action is None:
-                    raise UsageError(f"a policy chose {chosen!r}, but the actions of {env} are {space}")
+                action = _action(choose(seen[-1], reward, inside), space, env)
                 obs, gained, terminated, truncated, info = vector.step(action[None])
                 reward, ended = float(gained[0]), bool(terminated[0] or truncated[0])
                 actions.append(action)
@@ -60,13 +57,14 @@ def play(
         vector.close()
 
 
-def _taken(chosen: Any, space: gs.Space[Any]) -> np.ndarray | None:
-    """A policy's choice as an action of the space; None: it is none, without rounding."""
+def _action(chosen: Any, space: gs.Space[Any], env: str) -> np.ndarray:
+    """A policy's choice as an action of the space, which is not rounded to be one; UsageError if it is none."""
     raw = np.asarray(chosen)
-    if raw.dtype.kind not in "biuf" or not np.can_cast(raw.dtype, space.dtype or raw.dtype, "same_kind"):
-        return None
-    action = raw.astype(space.dtype)
-    return action if space.contains(action if action.shape else action[()]) else None
+    if raw.dtype.kind in "biuf" and np.can_cast(raw.dtype, space.dtype or raw.dtype, "same_kind"):
+        action = raw.astype(space.dtype)
+        if space.contains(action if action.shape else action[()]):
+            return action
+    raise UsageError(f"a policy chose {chosen!r}, but the actions of {env} are {space}")
 
 
 def write(
