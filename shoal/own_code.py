@@ -28,7 +28,10 @@ def by_name(module: str, what: str) -> ModuleType:
 
 
 def by_path(path: Path, name: str, what: str) -> ModuleType:
-    """The module in a file, which is called ``name`` from here on. Raises UsageError if it fails."""
+    """The module in a file, which is called ``name`` from here on. Raises UsageError if it fails, or if a module of
+    Python's own has that name."""
+    if name in sys.stdlib_module_names:
+        raise UsageError(f"{what} cannot be imported: '{name}' is a module of Python's own: rename the file")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # it may import its neighbours

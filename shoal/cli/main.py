@@ -221,6 +221,7 @@ def list_systems(args: list[str]) -> int:
 
 def draw(args: list[str]) -> int:
 
+    from shoal.api import UsageError
     from shoal.envs import looking
     from shoal.local.apart import apart
     from shoal.program import draw
@@ -242,6 +243,8 @@ def draw(args: list[str]) -> int:
     program.validate()
     picture = formats[kind](program)
     if output:
+        if not Path(output).parent.is_dir():
+            raise UsageError(f"no such directory: '{Path(output).parent}'")
         Path(output).write_text(picture, encoding="utf-8")
     else:
         print(picture, end="")

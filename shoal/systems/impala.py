@@ -110,7 +110,7 @@ class VTrace(Algorithm):
         elif cfg.correction == "epsilon":
             log_prob = (log_prob.exp() + 1e-6).log()  # section 5.2.2
         mask = items["valid"].float()
-        scale = 1.0 / mask.sum() if cfg.reduction == "mean" else 1.0
+        scale = 1.0 / mask.sum().clamp(min=1.0) if cfg.reduction == "mean" else 1.0
         policy_loss = -(advantages * log_prob * mask).sum() * scale
         value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale

@@ -79,6 +79,8 @@ WRONG = [  # arguments, what the sentence says
     ("train FAKE --env Pendulum-v1", "fake supports Discrete actions; Pendulum-v1 has Box(1,)"),
     ("train FAKE CartPole-v1", "unexpected 'CartPole-v1': expected flags"),
     ("draw FAKE --format svgg", "did you mean 'svg'?"),
+    ("draw FAKE --format svg --output no/x.svg", "no such directory: 'no'"),
+    ("train queue.py", "system 'queue.py' cannot be imported: 'queue' is a module of Python's own: rename the file"),
     ("systems --all", "takes no flags"),
     ("eval", "needs a run directory first"),
     ("eval nowhere", "no such run directory: 'nowhere'"),
@@ -96,6 +98,7 @@ def test_every_mistake_is_one_sentence_and_exit_code_2(shoal: Shoal, args: str, 
     Path("twice.yaml").write_text("unroll: 1\nunroll: 2")
     Path("spelled.toml").write_text("learning-rate = 1\nlearning_rate = 2")
     Path("latin.yaml").write_bytes(b'env: "caf\xe9s"')
+    Path("queue.py").touch()
     Path("full").mkdir()
     Path("full/file").touch()
     code, out, err = shoal(*[FAKE if a == "FAKE" else a for a in args.split()])
