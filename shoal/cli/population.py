@@ -9,12 +9,12 @@ from typing import Any
 from shoal.api import UsageError
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
-from shoal.settings.ranges import Count, Natural, NonNegative, Seed
+from shoal.settings.ranges import Count, Natural, NonNegative
 from shoal.types import Values
 
 FLAGS: Values = {
     "of": str, "population": Count, "mutate": str, "interval": Count, "exploit": str, "explore": str,
-    "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Seed, "run-dir": str,
+    "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": Natural,
 }  # fmt: skip
 EXPLOIT, EXPLORE = ("truncation", "tournament", "ttest"), ("perturb", "resample")

@@ -9,10 +9,10 @@ import numpy as np
 
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
-from shoal.settings.ranges import Count, Seed
+from shoal.settings.ranges import Count, Natural
 
 FLAGS: dict[str, dict[str, object]] = {
-    "eval": {"episodes": Count, "seed": Seed, "envs": Count, "sampled": bool, "best": bool, "video": str,
+    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str,
              "trust": bool},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},

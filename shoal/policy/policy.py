@@ -102,7 +102,7 @@ class Policy:
 
     def fresh_agent(self, seed: int) -> Agent:
         """Another agent with these parameters and a generator of its own; UsageError if they do not fit."""
-        agent = self.system.agent(self.cfg, seed)
+        agent = self.system.agent(self.cfg, seed % 2**63)  # which every generator takes
         try:
             agent.load(self.params, self.version)
         except RuntimeError as error:  # of load_state_dict

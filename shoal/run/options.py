@@ -13,7 +13,7 @@ from shoal.run.evaluation import Evaluation
 from shoal.run.runtimes import again, check_runtime, meant
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Seed
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive
 from shoal.types import Values
 
 
@@ -28,7 +28,7 @@ class RunOptions:
     """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: str | Path | None = None
     """A new directory for what the run writes; none: `runs/SYSTEM-ENV-TIME-SEED`."""
-    seed: Seed = 0
+    seed: Natural = 0
     """Seed of the run: the seeds of networks, environments and samplers follow from it."""
     seconds: Positive | None = None
     """Seconds of training after which the run ends; none: no such limit."""

@@ -20,7 +20,6 @@ class Range:
 
 Count = Annotated[int, Range("an integer of at least 1", lambda n: n >= 1)]
 Natural = Annotated[int, Range("an integer of at least 0", lambda n: n >= 0)]
-Seed = Annotated[int, Range("an integer from 0 to 2**63 - 1", lambda n: 0 <= n < 2**63)]
 Positive = Annotated[float, Range("a finite number above 0", lambda x: 0 < x < inf)]
 Finite = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
 NonNegative = Annotated[float, Range("a finite number of at least 0", lambda x: 0 <= x < inf)]

@@ -88,7 +88,9 @@ def test_a_gymnasium_environment_is_played_to_its_end() -> None:
     obs, _ = env.reset(seed=0)
     done = False
     while not done:
-        obs, _, terminated, truncated, _ = env.step(policy.act(obs))
+        action = policy.act(obs)
+        assert env.action_space.contains(action)
+        obs, _, terminated, truncated, _ = env.step(action)
         done = terminated or truncated
     env.close()
 

@@ -120,11 +120,11 @@ def test_what_is_under_way_is_bounded(arenas: Any) -> None:
     made = arenas(wired(Channel("c", "queue", ITEM, 2), 2), FAR)
     writer, reader, put = made.ends["writer/0/out"], made.ends["reader/0/inp"], 0
     quiet = time.monotonic()
-    while time.monotonic() - quiet < 0.3:
+    while put < 4 or time.monotonic() - quiet < 0.3:
         if writer.ready():
             writer.put(item(put))
             put, quiet = put + 1, time.monotonic()
-    assert 4 <= put <= 6
+    assert put <= 6
     assert [int(reader.get().items["number"]) for _ in range(put)] == list(range(put))
     messages, nbytes = made.outgoing["a"].traffic["c"]
     assert messages <= put and nbytes == put * (64 + 64 + 64), "a header, and each field, in whole lines"

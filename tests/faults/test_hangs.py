@@ -129,14 +129,16 @@ def test_time_in_which_a_role_is_stopped_does_not_count(tmp_path: Path, caplog: 
             os.kill(int((tmp_path / name).read_text()), signal.SIGSTOP)
             time.sleep(seconds)  # more than the limit; the giver's two steps before it waits as well
             os.kill(int((tmp_path / name).read_text()), signal.SIGCONT)
+        time.sleep(0.5)
         done.set()
+        os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=stop_and_continue)
+    thread = threading.Thread(target=stop_and_continue, daemon=True)
     thread.start()
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=2.0).launch(p, Launch(seed=3, stop=Stop(seconds=14)))
+        report = LocalRuntime(hang_timeout=2.0).launch(p, Launch(seed=3, stop=Stop(seconds=50)))
     thread.join()
-    assert done.is_set() and (report.reason, report.restarts) == ("seconds", 0)
+    assert done.is_set() and (report.reason, report.restarts) == ("interrupted", 0)
     told = "\n".join(caplog.messages)
     assert "it was stopped by a signal (SIGCONT lets it go on)" in told and "goes on after" in told
 
@@ -158,7 +160,7 @@ def test_a_deadlock_is_named() -> None:
     p.role("left", Silent, out=a.writer(), inp=b.reader())
     p.role("right", Silent, out=b.writer(), inp=a.reader())
     with pytest.raises(api.Deadlock, match=r"left\[0\]: b\n  right\[0\]: a"):
-        LocalRuntime(hang_timeout=1.0).launch(p, Launch(seed=0, stop=Stop(seconds=40)))
+        LocalRuntime(hang_timeout=3.0).launch(p, Launch(seed=0, stop=Stop(seconds=40)))
 
 
 def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,7 +169,7 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
             self.ctx, self.out = ctx, out
 
         def step(self) -> None:
-            for _ in range(30):  # signs of life, while the reader waits for longer than the limit
+            for _ in range(45):  # signs of life, while the reader waits for longer than the limit
                 time.sleep(0.1)
                 self.ctx.metrics.enter("env")
             self.out.put({"x": np.zeros(1, np.float32)})
@@ -185,7 +187,7 @@ def test_waiting_is_not_hanging(caplog: pytest.LogCaptureFixture) -> None:
     p.role("slow", Slow, out=c.writer())
     p.role("patient", Patient, inp=c.reader())
     with caplog.at_level(logging.WARNING):
-        report = LocalRuntime(hang_timeout=2.0).launch(p, Launch(seed=0, stop=Stop(updates=2, seconds=40)))
+        report = LocalRuntime(hang_timeout=4.0).launch(p, Launch(seed=0, stop=Stop(updates=2, seconds=40)))
     assert report.reason == "updates" and not caplog.messages
 
 

@@ -30,7 +30,7 @@ def test_a_slow_actor_costs_no_more_than_its_share(tmp_path: Path) -> None:
     LocalRuntime().launch(run, Launch(seed=0, stop=Stop(updates=15, seconds=60)))  # updates are items of writer 0
     seen = json.loads((tmp_path / "told").read_text())
     slow, *others = (seen[str(i)][1] for i in range(4))
-    assert min(others) > 4 * slow, "they are ten times as fast, but for what the tests' own load costs"
+    assert min(others) > 2 * slow, "they are ten times as fast, but for what the tests' own load costs"
 
 
 def test_actors_wait_for_a_slow_learner(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_all_of_them(seed: int) -> None:
 
 
 @given(st.integers(0, LIVES - 1), st.integers(1, BLOCK - 1))
+@settings(deadline=None)
 def test_environments_of_a_life_share_no_seed(life: int, envs: int) -> None:
     seeds = sub_seeds(life * BLOCK, envs)
     assert len(set(seeds)) == envs

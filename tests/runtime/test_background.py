@@ -58,11 +58,11 @@ def test_a_role_that_keeps_failing_does_not_stop_the_run(fail: str, caplog: pyte
         """End the run a second after the role was given up."""
         while not ended.wait(0.1):
             if lost():
-                ended.wait(1.0)
-                os.kill(os.getpid(), signal.SIGINT)
+                if not ended.wait(1.0):
+                    os.kill(os.getpid(), signal.SIGINT)
                 return
 
-    threading.Thread(target=interrupt).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     runtime = LocalRuntime(backoff=0.01, still_born=2)
     with caplog.at_level(logging.WARNING, "shoal.runtime"):
         report = runtime.launch(with_extra(fail=fail), Launch(seed=0, stop=Stop(seconds=60)))
@@ -96,5 +96,11 @@ def test_a_role_is_stepped_when_it_is_due(runtime: str, tmp_path: Path) -> None:
         program = Program("test", program.channels, program.roles)
     launcher.launch(program, Launch(seed=0, stop=Stop(steps=400)))
     assert not told.exists()
-    launcher.launch(program, Launch(seed=0, stop=Stop(seconds=4)))
+
+    class UntilTold:
+        def update(self, snapshot: Any) -> None:
+            if told.exists():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    launcher.launch(program, Launch(seed=0, stop=Stop(seconds=60), observers=[UntilTold()]))
     assert int(told.read_text().split()[0]) >= 500

@@ -15,7 +15,7 @@ import pytest
 
 from shoal.runtime.interrupts import TOGETHER
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(110)
 
 SCRIPT = r"""
 import ctypes, os, signal, subprocess, sys, time
@@ -50,7 +50,8 @@ program = Wired()
 program.role("plain", lambda ctx: Busy(ctx, True, False), replicas=2)
 if "long" in sys.argv:
     program.role("long", lambda ctx: Busy(ctx, False, True))
-report = LocalRuntime().launch(program, Launch(stop=Stop(seconds=60)))
+grace = 1000.0 if "long" in sys.argv else 5.0  # then only a second signal ends it
+report = LocalRuntime(grace=grace).launch(program, Launch(stop=Stop(seconds=60)))
 print("reason", report.reason, report.steps > 0, flush=True)
 """
 

@@ -243,12 +243,20 @@ def test_a_role_that_is_stopped_inside_a_step_is_not_saved(tmp_path: Path, caplo
     assert "role-sink-0 was stopped inside a step" in caplog.text
 
 
+def until_told(text: str, caplog: pytest.LogCaptureFixture, folder: Path, **options: Any) -> Report:
+    """A run that tries to save itself every 0.1 s, and ends after a warning and an update."""
+    watch = Watch(
+        lambda: text in caplog.text and watch.seen[-1].updates >= 1, lambda: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    return launch(folder, Stop(seconds=40), every=0.1, observers=[watch], **options)
+
+
 def test_what_cannot_be_written_costs_the_checkpoint_and_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / checkpoint.FOLDER).write_text("a file where the folder should be")
-    report = launch(tmp_path, Stop(seconds=1.0), every=0.1)
-    assert report.reason == "seconds" and report.updates > 0, "training went on"
+    report = until_told("no checkpoint at", caplog, tmp_path)
+    assert report.reason == "terminated" and report.updates > 0, "training went on"
     assert caplog.text.count("no checkpoint at") == 1
     assert (tmp_path / checkpoint.FOLDER).read_text() == "a file where the folder should be"
     assert (tmp_path / "lives").exists(), "nothing was removed"
@@ -268,8 +276,8 @@ def unsavable() -> Wired:
 def test_a_state_that_cannot_be_saved_is_named_and_training_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = launch(tmp_path, Stop(seconds=1.0), make=unsavable, every=0.1)
-    assert report.reason == "seconds" and report.updates > 0
+    report = until_told("is a lock", caplog, tmp_path, make=unsavable)
+    assert report.reason == "terminated" and report.updates > 0
     assert caplog.text.count("'/role/lock' is a lock") == 1
 
 
@@ -288,8 +296,8 @@ def crowded() -> Wired:
 
 
 def test_a_process_that_cannot_be_copied_costs_the_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    report = launch(tmp_path, Stop(seconds=1.0), make=crowded, every=0.1)
-    assert report.reason == "seconds" and report.updates > 0
+    report = until_told("no copy of the process could be made", caplog, tmp_path, make=crowded)
+    assert report.reason == "terminated" and report.updates > 0
     assert caplog.text.count("no copy of the process could be made") == 1
 
 

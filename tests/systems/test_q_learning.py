@@ -217,4 +217,5 @@ def test_a_look_at_the_last_observation_is_no_action() -> None:
 def test_an_agent_that_explores_acts() -> None:
     cfg = dqn.Config(env="CartPole-v1", epsilon_steps=0, epsilon_end=0.25, hidden=(8,), device="cpu")
     agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
-    agent.act({"obs": np.zeros((2, 4), np.float32)}, np.ones(2, bool), {})
+    act = agent.act({"obs": np.zeros((200, 4), np.float32)}, np.ones(200, bool), {})
+    assert 5 < min(np.bincount(act.action, minlength=2)) < 60, "a quarter of them is drawn, half of these the other one"

@@ -59,7 +59,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "rainbow": dict(REPLAY, actors=1, streams=8, atoms=11, v_min=0.0, v_max=50.0),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
-    "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16),
+    "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16, unroll=32),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),
     "unreal": dict(actors=2, env="toy:catch", core_size=8, replay=100, hidden=(), optimiser="rmsprop", torso="mlp"),
     "async-sarsa": dict(actors=2, optimiser="rmsprop", target_period=500, epsilon_steps=2_000),
