@@ -141,16 +141,12 @@ def program(cfg: Config) -> Program:
     if cfg.learners > 1 and cfg.normalise_obs:
         raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((policy,), "float32")})
-    updates = cfg.steps / (cfg.unroll * fresh * cfg.learners)
 
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
-        def progress(update: int) -> float:
-            """Of several learners, what is the same for all of them: it runs ahead by the rows between episodes."""
-            return ctx.steps() / cfg.steps if cfg.learners == 1 else update / updates
-
         return (SGDLearner if cfg.learners == 1 else SynchronisedLearner)(
             VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
-            progress=progress, device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
+            progress=lambda n: (ctx.steps() if cfg.learners == 1 else n * cfg.unroll * fresh * cfg.learners) / cfg.steps,
+            device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip
 
