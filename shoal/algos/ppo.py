@@ -183,8 +183,8 @@ class PPOLearner:
             rows = data["valid"].flatten().nonzero().squeeze(1)
             data = {k: v.flatten(0, 1) for k, v in data.items()}  # [T * B, ...]
         advantage, valid = data.pop("advantage"), data["valid"]
-        if not valid.any():
-            rows = rows[:0]  # nothing but steps between two episodes: there is nothing to learn from
+        if not valid.any():  # nothing but steps between two episodes: there is nothing to learn from
+            return {"minibatches": 0.0, "skipped_updates": 0.0}
         self.workers.load(data)
         metrics: list[Tensor] = []  # of each minibatch and member, those of METRICS
         norms: list[float] = []
@@ -192,7 +192,7 @@ class PPOLearner:
         for _ in range(self.cfg.epochs):
             order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
             before = len(metrics)
-            chunks = order.tensor_split(min(self.cfg.minibatches, len(order))) if len(order) else ()
+            chunks = order.tensor_split(min(self.cfg.minibatches, len(order)))
             for chunk in chunks:
                 if recurrent:
                     _weigh_columns(self.workers.items, advantage, valid, chunk)
@@ -210,7 +210,7 @@ class PPOLearner:
                 if kl > self.cfg.target_kl:
                     break
         count = len(metrics)
-        out = {"minibatches": float(count), "skipped_updates": skipped / max(1, count + skipped)}
+        out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
         if metrics:
             parts = torch.stack(metrics)  # [minibatches, members, METRICS]
             out |= dict(zip(METRICS, parts.sum(1).mean(0).tolist(), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +48,7 @@ class EvaluationFiles:
         shown = {name: f"{value:.8g}" for name, value in (scores | numbers).items()}
         append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown)
         best = self.best()
-        if mean == mean and (best is None or mean >= best):  # a mean that is NaN is none
+        if not math.isnan(mean) and (best is None or not mean < best):  # also after one that was NaN
             self._keep(steps, version, mean, len(returns), params)
 
     def best(self) -> float | None:
@@ -56,8 +57,7 @@ class EvaluationFiles:
         if not path.is_file():
             return None
         with reading(path):
-            score = float(read_json(path, "best parameters")["score"])
-            return score if score == score else None
+            return float(read_json(path, "best parameters")["score"])
 
     def last(self) -> int | None:
         """The environment steps of the last evaluation."""

@@ -223,18 +223,17 @@ def _last(data: bytes, first: int, after: int, number: Callable[[bytes], int]) -
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """A row of a small CSV file, with a new column for each name that is new. All of it or, where that raises OSError,
     nothing."""
-    columns, old = list(row), list[dict[str, str]]()
+    columns, new, text = list(row), list[str](), io.StringIO()
     if path.is_file() and path.stat().st_size:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             columns = list(reader.fieldnames or ())
-            if new := [name for name in row if name not in columns]:
-                old, columns = list(reader), columns + new
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="")
-    if old:
+            new = [name for name in row if name not in columns]
+            before = list(reader) if new else []
+    writer = csv.DictWriter(text, columns + new, restval="")
+    if new:
         writer.writeheader()
-        writer.writerows([*old, row])
+        writer.writerows([*before, row])
         _replace(path, text.getvalue())
         return
     with open(path, "ab", buffering=0) as file:

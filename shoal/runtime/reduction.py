@@ -53,7 +53,7 @@ class Saved(Protocol):
 def got(states: Sequence[State], round: int) -> Arrays | None:
     """The result of a round, where the state of one of the members that had got it has it, as those do which add in an
     order of their own; None: none has."""
-    return next((state["result"] for state in states if state["gets"] == round + 1 and "result" in state), None)
+    return next((state["result"] for state in states if state["gets"] == round + 1 and state.get("result")), None)
 
 
 def saved_states(source: Checkpoint, role: str, members: int, number: int) -> list[State]:

@@ -48,9 +48,7 @@ class ReduceEnd:
         self._slots = [_slots(arena, layout, r) for r in range(ROUNDS)]
         self._results = _results(arena, layout)
         self._parts = [self._part(r) for r in range(ROUNDS)]
-        self._known: api.Arrays | None = (
-            None  # the result of the next round to be got, where another had got it already
-        )
+        self._known: api.Arrays | None = None  # the result of the round to be got next, where another had got it
         self._tensors = [{name: torch.from_numpy(a) for name, a in result.items()} for result in self._results]
 
     @property
@@ -109,10 +107,12 @@ class ReduceEnd:
 
     def _fill(self, parity: int, known: api.Arrays | None) -> None:
         """What this member adds, or is ``known`` already."""
+        if known:
+            for name, whole in self._results[parity if self._layout.shared_out else 0].items():
+                self._own(whole)[...] = self._own(known[name])
+            return
         for out, parts in self._parts[parity]:
             combine(out, parts, self.channel.mean)
-        for name, whole in (known or {}).items():
-            self._own(self._results[parity if self._layout.shared_out else 0][name])[...] = self._own(whole)
 
     def _reserve(self) -> api.Arrays:
         if self.pending:

@@ -145,7 +145,7 @@ def program(cfg: Config) -> Program:
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
         return (SGDLearner if cfg.learners == 1 else SynchronisedLearner)(
             VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
-            progress=lambda n: (ctx.steps() if cfg.learners < 2 else n * cfg.unroll * fresh * cfg.learners) / cfg.steps,
+            progress=lambda n: (n * cfg.unroll * fresh * cfg.learners if cfg.learners > 1 else ctx.steps()) / cfg.steps,
             device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip

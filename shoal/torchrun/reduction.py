@@ -114,9 +114,8 @@ class ReduceEnd(InTurn):
         self._slots = [{k: np.zeros(f.shape, f.dtype) for k, f in channel.spec.items()} for _ in range(ROUNDS)]
         self._sums = [_Sums(channel.spec, device, remarks.size) for _ in range(ROUNDS)]
         self._puts = self._gets = 0
-        self._known = (
-            False  # whether the sums of the round to be got next are there: all had put before they were saved
-        )
+        self._known = False  # whether the sums of the round to be got next are there, from states that were saved
+        self._last: Tensors = {}  # the result of the round got last, if it is known
 
     @property
     def nbytes(self) -> int:
@@ -143,18 +142,22 @@ class ReduceEnd(InTurn):
         sums = self._sums[self._gets % ROUNDS]
         if self._known:
             self._known = False
-            self._gets += 1
-            return sums.fields.copy()
+            return self._result()
         with self._metrics.phase(f"wait:{self.channel.name}"):
             for work in sums.works:
                 self._group.wait(work)
-        self._gets += 1  # a wait that the run's end breaks off is of a round that was not got
         sums.receive()
         self._remarks.hear(sums.remarks)
         if self.channel.mean:
             for field in sums.fields.values():
                 field /= self._group.world
-        return sums.fields.copy()
+        return self._result()
+
+    def _result(self) -> Tensors:
+        """That of the round to be got next, which is got now: not before a wait that the run's end may break off."""
+        self._last = self._sums[self._gets % ROUNDS].fields
+        self._gets += 1
+        return self._last.copy()
 
     def finish(self) -> None:
         """Wait for what is on its way, before nobody is there to take it."""
@@ -175,8 +178,7 @@ class ReduceEnd(InTurn):
         """As the local runtime's ends have it, which can go on from it; and the result of the round that was got last:
         more than two members add it in an order of their own."""
         slots = [{name: array.copy() for name, array in slot.items()} for slot in self._slots]
-        last = self._sums[(self._gets - 1) % ROUNDS].fields if self._gets else {}
-        result = {name: field.numpy().copy() for name, field in last.items()}
+        result = {name: field.numpy().copy() for name, field in self._last.items()}
         parts: list[Any] = [[] for _ in range(ROUNDS)]
         return {"puts": self._puts, "gets": self._gets, "slots": slots, "parts": parts, "result": result}
 
@@ -188,12 +190,12 @@ class ReduceEnd(InTurn):
             for name, array in slot.items():
                 array[...] = saved[name]
         self._puts, self._gets, self._known = mine["puts"], mine["gets"], False
-        self._place(self._gets - 1, mine.get("result", {}))
+        self._last = self._placed(self._gets - 1, result) if (result := mine.get("result")) else {}
         if not self.pending:
             return
         states = of_all()
         if (found := got(states, self._gets)) is not None:
-            self._place(self._gets, found)
+            self._placed(self._gets, found)
             self._known = True
         elif all(state["puts"] > self._gets for state in states):
             for name, field in self._sums[self._gets % ROUNDS].fields.items():
@@ -202,9 +204,12 @@ class ReduceEnd(InTurn):
                 combine(out, parts, self.channel.mean)
             self._known = True
 
-    def _place(self, round: int, result: Arrays) -> None:
+    def _placed(self, round: int, result: Arrays) -> Tensors:
+        """A result that was saved, where that of its round lies."""
+        fields = self._sums[round % ROUNDS].fields
         for name, array in result.items():
-            self._sums[round % ROUNDS].fields[name].numpy()[...] = array
+            fields[name].numpy()[...] = array
+        return fields
 
     def put_again(self) -> None:
         """Send what this rank had put of a round that not all had put. Ranks that reduce other things in the same group

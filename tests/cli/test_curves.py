@@ -15,6 +15,7 @@ import pytest
 from shoal.analysis.compare import config_table, table
 from shoal.analysis.curves import groups, load
 from shoal.analysis.stats import probability_of_improvement
+from shoal.run.population import FILE as POPULATION
 
 from .conftest import Shoal
 
@@ -160,6 +161,22 @@ def test_the_commands_on_runs_that_were_trained(trained: list[str], shoal: Shoal
 )
 def test_what_is_wrong_is_said_in_a_sentence(shoal: Shoal, tmp_path: Path, args: tuple[str, ...], says: str) -> None:
     write_run(tmp_path / "r0", 1.0)
+    code, _, err = shoal(*args)
+    assert code == 2 and says in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (("plot", "p", "--x", "steps"), "--x is not for a population"),
+        (("plot", "p", "p2"), "draws one population at a time, found 2"),
+        (("plot", "p", "--out", "a.gif"), "a picture's name ends in .png, .svg, .pdf; found 'a.gif'"),
+    ],
+)
+def test_what_is_wrong_with_a_picture_of_a_population(shoal: Shoal, args: tuple[str, ...], says: str) -> None:
+    for name in ("p", "p2"):
+        Path(name).mkdir()
+        (Path(name) / POPULATION).touch()
     code, _, err = shoal(*args)
     assert code == 2 and says in err and "Traceback" not in err
 

@@ -447,6 +447,26 @@ def test_a_result_that_one_rank_had_got_is_the_same_for_those_that_had_not(arena
             assert result.min() == result.max() == 111.0
 
 
+def test_a_result_that_was_not_saved_is_not_known_later(arenas: Any) -> None:
+    """A rank goes on from a state of another runtime, without the result that it had got, and is saved again at once;
+    who had not got it finds it by adding."""
+    ends = arenas(ranks(3, 2), spread("ab")).ends
+    first, second = ends["rank/0/end"], ends["rank/1/end"]
+    put(first, 1.0)
+    put(second, 10.0)
+    behind = second.state_dict()
+    first.get()
+    ahead = {name: value for name, value in first.state_dict().items() if name != "result"}
+    for _ in range(2):
+        ends = arenas(ranks(3, 2), spread("ab")).ends
+        first, second = ends["rank/0/end"], ends["rank/1/end"]
+        states = [ahead, behind]
+        for end, mine in zip((first, second), states, strict=True):
+            end.load_state_dict(mine, lambda states=states: states)
+        ahead, behind = first.state_dict(), second.state_dict()
+    assert second.get()["g"].tolist() == [11.0] * 3
+
+
 def lost(arenas: Any) -> tuple[Any, Any]:
     """A member on a node of its own whose only sibling has gone in the middle of a round, and its session."""
     made = arenas(ranks(2, 2), spread("ab"))

@@ -30,7 +30,7 @@ def test_a_slow_actor_costs_no_more_than_its_share(tmp_path: Path) -> None:
     LocalRuntime().launch(run, Launch(seed=0, stop=Stop(updates=15, seconds=60)))  # updates are items of writer 0
     seen = json.loads((tmp_path / "told").read_text())
     slow, *others = (seen[str(i)][1] for i in range(4))
-    assert min(others) > 2 * slow, "they are ten times as fast, but for what the tests' own load costs"
+    assert min(others) > 4 * slow, "they are ten times as fast, but for what the tests' own load costs"
 
 
 def test_actors_wait_for_a_slow_learner(tmp_path: Path) -> None:
@@ -69,8 +69,12 @@ def test_as_many_open_files_as_replicas_need(tmp_path: Path, monkeypatch: pytest
     ((soft, hard),) = limits[1:]
     mine = len(os.listdir("/proc/self/fd"))
     assert 3 * 701 + mine - 10 < soft < 3 * 701 + mine + 500 and hard == 4_096, "raised once, for those that need it"
-    with pytest.raises(UsageError, match=r"1501 processes need \d,\d\d\d open files, and this machine allows 4,096"):
+    with pytest.raises(
+        UsageError, match=r"^1501 processes need \d,\d\d\d open files, and this machine allows 4,096"
+    ) as e:
         LocalRuntime().check(program(tmp_path, tmp_path / "told", writers=1_500))
+    need = int(str(e.value).split()[3].replace(",", ""))
+    assert 3 * 1_501 + mine - 10 < need < 3 * 1_501 + mine + 500
 
 
 def test_the_start_of_processes_does_not_wait_for_torch() -> None:

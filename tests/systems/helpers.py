@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -113,3 +119,26 @@ def record_batches(program: Program) -> list[tuple[Batch, Any]]:
 
     spy(program, "learner", attach)
     return seen
+
+
+@contextmanager
+def signalled(when: Callable[[], bool], number: signal.Signals = signal.SIGTERM) -> Iterator[None]:
+    """Sends this process a signal once ``when`` holds; it must have been sent by the end."""
+    sent = threading.Event()
+
+    def watch() -> None:
+        end = time.monotonic() + 100
+        while time.monotonic() < end and not when():
+            time.sleep(0.005)
+        sent.set()
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(number, lambda *_: None)  # if it comes late, this process goes on
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+        assert sent.is_set(), "the run ended before the signal"
+    finally:
+        thread.join()
+        signal.signal(number, before)

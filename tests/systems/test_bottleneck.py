@@ -22,13 +22,15 @@ def test_named_phases_cover_the_time_of_every_role(system: str) -> None:
     if system in ("apex-dpg", "d4pg", "qt-opt"):  # whose updates are long
         fields["samples_per_insert"] = 1.0
     program = load(system).program(config(system, **fields))
-    trace = Trace()
-    LocalRuntime().launch(program, Launch(seed=0, stop=Stop(steps=4_000), display=trace, interval=0.1))
-    found = trace.shares()
-    assert found.keys() == {role.name for role in program.roles}
-    for role, phases in found.items():
-        named = sum(phases.values()) - phases.get("other", 0.0)
-        assert named >= 0.9, (role, phases)  # 0.97 and more, but for being held up between two phases by other tests
+    for _ in range(3):  # a run in which other tests hold a role up between two phases says nothing
+        trace = Trace()
+        LocalRuntime().launch(program, Launch(seed=0, stop=Stop(steps=4_000), display=trace, interval=0.1))
+        found = trace.shares()
+        assert found.keys() == {role.name for role in program.roles}
+        named = {role: sum(phases.values()) - phases.get("other", 0.0) for role, phases in found.items()}
+        if min(named.values()) >= 0.95:
+            break
+    assert min(named.values()) >= 0.95, found
 
 
 def slow(call: Any, seconds: float) -> Any:

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from helpers import signalled
 from safetensors import SafetensorError
 
 import shoal
@@ -99,6 +99,16 @@ def test_a_number_that_comes_later_is_a_column_and_no_mean_is_not_the_best(tmp_p
     assert results.best() == 1.0 and results.last() == 40
 
 
+def test_a_file_without_a_row_takes_new_columns_too(tmp_path: Path) -> None:
+    """As of a run that goes on from before its first evaluation."""
+    results, params = EvaluationFiles(tmp_path, "params"), {"w": torch.ones(2)}
+    results.add(20, 20, [1.0], params)
+    forget_after(tmp_path, 10)
+    results.add(20, 20, [1.0], params, {"success": 0.25})
+    with open(tmp_path / "evaluations.csv", newline="", encoding="utf-8") as file:
+        assert [(row["steps"], row["success"]) for row in csv.DictReader(file)] == [("20", "0.25")]
+
+
 def test_a_disk_that_is_full_leaves_files_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of evaluations, which a run that is resumed goes on with, and of parameters."""
     results, params = EvaluationFiles(tmp_path, "params"), {"w": torch.ones(2)}
@@ -173,15 +183,8 @@ def test_a_resumed_run_evaluates_as_if_it_had_not_stopped(tmp_path: Path) -> Non
     how, a, b = Evaluation(every=500, episodes=1), tmp_path / "a", tmp_path / "b"
     train("impala", a, evaluation=how, steps=3_000)
 
-    def interrupt() -> None:
-        while not (b / "evaluations.csv").exists():
-            time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    run = train("impala", b, evaluation=how, steps=3_000)
-    thread.join()
+    with signalled((b / "evaluations.csv").exists, signal.SIGINT):
+        run = train("impala", b, evaluation=how, steps=3_000)
     assert run.report is not None and run.report.reason == "interrupted" and run.report.steps < 3_000
     resume(b)
     assert (a / "evaluations.csv").read_bytes() == (b / "evaluations.csv").read_bytes()

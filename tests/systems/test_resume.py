@@ -10,16 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from helpers import signalled
 
 import shoal
 from shoal.api import Context
@@ -77,29 +76,6 @@ FILES = ("metrics.csv", "metrics.jsonl", "episodes.csv")
 
 def newest(run: Path) -> Checkpoint:
     return checkpoint.newest(run / checkpoint.FOLDER)
-
-
-@contextmanager
-def signalled(when: Callable[[], bool], number: signal.Signals = signal.SIGTERM) -> Iterator[None]:
-    """Sends this process a signal once ``when`` holds; it must have been sent by the end."""
-    sent = threading.Event()
-
-    def watch() -> None:
-        end = time.monotonic() + 100
-        while time.monotonic() < end and not when():
-            time.sleep(0.005)
-        sent.set()
-        os.kill(os.getpid(), number)
-
-    before = signal.signal(number, lambda *_: None)  # if it comes late, this process goes on
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-        assert sent.is_set(), "the run ended before the signal"
-    finally:
-        thread.join()
-        signal.signal(number, before)
 
 
 def trained(run: Path, updates: int) -> Callable[[], bool]:
