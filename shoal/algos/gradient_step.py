@@ -108,20 +108,26 @@ class GradientStep:
     def accepts(self, loss: float, norm: float) -> bool:
         """Whether a step of such a loss and such a gradient is to be taken."""
         self.beat()
-        if finite(loss, norm):
-            self.skipped = 0
-            return True
-        self.skipped += 1
-        if self.skipped >= self.patience:
-            wrong = "gradient" if math.isfinite(loss) else "loss"
-            facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self.skipped}
-            raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} updates in a row", facts)
-        return False
+        self.skipped = skipped(self.skipped, loss, norm, "updates", self.patience)
+        return not self.skipped
 
 
 def finite(loss: float, norm: float) -> bool:
     """Whether a step along a gradient of that norm makes sense."""
     return math.isfinite(loss) and math.isfinite(norm)
+
+
+def skipped(before: int, loss: float, norm: float, unit: str, patience: int = MAX_SKIPPED) -> int:
+    """How many gradients in a row are not to be followed, as their loss or norm is not finite, of which ``before``
+    were known: 0 for one that is. Raises Diverged for ``patience`` of them; ``unit``: what is counted, in the
+    plural."""
+    if finite(loss, norm):
+        return 0
+    if before + 1 >= patience:
+        wrong = "gradient" if math.isfinite(loss) else "loss"
+        facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": before + 1}
+        raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} {unit} in a row", facts)
+    return before + 1
 
 
 def require_no_buffers(nets: nn.Module, why: str) -> None:

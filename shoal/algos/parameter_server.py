@@ -15,20 +15,18 @@ from torch import Tensor, nn
 
 from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.algos.gradient_step import (
-    MAX_SKIPPED,
     OptimiserConfig,
     clip,
-    finite,
     global_norm,
     load_optimiser,
     make_optimiser,
     require_no_buffers,
+    skipped,
 )
 from shoal.algos.sgd import to_device
 from shoal.api import (
     PART,
     Batch,
-    Diverged,
     Field,
     Spec,
     State,
@@ -147,7 +145,8 @@ class RemoteLearner:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         whole = [joined] if joined is not None else grads
         norm = global_norm(whole)
-        if not self._is_finite(loss, norm):
+        self._skipped = skipped(self._skipped, loss, norm, "batches")
+        if self._skipped:
             return Update({"skipped_updates": 1.0})
         metrics = {"loss": loss, "grad_norm": norm, "skipped_updates": 0.0, **self._scheduled, **update.metrics}
         if self.outliers is not None:
@@ -169,16 +168,6 @@ class RemoteLearner:
     def reset(self) -> None:
         """The sum begins anew."""
         self._empty = True
-
-    def _is_finite(self, loss: float, norm: float) -> bool:
-        if finite(loss, norm):
-            self._skipped = 0
-            return True
-        self._skipped += 1
-        if self._skipped >= MAX_SKIPPED:
-            facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self._skipped}
-            raise Diverged(f"the gradient was not finite in {MAX_SKIPPED} batches in a row", facts)
-        return False
 
     def state_dict(self) -> State:
         out: State = {

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.gradient_step import MAX_SKIPPED, clip, finite, global_norm, require_no_buffers
-from shoal.api import Batch, Diverged, Field, Spec, State, Stateful, Tensors, Update
+from shoal.algos.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
 from shoal.fast.live import LiveTensors
 from shoal.settings.schedule import Linear, at
 
@@ -49,13 +49,9 @@ class SegmentLearner:
         grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.names.items()}
         norm = global_norm([joined] if joined is not None else list(grads.values()))
         metrics = {**update.metrics, "loss": loss, "grad_norm": norm}
-        if not finite(loss, norm):
-            self.skipped += 1
-            if self.skipped >= MAX_SKIPPED:
-                facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": self.skipped}
-                raise Diverged(f"the gradient was not finite in {MAX_SKIPPED} segments in a row", facts)
+        self.skipped = skipped(self.skipped, loss, norm, "segments")
+        if self.skipped:
             return None, Update({"skipped_updates": 1.0})
-        self.skipped = 0
         if self.max_norm is not None:
             whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
             clip(whole, norm, at(self.max_norm, self._fraction))

@@ -12,7 +12,7 @@ from torch import Tensor
 def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
     """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
     loss = (leaf * gradient).sum()  # has that gradient; not yet the value
-    loss.data.fill_(value)
+    loss.data.copy_(torch.tensor(value, dtype=torch.float64))  # infinite where the loss's own type ends
     loss.known = leaf, gradient  # type: ignore[attr-defined]
     return loss
 

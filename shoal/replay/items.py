@@ -53,6 +53,10 @@ class ItemTable:
         self._lock, self._rng = threading.Lock(), np.random.default_rng(seed)
         self.inserted = self.sampled = self.size = 0
 
+    def arrays(self) -> list[np.ndarray]:
+        """All memory that grows with the capacity."""
+        return list(self._arrays.values())
+
     def mass(self) -> float:
         """All items weigh the same."""
         return float(self.size)

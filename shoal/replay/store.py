@@ -102,6 +102,10 @@ class Store(ABC):
             return self.sampler.mass()
         raise ShoalError(f"The {type(self.sampler).__name__.lower()} sampler does not draw in proportion to weights.")
 
+    def arrays(self) -> list[np.ndarray]:
+        """All memory that grows with the capacity."""
+        return list(self._arrays.values())
+
     def _own(self, part: str) -> dict[str, np.ndarray]:
         """The arrays ``part/NAME`` by their names."""
         return {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith(f"{part}/")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.api import Batch, Context, Diverged, Learner, ParamsWriter, Reader, Update
+from shoal.roles.divergence import explain
 from shoal.types import State
 
 REMEMBERED = 1_024  # versions; an older one counts as if it were the oldest of them
@@ -30,9 +31,7 @@ class LearnerRole:
         try:
             update = self.learner.update(batch)
         except Diverged as error:
-            error.facts |= {"role": self.ctx.role, "update": self.learner.step}
-            error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
-            error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
+            explain(error, self.ctx, self.learner.step, batch.items, self.learner.params())
             raise
         if update.priorities is not None and batch.keys is not None:
             self.ctx.metrics.enter("priorities")

@@ -14,6 +14,7 @@ from shoal.api import (
     Arrays,
     Board,
     Context,
+    Diverged,
     ParamsReader,
     ParamsWriter,
     Reducer,
@@ -21,6 +22,7 @@ from shoal.api import (
     Update,
 )
 from shoal.roles.collector import Collector, OwnParams
+from shoal.roles.divergence import explain
 from shoal.types import State
 
 LOOKS = 32  # parts of a rollout, between which a rank looks whether the others have finished theirs
@@ -62,6 +64,7 @@ class RankRole:
         self.slice = max(1, -(-self.collector.steps // LOOKS))
         self.rollouts = 0  # ended
         self.begun = False  # it has the parameters that all begin with
+        self._rollout: Tensors = {}  # that it learns from
 
     def start(self) -> None:
         if self.params is not None:
@@ -77,7 +80,7 @@ class RankRole:
             self._put_gradient()
         elif self.gradients.pending:
             metrics.enter("learn")
-            if self.learner.descend(self.gradients.get()):
+            if self._descend():
                 self._finish()
             else:
                 self._put_gradient()
@@ -126,9 +129,17 @@ class RankRole:
         metrics.record("rollout_fraction", self.collector.taken / self.collector.steps)
         self.rollouts += 1
         self.progress.put({PROGRESS: np.array(self.rollouts)})
-        items = self.collector.take()
+        self._rollout = self.collector.take()
         metrics.enter("learn")
-        self.moments.put(self.learner.moments(items))
+        self.moments.put(self.learner.moments(self._rollout))
+
+    def _descend(self) -> bool:
+        """Follow the ranks' mean gradient; whether the update is complete."""
+        try:
+            return self.learner.descend(self.gradients.get())
+        except Diverged as error:
+            explain(error, self.ctx, self.own.version, self._rollout, self.learner.params())
+            raise
 
     def _put_gradient(self) -> None:
         with self.gradients.slot() as slot:

@@ -22,6 +22,7 @@ from shoal.api import (
     Tensors,
     Update,
 )
+from shoal.roles.divergence import explain
 
 log = logging.getLogger("shoal.roles")
 
@@ -193,9 +194,7 @@ class GradientRole:
         try:
             return self.learner.add(batch)
         except Diverged as error:
-            error.facts |= {"role": self.ctx.role, "update": self.version - 1}
-            error.tensors = {f"batch/{k}": v for k, v in batch.items.items()}
-            error.tensors |= {f"params/{k}": v for k, v in self.learner.params().items()}
+            explain(error, self.ctx, self.version - 1, batch.items, self.learner.params())
             raise
 
     def state_dict(self) -> State:

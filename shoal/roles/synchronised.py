@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shoal.api import Arrays, Batch, Context, ParamsReader, ParamsWriter, Reader, Reducer, Tensors, Update
+from shoal.api import Arrays, Batch, Context, Diverged, ParamsReader, ParamsWriter, Reader, Reducer, Tensors, Update
+from shoal.roles.divergence import explain
 from shoal.roles.learner import LearnerRole
 from shoal.types import State
 
@@ -39,6 +40,7 @@ class SynchronisedRole(LearnerRole):
         super().__init__(ctx, learner, batches, params)
         self.gradients, self.initial, self.load = gradients, initial, load
         self.begun = False  # it has the parameters that all begin with
+        self._batch: Tensors = {}  # that it learns from
 
     def step(self) -> None:
         metrics = self.ctx.metrics
@@ -49,11 +51,16 @@ class SynchronisedRole(LearnerRole):
         if not self.gradients.pending:
             batch = self._receive()
             metrics.enter("learn")
+            self._batch = batch.items
             self.learner.begin(batch)
             self._put()
             return
         metrics.enter("learn")
-        update = self.learner.descend(self.gradients.get())
+        try:
+            update = self.learner.descend(self.gradients.get())
+        except Diverged as error:
+            explain(error, self.ctx, self.learner.step, self._batch, self.learner.params())
+            raise
         if update is None:
             self._put()
         else:

@@ -7,8 +7,9 @@ from typing import Protocol
 
 import torch
 
-from shoal.api import Context, Field, ParamsReader, SharedParams, Spec, Stateful, Tensors, Update
+from shoal.api import Context, Diverged, Field, ParamsReader, SharedParams, Spec, Stateful, Tensors, Update
 from shoal.roles.collector import Collector, OwnParams
+from shoal.roles.divergence import explain
 from shoal.types import State
 
 
@@ -51,7 +52,11 @@ class WorkerRole:
         items = self.collector.take()
         metrics.enter("learn")
         rate = self.learning_rate(self.ctx.steps())
-        gradient, update = self.learner.gradient(items)
+        try:
+            gradient, update = self.learner.gradient(items)
+        except Diverged as error:
+            explain(error, self.ctx, before, items, self._copied)
+            raise
         metrics.record_all(update.metrics)
         if gradient is not None:
             metrics.enter("publish")

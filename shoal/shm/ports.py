@@ -178,17 +178,17 @@ class ReplayReader:
 
     def forget(self) -> None:
         """In a copy of the process, which does not read the table: its pages are the other's alone."""
-        for array in getattr(self._table, "arrays", list)():
+        for array in self._table.arrays():
             memory.give_back(array)
 
     def ready(self) -> bool:
         self._drain()
-        return self._can_sample()
+        table = self._table
+        return bool(self._limiter.can_sample(table.size, table.inserted, table.sampled, self._count))
 
     def get(self) -> api.Batch:
-        self._drain()
-        if not self._can_sample():
-            self._consumer.wait(self._progress)
+        if not self.ready():
+            self._consumer.wait(self.ready)
         self._consumer.session.fresh = False
         table = self._table
         with self.metrics.phase("sample"):
@@ -204,14 +204,6 @@ class ReplayReader:
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self._table.reprioritise(keys.detach().cpu().numpy(), priorities.detach().cpu().numpy())
-
-    def _progress(self) -> bool:
-        self._drain()
-        return self._can_sample()
-
-    def _can_sample(self) -> bool:
-        table = self._table
-        return bool(self._limiter.can_sample(table.size, table.inserted, table.sampled, self._count))
 
     def _drain(self) -> None:
         """One item of each ready ring at a time, until none is ready or the ratio says wait."""

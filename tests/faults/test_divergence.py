@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,3 +107,23 @@ def test_a_run_that_diverges_leaves_a_dump(runtime: str, tmp_path: Path) -> None
     tensors, facts = load_file(dump / "tensors.safetensors"), json.loads((dump / "facts.json").read_text())
     assert "batch/obs" in tensors and any(name.startswith("params/") for name in tensors)
     assert facts["skipped_in_a_row"] == MAX_SKIPPED and facts["update"] >= MAX_SKIPPED - 1
+
+
+@pytest.mark.parametrize(("system", "role", "options"), [
+    ("impala", "learner", dict(learners=2, actors=2)),
+    ("a3c", "worker", dict(actors=2)),
+    ("dd-ppo", "rank", dict(actors=2)),
+    ("gorila", "learner", dict(actors=2, learners=2, min_replay=200)),
+])  # fmt: skip
+def test_each_of_several_learners_leaves_its_own(
+    system: str, role: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(Diverged, match="not finite in 10 [a-z]+ in a row"):
+        shoal.train(
+            system, env="CartPole-v1", runtime="serial", run_dir=tmp_path / "r", steps=20_000, seed=0, hidden=(8,),
+            learning_rate=1e30, max_grad_norm=None, quiet=True, **options,
+        )  # fmt: skip
+    (dump,) = (tmp_path / "r" / "dumps").iterdir()
+    assert re.fullmatch(rf"{role}-[01]-\d+", dump.name)
+    names = set(load_file(dump / "tensors.safetensors"))
+    assert "batch/obs" in names and any(name.startswith("params/") for name in names)

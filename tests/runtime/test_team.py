@@ -17,12 +17,19 @@ import psutil
 import pytest
 import torch
 
-from shoal.api import ShoalError
+from shoal.api import Field, Replay, ShoalError
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
+from shoal.replay import ItemSpec, SequenceSpec, TableSpec
 from shoal.shm.ports import ReplayReader
 
 pytestmark = [pytest.mark.timeout(40), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
+
+STREAM = {
+    "obs": Field((4, 2, 3)), "action": Field((4, 2), "int64"),
+    **{name: Field((4, 2)) for name in ("reward", "q_taken", "q_max")},
+    **{name: Field((4, 2), "bool") for name in ("first", "terminated", "truncated", "valid")},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -143,10 +150,15 @@ def test_members_work_although_the_replica_has_used_several_threads(team: Team) 
         torch.set_num_threads(before)
 
 
-def test_copies_do_not_keep_a_replay() -> None:
+@pytest.mark.parametrize("table", [
+    TableSpec(60_000, n_step=1).build(STREAM, 1, 0), ItemSpec(60_000).build({"obs": Field((4, 16))}, 1, 0),
+    SequenceSpec(60_000, length=4, stride=4).build(STREAM, 1, 0),
+], ids=["steps", "items", "sequences"])  # fmt: skip
+def test_copies_do_not_keep_a_replay(table: Replay) -> None:
     """Nor what any other array of the first member held; its own is as before."""
-    replay = np.ones((64, 1024, 16))
-    table = SimpleNamespace(arrays=lambda: [replay])
+    replay = max(table.arrays(), key=lambda array: array.nbytes)
+    assert replay.nbytes > 2**20
+    replay[:] = 1
     consumer = SimpleNamespace(layout=SimpleNamespace(channel=SimpleNamespace(name="steps"), writers=1), reader=0)
     reader = ReplayReader(consumer, table, None, 1, Recorder())  # type: ignore[arg-type]
     team = Team(2, reader.forget)
