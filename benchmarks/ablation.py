@@ -17,7 +17,6 @@ that task.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from common import machine
-from learning import thin
+from learning import kept_curve, thin
 
 import shoal
 from shoal.analysis.curves import Curve, Group
@@ -253,10 +252,8 @@ def curves(name: str, one: Ablation, task: str) -> list[Group]:
     for variant in one.variants:
         found = []
         for path in sorted((RESULTS / name / task / variant).glob("seed-*.csv")):
-            with path.open() as file:
-                rows = [r for r in csv.DictReader(file) if r["episode_return"]]
-            if rows:
-                columns = (np.array([float(r[k]) for r in rows]) for k in ("steps", "seconds", "episode_return"))
+            columns = kept_curve(path)
+            if len(columns[0]):
                 found.append(Curve(path, one.system, task, {}, *columns))
         if found:
             out.append(Group(variant, one.system, task, {}, found))

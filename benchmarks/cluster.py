@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 import throughput
-from common import Figures, Side, alternate, chosen, middle, parser, publish, ratio, table
+from common import Figures, Side, alternate, chosen, listed, middle, parser, publish, ratio, shorten, table
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
@@ -33,21 +33,16 @@ def main() -> None:
     options = parser(__doc__, seconds=15)
     options.add_argument("--actors", type=int, default=2)
     args = options.parse_args()
-    cases = chosen(CASES, args, ["impala-cartpole"])
+    cases = {name: sides(*case, args.actors) for name, case in chosen(CASES, args, ["impala-cartpole"]).items()}
     if args.list:
-        print("\n".join(f"{name}: {system} on {env}, {fields}" for name, (system, env, fields) in cases.items()))
+        listed(cases)
         return
-    if args.smoke:
-        args.seconds, args.repeats = min(args.seconds, 1.0), 1
+    shorten(args)
     warmup = 0.5 if args.smoke else 5.0
     tables, data = {}, {}
-    for name, (system, env, fields) in cases.items():
+    for name, case in cases.items():
         print(name, flush=True)
-        given = {**fields, "steps": 10**9, "actors": args.actors, "learner_threads": 1}
-        command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
-        sides = [Side("shoal", "ours.py", (*command, "--runtime", runtime), name=runtime) for runtime in RUNTIMES]
-        sides += rllib(system, env)
-        found = alternate(sides, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
+        found = alternate(case, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
         local = middle(found["local"], "env_steps_per_s")
         rows = []
         for runtime, figures in found.items():
@@ -56,6 +51,14 @@ def main() -> None:
         columns = ["runtime", "steps/s", "of local", "updates/s", "first update s", "PSS MB", "bytes per step"]
         tables[name], data[name] = table(columns, rows), found
     publish("cluster", __doc__ or "", tables, data, args.smoke)
+
+
+def sides(system: str, env: str, fields: dict[str, Any], actors: int) -> list[Side]:
+    """Shoal by each runtime, and RLlib."""
+    given = {**fields, "steps": 10**9, "actors": actors, "learner_threads": 1}
+    command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
+    ours = [Side("shoal", "ours.py", (*command, "--runtime", runtime), name=runtime) for runtime in RUNTIMES]
+    return ours + rllib(system, env)
 
 
 def rllib(system: str, env: str) -> list[Side]:

@@ -20,7 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from shoal.program import Channel
+    from shoal.shm.layout import Plan
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -66,6 +70,12 @@ def chosen(cases: Mapping[str, Case], args: argparse.Namespace, smoke: Sequence[
     if not found:
         sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(cases)}")
     return found
+
+
+def shorten(args: argparse.Namespace, seconds: float = 1.0) -> None:
+    """Of a smoke run: one round, and measurements of no more than so many seconds."""
+    if args.smoke:
+        args.seconds, args.repeats = min(args.seconds, seconds), 1
 
 
 def listed(cases: Mapping[str, Sequence[Side]], about: Mapping[str, str] | None = None) -> None:
@@ -173,6 +183,18 @@ def middle(found: Sequence[Figures], key: str) -> float:
 def ratio(ours: float, theirs: float) -> float:
     """nan where one side has no figure."""
     return ours / theirs if theirs else float("nan")
+
+
+# ---------------------------------------------------------------------------------------------- Shoal's parts
+def wired(channel: Channel, writers: int = 1) -> Plan:
+    """The layout of one channel from so many writers to one reader, for ends that are made by hand."""
+    from shoal.program import Program
+    from shoal.shm import layout
+
+    program = Program("benchmark")
+    program.role("writer", None, replicas=writers, out=program.channel(channel).writer())
+    program.role("reader", None, inp=channel.reader())
+    return layout.plan(program)
 
 
 # ------------------------------------------------------------------------------------------------ the results

@@ -49,12 +49,10 @@ def table(rows: list[dict[str, Any]], lags: list[int]) -> str:
 
 def draw(rows: list[dict[str, Any]], lags: list[int], path: Path) -> None:
     """Return against lag, a line for each correction, every seed as a point."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4))
+    figure = Figure(figsize=(6, 4))
+    axes = figure.subplots()
     for correction in CORRECTIONS:
         mine = [r for r in rows if r["correction"] == correction]
         points = [(lags.index(r["lag"]), r["return"]) for r in mine]

@@ -70,12 +70,10 @@ def table(rows: list[dict[str, Any]], workers: list[int]) -> str:
 
 def draw(rows: list[dict[str, Any]], workers: list[int], path: Path) -> None:
     """Lag and score against workers: means as lines, every seed as a point."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
 
     def line(axes: Any, label: str, value: Callable[[dict[str, Any]], float]) -> None:
         of = {w: [value(r) for r in rows if r["workers"] == w] for w in workers}

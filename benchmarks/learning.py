@@ -211,12 +211,19 @@ def thin(run: Path, target: Path, metric: str = "", rows: int = 400) -> None:
         writer.writerows([f"{r[c]:.8g}" if c in r else "" for c in columns] for r in keep)
 
 
-def recorded(path: Path, recipe: Recipe) -> Curve:
-    """A learning curve that ``thin`` has kept."""
+def kept_curve(path: Path, metric: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, seconds and returns (or ``metric``) of a learning curve that ``thin`` has kept, from where it has any."""
     with path.open() as f:
         rows = [r for r in csv.DictReader(f) if r["episode_return"]]
-    columns = (np.array([float(r[k]) for r in rows]) for k in ("steps", "seconds", recipe.metric or "episode_return"))
-    return Curve(path, recipe.system, recipe.env, recipe.fields, *columns)
+    steps, seconds, scores = (
+        np.array([float(r[k]) for r in rows]) for k in ("steps", "seconds", metric or "episode_return")
+    )
+    return steps, seconds, scores
+
+
+def recorded(path: Path, recipe: Recipe) -> Curve:
+    """A learning curve of a recipe."""
+    return Curve(path, recipe.system, recipe.env, recipe.fields, *kept_curve(path, recipe.metric))
 
 
 HEADER = "| recipe | seeds | score | required | greedy | steps | wall time |"
@@ -260,12 +267,10 @@ def summary() -> None:
 
 def plot(kind: str) -> None:
     """Learning curves of every recipe on one kind of environment."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     drawn, names = False, [n for n, r in RECIPES.items() if r.kind == kind]
     for i, name in enumerate(names):
         for j, path in enumerate(sorted((RESULTS / name).glob("seed-?.csv"))):
@@ -280,7 +285,6 @@ def plot(kind: str) -> None:
         axes[1].set(xlabel="seconds (wall time)", title="each line one seed")
         axes[0].legend()
         figure.savefig(RESULTS / f"{kind.replace('/', '-')}.png", dpi=110)
-    plt.close(figure)
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def cost(work: Callable[[], Any], units: int, spans: tuple[float, float]) -> flo
 def environment(cfg: Any, spans: tuple[float, float]) -> float:
     from shoal.envs import make
 
-    env = make(cfg.env, cfg.envs, 0, cfg)
+    env = make(cfg.env, cfg.envs, cfg)
     env.reset(0)
     rng, action = np.random.default_rng(0), env.spec.action
     if action.kind == "continuous":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from common import Figures, alternate, chosen, listed, middle, parser, publish, ratio, table
+from common import Figures, alternate, chosen, listed, middle, parser, publish, ratio, shorten, table
 from mark_cases import CASES, Case, Mark
 
 SMOKE = ("server-small",)
@@ -71,15 +71,10 @@ def main() -> None:
         sides = {name: case.sides for name, case in cases.items()}
         listed(sides, {name: case.what for name, case in cases.items()})
         return
-    if args.smoke:
-        args.seconds, args.repeats = min(args.seconds, 0.5), 1
-    tables, data = {}, {}
+    shorten(args, 0.5)
     for name, case in cases.items():
-        tables[name], data[name] = run(name, case, args)
-        if not args.smoke:
-            publish("marks", __doc__ or "", {name: tables[name]}, {name: data[name]}, smoke=False)
-    if args.smoke:
-        publish("marks", __doc__ or "", tables, data, smoke=True)
+        told, figures = run(name, case, args)
+        publish("marks", __doc__ or "", {name: told}, {name: figures}, args.smoke)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import tempfile
 from pathlib import Path
 from statistics import mean, stdev
 
-from common import machine
+from common import machine, table
 
 RESULTS = Path(__file__).parent / "results" / "mujoco"
 PEER = Path(__file__).parent / "peers" / "train_sb3.py"
@@ -115,10 +115,7 @@ def read(path: Path) -> list[dict[str, float]]:
 
 def summary(env: str, mark: float | None = None) -> None:
     """Table and plot of what is recorded; with a ``mark``, when each run's training episodes reached it."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     equal = equal_time(env)
     header = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
@@ -126,29 +123,31 @@ def summary(env: str, mark: float | None = None) -> None:
         header += (f"training episodes up to {equal:.0f} s",)
     if mark is not None:
         header += (f"seconds (steps) to {mark:,.0f}",)
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    rows: list[list[str]] = []
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     for i, name in enumerate(sides(env)):
         results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{env}-{name}-?.json"))]
         curves = {path: read(path) for path in sorted(RESULTS.glob(f"{env}-{name}-?.csv"))}
         cells = [
-            f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
+            name, f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
             spread([mean(r["evaluation"]) for r in results]),
             " / ".join(f"{r['seconds']:.0f}" if "seconds" in r else "-" for r in results),
         ]  # fmt: skip
         if equal is not None:
-            timed = [rows for rows in curves.values() if "seconds" in rows[0]]
-            cells.append(spread([now for rows in timed if (now := after(rows, equal)) is not None]) or "-")
+            timed = [curve for curve in curves.values() if "seconds" in curve[0]]
+            cells.append(spread([now for curve in timed if (now := after(curve, equal)) is not None]) or "-")
         if mark is not None:
-            cells.append(" / ".join(reached(rows, mark) if "seconds" in rows[0] else "-" for rows in curves.values()))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        for path, rows in curves.items():
+            cells.append(" / ".join(reached(c, mark) if "seconds" in c[0] else "-" for c in curves.values()))
+        rows.append(cells)
+        for path, curve in curves.items():
             for axis, x in zip(axes, ("steps", "seconds"), strict=True):
-                if x in rows[0]:
+                if x in curve[0]:
                     label = name if path.stem.endswith("-0") else None
-                    axis.plot([r[x] for r in rows], [r["episode_return"] for r in rows], f"C{i}", label=label)
-    (RESULTS / f"{env}.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+                    axis.plot([r[x] for r in curve], [r["episode_return"] for r in curve], f"C{i}", label=label)
+    told = table(header, rows)
+    (RESULTS / f"{env}.md").write_text(told + "\n")
+    print(told)
     axes[0].set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=env)
     axes[1].set(xlabel="seconds", title="each line one seed")
     axes[0].legend()

@@ -48,7 +48,9 @@ class Watch:
         self.booked = [*self.booked[:1], snapshot.phase_seconds]
         span = self.updates[-1][0] - self.updates[0][0] if self.updates else 0.0
         if not self.pss_mb and (self.seconds is None or span >= self.seconds / 2):
-            self.pss_mb = pss()
+            from shoal.runtime.memory import tree_bytes
+
+            self.pss_mb = tree_bytes() / 2**20
         if self.seconds is not None and span >= self.seconds:
             signal.raise_signal(signal.SIGINT)
 
@@ -65,19 +67,6 @@ class Watch:
             total = sum(spent.values()) or 1.0
             out[role] = {name: round(s / total, 3) for name, s in spent.items() if s >= 0.005 * total}
         return out
-
-
-def pss() -> float:
-    """Proportional set size of this process and everything it started, in MB."""
-    import psutil
-
-    me, total = psutil.Process(), 0
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            total += process.memory_full_info().pss
-        except psutil.Error:
-            continue  # it ended meanwhile
-    return total / 2**20
 
 
 def configuration(args: argparse.Namespace) -> tuple[Any, Any]:

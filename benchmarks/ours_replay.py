@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import wired
 
 from shoal.api import Field
 from shoal.local import processes
 from shoal.metering.recorder import Recorder
-from shoal.program import Channel, RoleSpec
+from shoal.program import Channel
 from shoal.replay import Ratio, SequenceSpec, TableSpec
 from shoal.replay.limiter import RateLimiter
 from shoal.shm import layout
@@ -116,21 +117,6 @@ def local(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-class Wired:
-    """A program of one replay channel."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.name, self.channels = "benchmark", {channel.name: channel}
-        make: Any = None  # nothing is built: both ends are made by hand
-        self.roles = [
-            RoleSpec("writer", make, {"out": channel.writer()}, WRITERS),
-            RoleSpec("reader", make, {"inp": channel.reader(BATCH)}),
-        ]
-
-    def validate(self) -> None:
-        """Nothing to check."""
-
-
 def write(arena: Arena, plan: layout.Plan, item: str, number: int) -> None:
     """A writer process: puts the same unroll until it is killed."""
     torch.set_num_threads(1)
@@ -143,7 +129,7 @@ def between_processes(args: argparse.Namespace) -> dict[str, Any]:
     processes.prepare()
     spec, unroll = table_spec(args.item, args.sampler, args.capacity), unroll_spec(args.item)
     ratio = Ratio(min_size=BATCH)
-    plan = layout.plan(Wired(Channel("c", "replay", unroll, 2, ratio, spec)))
+    plan = wired(Channel("c", "replay", unroll, 2, ratio, spec), WRITERS)
     arena = Arena(plan.total)
     table = spec.build(unroll, WRITERS, 0)
     steps = unroll["reward"].shape[0] * ENVS

@@ -159,12 +159,10 @@ def _interval(found: dict[str, float]) -> tuple[str, str]:
 
 def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
     """The best member's score against steps: each repetition, and the mean of both sides."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for i, arm in enumerate(ARMS):
         curves = [r["curve"] for r in runs if r["arm"] == arm]
         for curve in curves:
@@ -175,7 +173,6 @@ def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set(xlabel="environment steps of each member", ylabel="score of the best member", title=task.env)
     axes.legend()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def kept(name: str, task: Task) -> list[dict[str, Any]]:

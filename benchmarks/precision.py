@@ -10,6 +10,7 @@ ended stays where it was. Table and drawing go to ``benchmarks/results/learning`
 from __future__ import annotations
 
 import numpy as np
+from common import table
 from learning import RECIPES, RESULTS, recorded
 
 from shoal.analysis.curves import Curve
@@ -44,30 +45,28 @@ def main() -> None:
         for side in SIDES
     }
     at, returns = compare(curves)
-    lines = ["| side | seed | " + " | ".join(f"steps to {m:g}" for m in MARKS) + " |", "|---" * (len(MARKS) + 2) + "|"]
-    for side, found in curves.items():
-        lines += [f"| {side} | {i} | " + " | ".join(steps_to(c, m) for m in MARKS) + " |" for i, c in enumerate(found)]
-    lines += ["", "| curve | within fp32's band | within 1 of it | farthest outside |", "|---|---|---|---|"]
+    marks = [[side, i, *(steps_to(c, m) for m in MARKS)] for side, found in curves.items() for i, c in enumerate(found)]
+    told = table(["side", "seed", *(f"steps to {m:g}" for m in MARKS)], marks)
     cases = {"bf16, mean of its seeds": (returns["bf16"].mean(0), returns["fp32"])}
     cases |= {f"bf16, seed {i}": (r, returns["fp32"]) for i, r in enumerate(returns["bf16"])}
     for i, r in enumerate(returns["fp32"]):
         cases[f"fp32, seed {i}, in the band of its others"] = r, np.delete(returns["fp32"], i, 0)
+    bands = []
     for name, (r, band) in cases.items():
         far = outside(r, band)
         worst = f"{far.max():.1f} at {at[far.argmax()] / 1000:,.0f}K"
-        lines.append(f"| {name} | {(far == 0).mean():.0%} | {(far <= LEAST).mean():.0%} | {worst} |")
-    (RESULTS / "precision.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        bands.append([name, f"{(far == 0).mean():.0%}", f"{(far <= LEAST).mean():.0%}", worst])
+    told += "\n\n" + table(["curve", "within fp32's band", "within 1 of it", "farthest outside"], bands)
+    (RESULTS / "precision.md").write_text(told + "\n")
+    print(told)
     draw(at, returns)
 
 
 def draw(at: np.ndarray, returns: dict[str, np.ndarray]) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     axes.fill_between(at, returns["fp32"].min(0), returns["fp32"].max(0), color="C1", alpha=0.3, label="fp32's band")
     for side, colour in ("fp32", "C1"), ("bf16", "C0"):
         for i, r in enumerate(returns[side]):
@@ -75,7 +74,6 @@ def draw(at: np.ndarray, returns: dict[str, np.ndarray]) -> None:
     axes.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title="ALE/Pong-v5, PPO")
     axes.legend()
     figure.savefig(RESULTS / "precision.png", dpi=110)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

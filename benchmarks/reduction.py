@@ -32,10 +32,6 @@ CASES = {"1.7 M floats (the Nature network)": 1_700_000, "4,610 floats (a small 
 WARM = 5  # calls that are not timed
 
 
-def _nothing(ctx: api.Context, **ports: Any) -> api.Role:
-    raise NotImplementedError
-
-
 def timed(call: Callable[[], object], calls: int) -> float:
     """Median milliseconds."""
     seconds = []
@@ -93,7 +89,7 @@ def measure(work: Callable[..., None], ranks: int, floats: int, calls: int, *mor
 def shoal(ranks: int, floats: int, calls: int) -> float:
     program = Program("benchmark")
     channel = program.channel(Channel("c", "reduce", {"x": api.Field((floats,), axis=0)}, mean=True))
-    program.role("rank", _nothing, replicas=ranks, end=channel.member())
+    program.role("rank", None, replicas=ranks, end=channel.member())
     plan = layout.plan(program)
     return measure(shoal_rank, ranks, floats, calls, Arena(plan.total), plan)
 

@@ -12,7 +12,7 @@ import json
 import os
 from typing import Any
 
-from common import RESULTS, Side, alternate, chosen, middle, parser, publish, table
+from common import RESULTS, Side, alternate, chosen, listed, middle, parser, publish, shorten, table
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala-cartpole": ("impala", "CartPole-v1", {"envs": 256, "unroll": 16}),
@@ -30,31 +30,34 @@ def main() -> None:
     options.add_argument("--actors", type=int, nargs="+", default=sorted({1, 2, cores, 2 * cores, 4 * cores}))
     options.add_argument("--device", default="auto", help="of the learner")
     args = options.parse_args()
-    cases = chosen(CASES, args, ["impala-cartpole"])
+    shorten(args)
+    counts = args.actors[:1] if args.smoke else args.actors
+    cases = {
+        name: [side(*case, actors, args.device) for actors in counts]
+        for name, case in chosen(CASES, args, ["impala-cartpole"]).items()
+    }
     if args.list:
-        print("\n".join(f"{name}: {system} on {env}, {fields}" for name, (system, env, fields) in cases.items()))
+        listed(cases)
         return
-    if args.smoke:
-        args.seconds, args.repeats, args.actors = min(args.seconds, 1.0), 1, args.actors[:1]
     warmup = 0.5 if args.smoke else 5.0
     tables, data = {}, {}
-    for name, (system, env, fields) in cases.items():
+    for name, sides in cases.items():
         print(name, flush=True)
-        sides = []
-        for actors in args.actors:
-            given = {**fields, "steps": 10**9, "actors": actors, "device": args.device}
-            command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
-            sides.append(Side("shoal", "ours.py", command, name=f"{actors} actors"))
-        figures = alternate(sides, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
+        data[name] = alternate(sides, args.repeats, ("--seconds", str(args.seconds), "--warmup", str(warmup)))
         rows = []
-        for actors, (label, found) in zip(args.actors, figures.items(), strict=True):
+        for actors, found in zip(counts, data[name].values(), strict=True):
             rates = [middle(found, key) for key in ("env_steps_per_s", "updates_per_s", "pss_mb")]
             rows.append([actors, *rates, describe(found[len(found) // 2].get("shares", {}))])
-            data.setdefault(name, {})[label] = found
         tables[name] = table(["actors", "steps/s", "updates/s", "PSS MB", "time shares"], rows)
     publish("scaling", __doc__ or "", tables, data, args.smoke)
     if not args.smoke:
-        draw(args.actors, data)
+        draw(counts, data)
+
+
+def side(system: str, env: str, fields: dict[str, Any], actors: int, device: str) -> Side:
+    given = {**fields, "steps": 10**9, "actors": actors, "device": device}
+    command = (system, "--env", env, "--preset", "none", "--fields", json.dumps(given))
+    return Side("shoal", "ours.py", command, name=f"{actors} actors")
 
 
 def describe(shares: dict[str, dict[str, float]]) -> str:
@@ -68,12 +71,10 @@ def describe(shares: dict[str, dict[str, float]]) -> str:
 
 def draw(actors: list[int], data: dict[str, dict[str, Any]]) -> None:
     """One curve per case, relative to its own speed with the fewest actors."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for name, figures in data.items():
         speeds = [middle(found, "env_steps_per_s") for found in figures.values()]
         axes.plot(actors, [speed / speeds[0] for speed in speeds], marker="o", label=f"{name} ({speeds[0]:,.0f}/s)")
@@ -81,7 +82,6 @@ def draw(actors: list[int], data: dict[str, dict[str, Any]]) -> None:
     axes.set(xlabel="actors", ylabel=f"steps/s relative to {actors[0]}", title="Scaling over actors", ylim=0)
     axes.legend()
     figure.savefig(RESULTS / "scaling" / "scaling.svg")
-    plt.close(figure)
 
 
 if __name__ == "__main__":

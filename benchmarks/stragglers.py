@@ -97,12 +97,10 @@ def measure(case: str, seed: int, seconds: float, step: float) -> Figures:
 
 def draw(found: dict[str, list[Figures]], path: Any) -> None:
     """Return and steps against time: every seed as a line."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2)
     for number, (case, runs) in enumerate(found.items()):
         for which, run in enumerate(runs):
             seconds, steps, _, returns = zip(*run["curve"], strict=True)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common import Figures, Side, alternate, chosen, listed, middle, parser, publish, ratio, table
+from common import Figures, Side, alternate, chosen, listed, middle, parser, publish, ratio, shorten, table
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,7 @@ def main() -> None:
         sides = {name: [*case.ours(), *case.peers] for name, case in cases.items()}
         listed(sides, {name: case.what for name, case in cases.items()})
         return
-    if args.smoke:
-        args.seconds, args.repeats = min(args.seconds, 1.0), 1
+    shorten(args)
     tables, data = {}, {}
     for name, case in cases.items():
         title = f"{name}, {args.machine}" if args.machine else name

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Side, parser, publish, ratio, run_side, table as markdown
+from common import Side, parser, publish, ratio, run_side, table as markdown, wired
 
 from shoal import api
 from shoal.local import processes
 from shoal.metering.recorder import Recorder
-from shoal.program import Channel, RoleSpec
+from shoal.program import Channel
 from shoal.shm import layout
 from shoal.shm.arena import Arena
 from shoal.shm.ports import QueueReader
@@ -30,24 +30,6 @@ from shoal.shm.session import Session
 from shoal.shm.store import StoreReader, StoreWriter
 
 SIZES = {"28 KB": 28 * 1024, "1 MB": 2**20}
-
-
-def _nothing(ctx: api.Context, **ports: Any) -> api.Role:
-    raise NotImplementedError
-
-
-class Wired:
-    """A program of one channel."""
-
-    def __init__(self, channel: Channel, writers: int, readers: int = 1) -> None:
-        self.name, self.channels = "benchmark", {channel.name: channel}
-        self.roles: list[RoleSpec] = [
-            RoleSpec("writer", _nothing, {"out": channel.writer()}, writers),
-            RoleSpec("reader", _nothing, {"inp": channel.reader()}, readers),
-        ]
-
-    def validate(self) -> None:
-        """Nothing to check."""
 
 
 def write(arena: Arena, plan: layout.Plan, nbytes: int, in_place: bool) -> None:
@@ -68,7 +50,7 @@ def ring(
 ) -> tuple[float, float]:
     """Items per second from one process to another, and CPU microseconds of the reader per item."""
     channel = Channel("c", "queue", {"x": api.Field((nbytes // 4,), "float32", 0)}, capacity)
-    plan = layout.plan(Wired(channel, 1))
+    plan = wired(channel)
     arena = Arena(plan.total)
     reader = QueueReader(Consumer(Session(arena, Recorder()), plan.rings["c"]), count)
     process = processes.context().Process(target=write, args=(arena, plan, nbytes, in_place))
@@ -116,7 +98,7 @@ def baseline(nbytes: int, seconds: float, tensors: bool) -> float:
 def waiting(seconds: float) -> tuple[float, float]:
     """CPU share of a reader that waits for an item, and of a writer that waits for room."""
     channel = Channel("c", "queue", {"x": api.Field((16,), "float32", 0)}, 1)
-    plan = layout.plan(Wired(channel, 1))
+    plan = wired(channel)
     item: dict[str, Any] = {"x": np.zeros(16, np.float32)}
     shares = []
     for end in ("reader", "writer"):
@@ -144,7 +126,7 @@ def waiting(seconds: float) -> tuple[float, float]:
 def params(count: int) -> tuple[float, float]:
     """Milliseconds of a publish and of a read of ``count`` float32 parameters in 14 tensors."""
     spec = {f"w{i}": api.Field((count // 14,)) for i in range(14)}
-    plan = layout.plan(Wired(Channel("c", "params", spec), 1))
+    plan = wired(Channel("c", "params", spec))
     session = Session(Arena(plan.total), Recorder())
     writer, reader = StoreWriter(session, plan.stores["c"]), StoreReader(session, plan.stores["c"])
     values = {name: torch.rand(f.shape) for name, f in spec.items()}
@@ -162,7 +144,7 @@ def params(count: int) -> tuple[float, float]:
 def alone() -> tuple[float, float]:
     """Microseconds of a put, and of put and get, of 28 KB in one process: no second core, no waiting."""
     channel = Channel("c", "queue", {"x": api.Field((7168,), "float32", 0)}, 16)
-    plan = layout.plan(Wired(channel, 1))
+    plan = wired(channel)
     session = Session(Arena(plan.total), Recorder())
     producer, reader = Producer(session, plan.rings["c"], 0), QueueReader(Consumer(session, plan.rings["c"]))
     item: dict[str, Any] = {"x": np.ones(7168, np.float32)}
@@ -179,7 +161,7 @@ def alone() -> tuple[float, float]:
 def poll(writers: int) -> tuple[float, float]:
     """Microseconds to look at every ring, and of one get of a tiny item, with ``writers`` writers in turn."""
     channel = Channel("c", "queue", {"x": api.Field((16,), "float32", 0)}, 2)
-    plan = layout.plan(Wired(channel, writers))
+    plan = wired(channel, writers)
     session = Session(Arena(plan.total), Recorder())
     consumer = Consumer(session, plan.rings["c"])
     reader = QueueReader(consumer)

@@ -6,7 +6,8 @@ import json
 import os
 import time
 
-BEGIN = time.time()
+from measured import BEGIN, make_env
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--algo", default="ppo", choices=["ppo", "dqn", "td3"])
 parser.add_argument("--env", default="CartPole-v1")
@@ -33,7 +34,6 @@ parser.add_argument("--cap", type=float, default=300)
 args = parser.parse_args()
 os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
-import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 import torch  # noqa: E402
@@ -48,17 +48,9 @@ ATARI = args.env.startswith("ALE/")
 
 
 def make():
-    if not ATARI:
-        return gym.make(args.env)
-    import ale_py
-    import cv2
-
-    cv2.setNumThreads(1)
-    torch.set_num_threads(1)
-    gym.register_envs(ale_py)
-    env = gym.make(args.env, frameskip=1, repeat_action_probability=0.0)
-    env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
-    return gym.wrappers.FrameStackObservation(env, 4)
+    if ATARI:
+        torch.set_num_threads(1)
+    return make_env(args.env)
 
 
 class Shared(BaseFeaturesExtractor):

@@ -5,7 +5,8 @@ import json
 import os
 import time
 
-BEGIN = time.time()
+from measured import BEGIN, make_env
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 parser = argparse.ArgumentParser()
 parser.add_argument("--env", default="CartPole-v1")
@@ -18,7 +19,6 @@ parser.add_argument("--warmup", type=float, default=5)
 parser.add_argument("--seconds", type=float, default=20)
 args = parser.parse_args()
 
-import gymnasium as gym  # noqa: E402
 import psutil  # noqa: E402
 import tianshou  # noqa: E402
 import torch  # noqa: E402
@@ -35,16 +35,7 @@ ATARI = args.env.startswith("ALE/")
 
 
 def make():
-    if not ATARI:
-        return gym.make(args.env)
-    import ale_py
-    import cv2
-
-    cv2.setNumThreads(1)
-    gym.register_envs(ale_py)
-    env = gym.make(args.env, frameskip=1, repeat_action_probability=0.0)
-    env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
-    return gym.wrappers.FrameStackObservation(env, 4)
+    return make_env(args.env)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from shoal.types import State
 class EvolutionConfig:
     """The policy, and how results become parameters."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum", "noise_seed", "noise_table")
+    at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum")
 
     activation: Activation = "tanh"
     """Activation of the MLP."""
@@ -48,7 +48,8 @@ class EvolutionConfig:
     weight_decay: NonNegative = 0.005
     """Weight decay λ: factor on the parameters that is added to the descent direction."""
     shaping: Literal["ranks", "spread"] = "ranks"
-    """How returns become weights: centred ranks (ES), or divided by the standard deviation of those kept (ARS)."""
+    """How returns become weights: ranks, centred ranks (ES); spread, divided by the standard deviation of those kept
+    (ARS)."""
     top: Natural = 0
     """Antithetic pairs kept with `shaping=spread`, the best by their better half; 0: all."""
     cap: NonNegative = 2.0

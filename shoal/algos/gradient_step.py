@@ -30,7 +30,7 @@ class OptimiserConfig:
     learning_rate: Scheduled[NonNegative] = 1e-3
     """Learning rate."""
     optimiser: Literal["adam", "rmsprop", "adagrad", "sgd"] = "adam"
-    """Optimiser; rmsprop has its epsilon inside the square root, as in the papers; sgd has `momentum`."""
+    """Optimiser; rmsprop has its epsilon inside the square root (PyTorch's has it outside); sgd has `momentum`."""
     optimiser_eps: Positive = 1e-5
     """Epsilon of the optimiser."""
     rmsprop_decay: Fraction = 0.99

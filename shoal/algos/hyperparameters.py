@@ -13,7 +13,6 @@ from shoal.api import UsageError
 from shoal.types import Values
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
-RESAMPLE = 0.25  # share of changes that are fresh draws, where a search resamples
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from shoal.algos.algorithm import Algorithm
@@ -53,10 +52,11 @@ class OffPolicy(Algorithm):
     def prepare(self, batch: Batch) -> Batch:
         """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
         reward = batch.items["reward"]
-        self.scalars = [1.0 / len(reward)]
+        count = reward.shape[-1]  # of transitions [B] or of sequences [T, B]
+        self.scalars = [1.0 / count]
         scale = self.scalars[0] if self.reduction == "mean" else 1.0
         if self.beta is None:
-            weight = torch.full_like(reward, scale)
+            weight = reward.new_full((count,), scale)
         else:
             assert batch.probs is not None, "importance weights need a prioritised replay"
             weight = importance_weights(batch.probs, batch.size or 1, at(self.beta, self.fraction)).mul_(scale)

@@ -50,7 +50,8 @@ class PPOConfig(ActorCriticConfig):
     clip: Scheduled[NonNegative] = 0.2
     """Clip range ε of the probability ratio in the objective; below 0.001 it is taken as 0.001."""
     clip_value: bool = False
-    """Clip the value loss as well."""
+    """Clip the value loss too: the larger of the squared errors of the value and of the value held within `clip` of
+    the old one."""
     target_kl: Scheduled[Positive] | None = None
     """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
     separate_critic: bool = False

@@ -37,7 +37,7 @@ class QLearningConfig(OffPolicyConfig):
     td_clip: Scheduled[Positive] | None = 1.0
     """Clip of the TD error's gradient (Huber loss); none: squared error."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Mean or sum of the loss over the batch (the paper's code sums)."""
+    """Mean or sum of the loss over the batch (DeepMind's code of DQN sums)."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy (Mnih et al. 2015)."""
 

@@ -5,7 +5,6 @@ Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforceme
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -14,21 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algos.agent import NetworkAgent
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.off_policy import METRICS_EVERY
+from shoal.algos.off_policy import OffPolicy
 from shoal.algos.q_learning import QLearningConfig, random_actions
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
 from shoal.fast.lstm import SMALL, RecurrentStreams
 from shoal.fast.pixels import readable
-from shoal.fast.rounded import inferring
 from shoal.nets import DuelingQHead, Encoder, QHead, RecurrentCore, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
-from shoal.ops import forbid, importance_weights, select, sequence_td_loss, signed_hyperbolic_inverse
+from shoal.ops import forbid, select, sequence_td_loss, signed_hyperbolic_inverse
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive
-from shoal.settings.schedule import Scheduled, at
-from shoal.types import State
+from shoal.settings.schedule import Scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,18 +143,15 @@ class RecurrentQNetwork(nn.Module):
             return cast(Tensor, self.encoder(obs))
 
 
-class RecurrentQLearning(Algorithm):
+class RecurrentQLearning(OffPolicy):
     """The loss on sequences. ``beta`` is the exponent of the importance weights of prioritised replay, constant or a
     schedule."""
 
     cfg: RecurrentQConfig
 
     def __init__(self, cfg: RecurrentQConfig, nets: RecurrentQNetwork, beta: float) -> None:
-        super().__init__(nets)
-        self.cfg, self.beta = cfg, beta
-        self.target = inferring(copy.deepcopy(nets))
-        self.frozen = (self.target,)
-        self.updates = 0
+        super().__init__(nets, cfg.target_period, beta if cfg.prioritised else None, cfg.reduction)
+        self.cfg = cfg
 
     def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
         """The squared or Huber loss of the TD errors, summed over a sequence's steps, weighted by importance; outputs:
@@ -168,18 +161,12 @@ class RecurrentQLearning(Algorithm):
         valid, discounts = batch.items["valid"][begin:], cfg.gamma * (~terminated).float()
         with torch.no_grad():
             target_q = self.target(batch.items)
-        scale = 1.0 / reward.shape[1] if cfg.reduction == "mean" else 1.0
-        if cfg.prioritised:
-            assert batch.probs is not None, "importance weights need a prioritised replay"
-            weight = importance_weights(batch.probs, batch.size or 1, at(self.beta, self.fraction)).mul_(scale)
-        else:
-            weight = torch.full_like(reward[0], scale)
         loss, error, priorities = sequence_td_loss(
-            outputs, target_q, action, reward, discounts, valid, weight,
+            outputs, target_q, action, reward, discounts, valid, batch.items["weight"],
             double=cfg.double, n=cfg.n_step, eps=cfg.rescale, clip=cfg.td_clip, eta=cfg.priority_mix,
         )  # fmt: skip
         metrics: Tensors = {}
-        if self.updates % METRICS_EVERY == 0:
+        if self.reports():
             real, q = valid[:-1], select(outputs.detach()[:-1], action)
             returns = q if cfg.rescale is None else signed_hyperbolic_inverse(q, cfg.rescale)
             steps = real.sum()
@@ -207,18 +194,6 @@ class RecurrentQLearning(Algorithm):
             if (real := valid[row]).any():
                 out[f"delta_q_{name}"] = distance[real].mean()
         return out
-
-    def after_step(self, step: int) -> None:
-        self.updates = step
-        if step % self.cfg.target_period == 0:
-            self.target.load_state_dict(self.nets.state_dict())
-
-    def state_dict(self) -> State:
-        return {"target": self.target.state_dict(), "updates": self.updates}
-
-    def load_state_dict(self, state: State) -> None:
-        self.target.load_state_dict(state["target"])
-        self.updates = state["updates"]
 
 
 def _shown(valid: Tensor) -> Tensor:

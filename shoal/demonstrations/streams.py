@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gs
 
-from shoal.api import MASK, Arrays, EnvSpec, Field, Spec, UsageError
-from shoal.demonstrations.episodes import Demonstrations, Episode
-from shoal.envs import Codec, EnvOptions, training_reward
+from shoal.api import MASK, Arrays, EnvSpec, Field, Replay, Spec, UsageError
+from shoal.demonstrations.episodes import Demonstrations, Episode, read
+from shoal.envs import Codec, EnvOptions, spec, training_reward
 
 CHUNK = 256  # steps of an unroll
 
@@ -24,6 +24,22 @@ def stream_fields(sent: Spec) -> dict[str, Field]:
         for name, f in sent.items()
         if name not in left_out and not name.startswith(("state/", "final/"))
     }
+
+
+def read_for(source: str, env: str, options: EnvOptions) -> Demonstrations:
+    """The demonstrations of ``source``. Raises UsageError unless they are of this environment."""
+    found = read(source)
+    check(found, Codec(env, options), spec(env, options))
+    return found
+
+
+def fill(table: Replay, found: Demonstrations, env: str, options: EnvOptions, fields: Mapping[str, Field]) -> Replay:
+    """``table`` of these ``fields``, with all of the demonstrations in it."""
+    codec = Codec(env, options)
+    for episode in found.episodes():
+        for unroll in unrolls(episode, codec, options, fields):
+            table.add(unroll)
+    return table
 
 
 def check(demonstrations: Demonstrations, codec: Codec, env: EnvSpec) -> None:

@@ -52,7 +52,7 @@ def describe(env: str, options: EnvOptions) -> Described:
 
 
 def _build_one(env: str, options: EnvOptions) -> Described:
-    make(env, 1, 0, options).close()
+    make(env, 1, options).close()
     return _known[known_as(env, options)]
 
 
@@ -115,8 +115,8 @@ class Codec:
         return int(out) if isinstance(self.action_space, gs.Discrete) else out
 
 
-def make(env: str, num: int, seed: int, options: EnvOptions) -> EnvBatch:
-    """``num`` sub-environments in this process; ``reset`` reseeds them."""
+def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
+    """``num`` sub-environments in this process; ``reset`` seeds them."""
     if num < 1:
         raise UsageError(f"a batch needs at least one environment, not {num}")
     found = registry.find(env, options)

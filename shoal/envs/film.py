@@ -19,7 +19,7 @@ Picture = Callable[[], np.ndarray]  # uint8 [H, W, 3]
 ATARI_RATE = 60  # emulator frames a second
 
 
-def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, float]:
+def film(env: str, options: EnvOptions) -> tuple[EnvBatch, Picture, float]:
     """(a batch of one environment, what it looks like now, pictures a second).
 
     Gymnasium's environments and the user's own are made with ``render_mode="rgb_array"``. For Atari a second
@@ -27,14 +27,14 @@ def film(env: str, seed: int, options: EnvOptions) -> tuple[EnvBatch, Picture, f
     """
     found = registry.find(env, options)
     if found.backend == "ale":
-        batch = make(env, 1, seed, options)
+        batch = make(env, 1, options)
         screen = _Screen(batch, found.game, options)
         return screen, screen.picture, ATARI_RATE / options.frame_skip
     if found.backend == "envpool":  # has no pictures; its spaces are Gymnasium's
         options = replace(options, backend="gymnasium")
     filmed = replace(options, env_kwargs={**options.env_kwargs, "render_mode": "rgb_array"})
     try:
-        batch = make(env, 1, seed, filmed)
+        batch = make(env, 1, filmed)
     except (UsageError, TypeError) as error:
         raise UsageError(f"environment '{env}' cannot be filmed with render_mode='rgb_array': {error}") from error
     raw = _innermost(batch).env

@@ -56,8 +56,8 @@ class EnvOptions(AtariOptions):
     last_action_reward: bool = False
     """Add the last action and reward to the observation, zero at an episode's first step."""
     action_mask: ActionMask = "auto"
-    """Which actions are allowed: auto, as a Dict observation's `action_mask` says, or `info["action_mask"]` of an
-    environment that announces it; info, as `info["action_mask"]` says; none, all."""
+    """Where the mask of allowed actions is: auto, in a Dict observation's `action_mask` or an announced
+    `info["action_mask"]`; info, in `info["action_mask"]`; none, nowhere: all actions are allowed."""
     check: bool = True
     """Fail at an observation or reward that is not finite, or has a wrong shape or dtype."""
 

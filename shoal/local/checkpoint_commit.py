@@ -84,7 +84,7 @@ class Checkpointer:
             self._ring_bells()
 
     def hear(self, replica: str, kind: str, content: Any) -> None:
-        """An answer: ``snapshot`` or ``saved``, see ``saver.Saver``."""
+        """An answer: ``snapshot`` or ``saved``, see ``checkpoint_save.Saver``."""
         number, answer = content
         if number == LAST:
             self.ending()  # a replica saw the end first

@@ -3,13 +3,11 @@ that gradient back to its parameters in its own way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-# Takes a loss's gradient by the outputs to the parameters' ``grad``; returns all of them, if they lie as one vector.
-Backward = Callable[[Tensor], Tensor | None]
+from shoal.fast.perceptron import Backward
 
 
 class Outputs(NamedTuple):

@@ -1,20 +1,7 @@
 """Where a forward pass runs in bfloat16: torsos of convolutions do, heads and recurrent cores never.
 
-Measured with the Nature network (84x84x4) on one thread of a CPU with AMX, frames per second:
-
-====================  ==========  ===========  ============
-..                    forward 32  forward 256  training 512
-====================  ==========  ===========  ============
-fp32, NCHW                  4700         6500          1350
-fp32, channels last         6300         5500          1850
-bf16 autocast, NCHW        10900        13300          4600
-bf16 autocast, CL          12700        16000          4300
-bf16 parameters, CL        15100        16800          4750
-====================  ==========  ===========  ============
-
-So autocast with channels-last images is within a fifth of the fastest, and keeps fp32 parameters.
-On a CPU with AVX512_BF16 but no AMX (AMD Zen 4), fp32 and that autocast: forward 32 4190 and 7200, forward 256 4570 and
-8690, training 512 1410 and 3050; a single frame 1330 and 990.
+Autocast with channels-last images is within a fifth of the fastest form tried (bfloat16 parameters), and keeps the
+parameters in fp32. docs/architecture.md has the figures.
 """
 
 from __future__ import annotations

@@ -148,14 +148,14 @@ def evaluation_options(cfg: Any) -> EnvOptions:
     return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False, env_kwargs=env_kwargs))
 
 
-def evaluation_envs(cfg: Any, num: int, seed: int) -> EnvBatch:
+def evaluation_envs(cfg: Any, num: int) -> EnvBatch:
     """``num`` environments for an evaluation."""
-    return make(cfg.env, num, seed, evaluation_options(cfg))
+    return make(cfg.env, num, evaluation_options(cfg))
 
 
 def play(agent: Agent, cfg: Any, episodes: int, seed: int, greedy: bool, envs: int) -> Returns:
     """Raw returns of ``episodes`` whole episodes of an agent in up to ``envs`` environments for an evaluation."""
-    env = evaluation_envs(cfg, min(envs, episodes), seed)
+    env = evaluation_envs(cfg, min(envs, episodes))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
     try:

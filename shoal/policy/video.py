@@ -30,7 +30,7 @@ def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True) -> fl
     if not path.parent.is_dir():
         raise UsageError(f"no such directory: '{path.parent}'")
     program = _ffmpeg()
-    env, picture, rate = film(policy.cfg.env, seed, evaluation_options(policy.cfg))
+    env, picture, rate = film(policy.cfg.env, evaluation_options(policy.cfg))
     try:
         episodes = Episodes(env, policy.fresh_agent(seed), 1, seed, greedy)
         unfinished = path.with_name(f".{path.stem}.tmp.mp4")

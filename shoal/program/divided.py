@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from shoal.api import PART, Field, WiringError, bounds, spec_size
-from shoal.program.wiring import Channel, Port, RoleSpec
-
-
-class Topology(Protocol):
-    """As much of a program as is looked at here."""
-
-    name: str
-
-    def ends(self, channel: Channel, direction: str) -> list[tuple[RoleSpec, Port]]: ...
+from shoal.program.groups import Topology
+from shoal.program.wiring import Channel
 
 
 def owners(program: Topology, channel: Channel) -> int:

@@ -177,12 +177,12 @@ def evaluation_seed(seed: int, steps: int) -> int:
 
 
 def make_evaluator(
-    make_env: Callable[[int], EnvBatch],
+    make_env: Callable[[], EnvBatch],
     make_agent: Callable[[int], Agent],
     results: Results,
     options: Values,
     ctx: Context,
     params: ParamsReader,
 ) -> EvaluatorRole:
-    """``make_env`` and ``make_agent`` take the replica's seed; ``options`` are the evaluator's keywords."""
-    return EvaluatorRole(ctx, make_env(ctx.seed), make_agent(ctx.seed), results, params, **options)
+    """``make_agent`` takes the replica's seed; ``options`` are the evaluator's keywords."""
+    return EvaluatorRole(ctx, make_env(), make_agent(ctx.seed), results, params, **options)

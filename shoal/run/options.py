@@ -23,7 +23,7 @@ class RunOptions:
 
     runtime: str = "local"
     """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster;
-    `torchrun`, which is meant by itself where torchrun has started the process: each of its processes is a rank."""
+    `torchrun`: each process that torchrun has started is a rank (the default in such a process)."""
     address: str | None = None
     """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: str | Path | None = None

@@ -16,8 +16,6 @@ from shoal.local import processes, signals
 from shoal.local.child import follow_parent
 from shoal.runtime.interrupts import Interrupts
 
-GRACE = 10.0  # seconds that a piece of work has to end in order
-
 
 class Done(NamedTuple):
     """What came of a task: its ``result``, or why there is none (``failure``)."""

@@ -49,8 +49,7 @@ class Launch:
     stop: what ends the run.
     run_dir: where roles, and the runtime for them, may write; None: nowhere.
     observers: get a snapshot as the run goes on and at its end, where rows of files belong: a deterministic runtime
-    calls
-        them at fixed counts of steps, any other every ``interval`` seconds.
+        calls them at fixed counts of steps, any other every ``interval`` seconds.
     display: gets one every ``interval`` seconds and at the end, whatever the runtime.
     saving: where and when checkpoints are written; None: there are none.
     resume: the checkpoint that the run goes on from; None: it begins.

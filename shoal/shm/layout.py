@@ -92,7 +92,7 @@ class Plan:
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
     # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what it has COUNTED
     status: dict[str, int] = field(default_factory=dict)
-    pulses: dict[str, int] = field(default_factory=dict)  # role -> [replicas, ALIGN] bytes: see pulse.Pulse
+    pulses: dict[str, int] = field(default_factory=dict)  # role -> [replicas, ALIGN] bytes: see local.heartbeat.Pulse
 
     counts: dict[str, int] = field(default_factory=dict)  # role -> replicas
     own: dict[str, int] = field(default_factory=dict)  # role -> bytes that it holds itself, outside the arena

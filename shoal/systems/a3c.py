@@ -16,15 +16,13 @@ from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticC
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.segments import SegmentLearner
 from shoal.api import Batch, Context, Update, UsageError
-from shoal.envs import make
 from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
-from shoal.roles.collector import Collector
 from shoal.roles.worker import WorkerRole
 from shoal.settings.schedule import linear
 from shoal.systems.asynchronous import WorkerConfig, shared_parameters
 from shoal.systems.config import Preset, Presets
-from shoal.systems.wiring import begin, trajectories
+from shoal.systems.wiring import begin, collector, trajectories
 from shoal.types import Values
 
 
@@ -105,13 +103,10 @@ def workers(
         torch.manual_seed(ctx.seed)
         learner = learn(begin(ctx, network(cfg)), ctx)
 
-        def collector(own: Any) -> Collector:
-            return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)
-
         def learning_rate(steps: int) -> float:
             return learner.at(cfg.learning_rate, steps / cfg.steps)
 
-        return WorkerRole(ctx, collector, learner, learning_rate, params)
+        return WorkerRole(ctx, collector(ctx, cfg, agent, spec), learner, learning_rate, params)
 
     p.role(
         "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", memory=memory, params=params.member()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,15 @@ from shoal.algos.actor_critic import boundaries
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
 from shoal.api import Context, Tensors, UsageError
-from shoal.envs import make
 from shoal.ops import Replace, linear, n_step_returns
 from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec
-from shoal.roles.collector import Collector
 from shoal.roles.worker import TargetWorkerRole, target_spec
 from shoal.settings.ranges import Count, Fraction, Natural
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.asynchronous import WorkerConfig, shared_parameters
 from shoal.systems.config import Preset, Presets, require_actions
-from shoal.systems.wiring import begin
+from shoal.systems.wiring import begin, collector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +117,11 @@ def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") 
         torch.manual_seed(ctx.seed)
         learner = SegmentQLearner(rule(begin(ctx, network(cfg)), cfg.gamma), cfg.max_grad_norm)
 
-        def collector(own: Any) -> Collector:
-            envs = make(cfg.env, cfg.envs, ctx.seed, cfg)
-            return Collector(ctx, envs, agent(cfg, ctx.seed, ctx, last), own, spec)
-
         def learning_rate(steps: int) -> float:
             return learner.at(cfg.learning_rate, steps / cfg.steps)
 
-        return TargetWorkerRole(ctx, collector, learner, learning_rate, params, target, cfg.target_period)
+        actor = collector(ctx, cfg, partial(agent, last=last), spec)
+        return TargetWorkerRole(ctx, actor, learner, learning_rate, params, target, cfg.target_period)
 
     p.role(
         "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", params=params.member(),

@@ -40,7 +40,7 @@ class SystemConfig(EnvOptions):
     steps: Count = 1_000_000
     """Length of the run (agent steps over all actors); schedules end here."""
     device: Device = "auto"
-    """Learner's device: cpu, cuda, cuda:N; auto: cuda when there is one (where workers learn, and of es: cpu)."""
+    """Learner's device: cpu, cuda, cuda:N; auto: cuda if there is one (asynchronous workers and es: the CPU)."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
     fp32."""

@@ -12,16 +12,14 @@ import torch
 
 from shoal.algos.decentralised import DecentralisedConfig, RankLearner, gradient_spec, moments_spec
 from shoal.api import Context, Field, UsageError, spec_nbytes
-from shoal.envs import make
 from shoal.program import Channel, Program
-from shoal.roles.collector import Collector
 from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
 from shoal.systems.config import Preset, Presets
 from shoal.systems.recurrent_ppo import agent, network
-from shoal.systems.wiring import begin, parameters, trajectories
+from shoal.systems.wiring import begin, collector, parameters, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +92,8 @@ def program(cfg: Config) -> Program:
         nets = begin(ctx, network(cfg, device).to(device))
         learner = RankLearner(cfg, nets, cfg.steps, ctx.seed, ctx.replicas)
 
-        def collector(own: Any) -> Collector:
-            return Collector(ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), agent(cfg, ctx.seed, ctx), own, spec)
-
         return RankRole(
-            ctx, collector, learner, sync_frac=cfg.sync_frac, min_fraction=cfg.min_fraction,
+            ctx, collector(ctx, cfg, agent, spec), learner, sync_frac=cfg.sync_frac, min_fraction=cfg.min_fraction,
             load=nets.load_state_dict, **ports,
         )  # fmt: skip
 

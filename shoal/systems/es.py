@@ -29,6 +29,7 @@ from shoal.systems.wiring import begin, parameters, queue
 class Config(SystemConfig, EvolutionConfig):
     """Evolution strategies. A generation is ``pairs`` pairs of perturbed policies, two episodes a pair."""
 
+    at_start: ClassVar[tuple[str, ...]] = ("noise_seed", "noise_table")
     whole_episodes: ClassVar[bool] = True
 
     envs: Count = 16
@@ -98,7 +99,7 @@ def worker(cfg: Config, ctx: Context, results: Writer, params: ParamsReader, noi
     """Plays every ``replicas``-th block."""
     policy, total = network(cfg), cfg.blocks()
     return EvolutionWorker(
-        ctx, make(cfg.env, cfg.envs, ctx.seed, cfg), population(policy, cfg.envs), results, params, noise,
+        ctx, make(cfg.env, cfg.envs, cfg), population(policy, cfg.envs), results, params, noise,
         size=policy.size, pairs=cfg.block_pairs(), blocks=range(ctx.index, total, ctx.replicas), total=total,
         noise_std=cfg.noise_std, action_noise=cfg.action_noise, evaluate_every=cfg.evaluate_every,
         bonus=cfg.survival_bonus,
@@ -110,7 +111,7 @@ def learner(cfg: Config, ctx: Context, results: Reader, params: ParamsWriter, no
     torch.manual_seed(ctx.seed)
     policy = network(cfg)
     if policy.referring:
-        envs = make(cfg.env, min(16, cfg.reference), ctx.seed, cfg)
+        envs = make(cfg.env, min(16, cfg.reference), cfg)
         policy.set_reference(random_observations(envs, cfg.reference, ctx.seed))
     begin(ctx, policy)
     learns = EvolutionLearner(cfg, policy, torch.from_numpy(noise.arrays["noise"]), ctx.seed, cfg.steps)

@@ -18,7 +18,7 @@ from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import progress
 from shoal.systems.served import ParameterServer, ServerConfig
-from shoal.systems.sharded import add_servers
+from shoal.systems.sharded import add_servers, require_actors
 from shoal.systems.wiring import actor, replay
 
 
@@ -68,10 +68,9 @@ def program(cfg: Config) -> Program:
         "actor", actor(cfg, agent, transitions.spec), replicas=cfg.num_actors(), on_failure="restart",
         transitions=transitions.writer(), params=server.params.reader(),
     )  # fmt: skip
-    batches = transitions
+    batches, count = transitions, cfg.batch
     if cfg.replay_servers:
-        batches = add_servers(p, transitions, cfg.replay_servers, cfg.batch, cfg.learners)
-    count = 1 if cfg.replay_servers else cfg.batch
+        batches, count = add_servers(p, transitions, cfg.replay_servers, cfg.batch, cfg.learners), 1
     server.learners(algorithm, batches, count=count, device=device, threads=cfg.learner_threads or 1)
     server.server()
     return p
@@ -79,16 +78,11 @@ def program(cfg: Config) -> Program:
 
 def check(cfg: Config) -> None:
     """UsageError for settings that clash."""
-    actors = cfg.num_actors()
     if cfg.replay_shards > 1:
         raise UsageError(
             f"replay_shards must be 1, found {cfg.replay_shards}: a replay of all learners has replay_servers"
         )
-    for tables, whose in (
-        (cfg.replay_servers, "replay server"),
-        (0 if cfg.replay_servers else cfg.learners, "learner"),
-    ):
-        if actors < tables:
-            raise UsageError(f"each {whose} needs an actor: expected at least {tables} actors, found {actors}")
+    whose = "replay server" if cfg.replay_servers else "learner"
+    require_actors(cfg.num_actors(), cfg.replay_servers or cfg.learners, whose)
     if cfg.replay_servers and cfg.prioritised:
         raise UsageError("a replay of all learners (replay_servers) is uniform; expected prioritised to be off")

@@ -53,8 +53,8 @@ class Config(SystemConfig, ActorCriticConfig):
     c_bar: Scheduled[Unbounded] = 1.0
     """Upper clip c̄ of the trace weights: decides how fast the values are learned (section 4.1)."""
     correction: Literal["v-trace", "one-step", "epsilon", "none"] = "v-trace"
-    """Off-policy correction: V-trace, or those it is compared with: importance weights on the advantages alone, a small
-    number added to π, or none (section 5.2.2)."""
+    """Off-policy correction: v-trace, or what it is compared with (section 5.2.2): one-step, importance weights on the
+    advantages alone; epsilon, a small number added to π; none."""
     lag: Natural = 0
     """Updates by which the parameters of actors are too old, to study the lag (serial runtime only)."""
     reduction: Literal["mean", "sum"] = "mean"

@@ -21,16 +21,14 @@ from shoal.api import (
     ParamsReader,
     ParamsWriter,
     Reader,
-    Replay,
     Spec,
     UsageError,
     Writer,
     observations,
     spec_nbytes,
 )
-from shoal.demonstrations.episodes import Demonstrations, read
-from shoal.demonstrations.streams import check, stream_fields, unrolls
-from shoal.envs import Codec
+from shoal.demonstrations.episodes import Demonstrations
+from shoal.demonstrations.streams import fill, read_for, stream_fields
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
@@ -39,7 +37,7 @@ from shoal.settings.schedule import Scheduled, at, linear
 from shoal.systems.apex_dpg import require_box
 from shoal.systems.config import Preset, Presets, cores
 from shoal.systems.replayed import SamplingConfig, descent, progress
-from shoal.systems.sharded import add_servers
+from shoal.systems.sharded import add_servers, require_actors
 from shoal.systems.wiring import actor, begin, parameters, replay, stream
 
 RISING = linear(0.01, 0.5)  # of a run that begins with what others did
@@ -120,10 +118,8 @@ def labelled(cfg: Config, sent: Spec) -> Spec:
 
 def online(cfg: Config, sent: Spec) -> Channel:
     """The replay of the actors' transitions, in as many equal parts as there are readers of it."""
-    parts, ratio = cfg.replay_servers or cfg.updaters, cfg.ratio()
-    if cfg.num_actors() < parts:
-        reader = "replay server" if cfg.replay_servers else "updater"
-        raise UsageError(f"each {reader} needs an actor: expected at least {parts} actors, found {cfg.num_actors()}")
+    parts = cfg.replay_servers or cfg.updaters
+    require_actors(cfg.num_actors(), parts, "replay server" if cfg.replay_servers else "updater")
     taken = cfg.batch * (cfg.updaters if cfg.replay_servers else 1)
     each = cfg.samples_per_insert / cfg.label_uses or None  # labels made of each transition
     ratio = Ratio(-(-cfg.min_replay // parts), each, slack=2 * max(cfg.unroll * cfg.envs * (each or 0.0), taken))
@@ -137,11 +133,8 @@ def offline_table(cfg: Config, found: Demonstrations) -> TableSpec:
 
 def offline(cfg: Config, found: Demonstrations, ctx: Context) -> Offline:
     """The replay of demonstrations, filled, and the share of a batch that comes from it at each update."""
-    fields, codec = stream_fields(stream(cfg)), Codec(cfg.env, cfg)
-    table: Replay = offline_table(cfg, found).build(fields, 1, ctx.seed)
-    for episode in found.episodes():
-        for unroll in unrolls(episode, codec, cfg, fields):
-            table.add(unroll)
+    fields = stream_fields(stream(cfg))
+    table = fill(offline_table(cfg, found).build(fields, 1, ctx.seed), found, cfg.env, cfg, fields)
     return Offline(table, lambda step: 1.0 - at(cfg.online_share, progress(cfg, ctx, step)), ctx.seed)
 
 
@@ -150,10 +143,8 @@ def program(cfg: Config) -> Program:
     require_box(cfg)
     if not 2 <= cfg.cem_elites <= cfg.cem_samples:
         raise UsageError(f"cem_elites ({cfg.cem_elites}) must be from 2 to cem_samples ({cfg.cem_samples})")
-    device, found = cfg.learner_device(), None
-    if cfg.demonstrations:
-        found = read(cfg.demonstrations)
-        check(found, Codec(cfg.env, cfg), cfg.env_spec())
+    device = cfg.learner_device()
+    found = read_for(cfg.demonstrations, cfg.env, cfg) if cfg.demonstrations else None
     p = Program("qt-opt", policy="params")
     transitions = p.channel(online(cfg, stream(cfg)))
     uses = cfg.label_uses if cfg.samples_per_insert else None

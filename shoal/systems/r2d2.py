@@ -39,7 +39,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     staleness: bool = True
     """Measure by ΔQ how stale stored states are; the replay then keeps three states of each sequence."""
     sampler: Literal["proportional", "rank"] = "proportional"
-    """Sampling law of prioritised replay."""
+    """How a prioritised replay is sampled: in proportion to the priorities, or by their rank."""
     priority_exponent: NonNegative = 0.9
     importance_exponent: float = 0.6
     optimiser_eps: Positive = 1e-3

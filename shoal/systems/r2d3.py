@@ -11,12 +11,11 @@ from typing import ClassVar, Literal
 from shoal.algos.demonstrated import Demonstrated
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import Context, Learner, Replay, UsageError
-from shoal.demonstrations.episodes import Demonstrations, read
-from shoal.demonstrations.streams import check, stream_fields, unrolls
-from shoal.envs import Codec
+from shoal.demonstrations.episodes import Demonstrations
+from shoal.demonstrations.streams import fill, read_for, stream_fields
 from shoal.program import Program
 from shoal.replay import SequenceSpec
-from shoal.settings.ranges import Count, Fraction
+from shoal.settings.ranges import Fraction
 from shoal.systems import r2d2
 from shoal.systems.config import Preset, Presets
 from shoal.systems.wiring import actors_and_learner, replay
@@ -38,7 +37,6 @@ class Config(r2d2.Config):
     """Recurrent state at a sequence's start; demonstrations have none, so it is zero (with a burn-in)."""
     staleness: bool = False
     """Measure by ΔQ how stale stored states are; not with demonstrations, which have none."""
-    target_period: Count = 400
 
     def remarks(self) -> list[str]:
         """Also that no demonstrations are shown, and why."""
@@ -61,9 +59,7 @@ def demonstrations(cfg: Config) -> Demonstrations | None:
         return None
     if cfg.start_state != "zero" or cfg.staleness:
         raise UsageError("r2d3 needs start_state zero and no staleness: demonstrations have no recurrent states")
-    found = read(cfg.demonstrations)
-    check(found, Codec(cfg.env, cfg), cfg.env_spec())
-    return found
+    return read_for(cfg.demonstrations, cfg.env, cfg)
 
 
 def demonstration_table(cfg: Config, found: Demonstrations) -> SequenceSpec:
@@ -73,20 +69,16 @@ def demonstration_table(cfg: Config, found: Demonstrations) -> SequenceSpec:
     return replace(table, capacity=max(sequences, -(-steps // table.stride)), initial="max", probes=False)
 
 
-def fill(cfg: Config, found: Demonstrations, seed: int) -> Replay:
+def filled(cfg: Config, found: Demonstrations, seed: int) -> Replay:
     """The replay of demonstrations, with them in it."""
-    fields, codec = stream_fields(r2d2.sent(cfg)), Codec(cfg.env, cfg)
-    table = demonstration_table(cfg, found).build(fields, 1, seed)
-    for episode in found.episodes():
-        for unroll in unrolls(episode, codec, cfg, fields):
-            table.add(unroll)
-    return table
+    fields = stream_fields(r2d2.sent(cfg))
+    return fill(demonstration_table(cfg, found).build(fields, 1, seed), found, cfg.env, cfg, fields)
 
 
 def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> Learner:
     """R2D2's learner, shown demonstrations."""
     learner, found = r2d2.learn(cfg, nets, ctx), demonstrations(cfg)
-    return learner if found is None else Demonstrated(learner, fill(cfg, found, ctx.seed), cfg.demo_ratio, ctx.seed)
+    return learner if found is None else Demonstrated(learner, filled(cfg, found, ctx.seed), cfg.demo_ratio, ctx.seed)
 
 
 def program(cfg: Config) -> Program:

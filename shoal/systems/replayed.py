@@ -83,7 +83,7 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
     """A replay that may be prioritised, and a target network."""
 
     sampler: Literal["proportional", "rank", "greedy"] = "proportional"
-    """Sampling law of prioritised replay."""
+    """How a prioritised replay is sampled: in proportion to the priorities, by their rank, or greedy, the largest."""
     priority_exponent: NonNegative = 0.6
     """Exponent α of the priorities."""
     importance_exponent: Scheduled[Fraction] = RISING

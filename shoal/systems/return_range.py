@@ -92,7 +92,7 @@ def rewards_seen(env: str, options: EnvOptions) -> Rewards:
 
 def _play(env: str, options: EnvOptions) -> Rewards:
     action = spec(env, options).action
-    rng, batch = np.random.default_rng(0), make(env, ENVS, 0, options)
+    rng, batch = np.random.default_rng(0), make(env, ENVS, options)
     rewards, last = [], []
     try:
         batch.reset(0)

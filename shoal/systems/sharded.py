@@ -12,6 +12,12 @@ from shoal.roles.replay import ReplayRole
 from shoal.roles.replay_shard import USED, Gathered, ShardRole, Table, learned_spec, masses_spec, part_spec
 
 
+def require_actors(actors: int, readers: int, whose: str) -> None:
+    """UsageError where one of a replay's readers (``whose``, in words) would have no actor."""
+    if actors < readers:
+        raise UsageError(f"each {whose} needs an actor: expected at least {readers} actors, found {actors}")
+
+
 def part_of(replay: Channel, shards: int) -> Channel:
     """The channel of a replay that so many readers share: each has its part of the capacity, and of what must be there
     before the first batch. For each batch each draws as many candidates as a batch has items, so its ratio of samples

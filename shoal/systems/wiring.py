@@ -26,6 +26,7 @@ from shoal.envs import make
 from shoal.program import Channel, Program
 from shoal.replay import Ratio
 from shoal.roles.actor import ActorRole, unroll_spec
+from shoal.roles.collector import Collector
 from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
 from shoal.systems.config import SystemConfig
@@ -80,10 +81,18 @@ def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callabl
 
     def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> ActorRole:
         (writer,) = ports.values()
-        envs = make(cfg.env, cfg.envs, ctx.seed, cfg)
+        envs = make(cfg.env, cfg.envs, cfg)
         return ActorRole(ctx, envs, agent(cfg, ctx.seed, ctx), writer, params, spec)
 
     return make_actor
+
+
+def collector(
+    ctx: Context, cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec
+) -> Callable[[ParamsReader], Collector]:
+    """What makes the collector of a role that also learns, given where its parameters come from: ``agent(cfg, seed,
+    ctx)`` in ``cfg.envs`` environments, whose trajectories are of ``spec``."""
+    return lambda own: Collector(ctx, make(cfg.env, cfg.envs, cfg), agent(cfg, ctx.seed, ctx), own, spec)
 
 
 def begin(ctx: Context, nets: Nets) -> Nets:

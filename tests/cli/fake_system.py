@@ -57,7 +57,7 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> Agent:
 class FakeActor:
     def __init__(self, cfg: Config, ctx: Context, out: Writer, params: ParamsReader) -> None:
         self.cfg, self.ctx, self.out, self.params = cfg, ctx, out, params
-        self.env = make(cfg.env, cfg.envs, ctx.seed, cfg)
+        self.env = make(cfg.env, cfg.envs, cfg)
         self.env.reset(ctx.seed)
 
     def step(self) -> None:

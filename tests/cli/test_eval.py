@@ -80,7 +80,7 @@ def test_a_video_shows_every_state_of_one_episode(tmp_path: Path) -> None:
 
 def test_atari_is_filmed_in_colour_as_it_is_played(tmp_path: Path) -> None:
     """The twin's picture is the one that the policy sees, before it is made grey and small."""
-    batch, picture, rate = film("ALE/Pong-v5", 3, EnvOptions())
+    batch, picture, rate = film("ALE/Pong-v5", EnvOptions())
     obs = batch.reset(3)
     rng = np.random.default_rng(0)
     for _ in range(120):

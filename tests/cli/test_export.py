@@ -108,7 +108,7 @@ def tolerance(policy: Policy) -> float:
 
 def play(policy: Policy, steps: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(observations of so many steps of a real environment, what the policy's network says in float32)."""
-    env = make(policy.cfg.env, 1, 0, evaluation_options(policy.cfg))
+    env = make(policy.cfg.env, 1, evaluation_options(policy.cfg))
     agent: Any = policy.fresh_agent(0)
     nets = policy.system.network(dataclasses.replace(policy.cfg, precision="fp32"))
     nets.load_state_dict(policy.params)

@@ -79,9 +79,9 @@ class Asked(gym.Env[Any, Any]):
 def test_an_episode_is_what_the_environment_showed(env: str) -> None:
     """Played again from the same seed with the recorded actions, a batch of one shows and gives the same."""
     rng, options = np.random.default_rng(0), EnvOptions()
-    actions = make(env, 1, 0, options).spec.action.sizes[0]
+    actions = make(env, 1, options).spec.action.sizes[0]
     episodes = list(play(env, options, lambda obs, reward, inside: int(rng.integers(actions)), 5, seed=3))
-    again, codec = make(env, 1, 3, options), Codec(env, options)
+    again, codec = make(env, 1, options), Codec(env, options)
     obs = again.reset(3)
     for e in episodes:
         shown = codec.encode_steps(e.observations)

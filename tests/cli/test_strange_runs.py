@@ -141,7 +141,7 @@ def test_what_is_filmed(picture: str, says: str, tmp_path: Path, shoal: Shoal) -
     from shoal.envs import EnvOptions
     from shoal.envs.film import film
 
-    env, look, rate = film(f"{FILE}:Filmed", 0, EnvOptions(env_kwargs={"picture": picture}))
+    env, look, rate = film(f"{FILE}:Filmed", EnvOptions(env_kwargs={"picture": picture}))
     assert rate == 30.0, "what it says of its rate is no number"
     env.reset(0)
     if not says:

@@ -16,7 +16,7 @@ NUM = 3
 
 def rows(options: EnvOptions, steps: int, game: str = "ALE/Breakout-v5", seed: int = 0) -> Any:
     """Yields (observation, first) before each step, and the step."""
-    batch = make(game, NUM, 0, options)
+    batch = make(game, NUM, options)
     rng = np.random.default_rng(seed)
     obs, first = batch.reset(seed)["obs"], np.ones(NUM, bool)
     for _ in range(steps):
@@ -112,4 +112,4 @@ def test_not_sticky_by_default_and_reproducible() -> None:
 )
 def test_usage_errors(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        make("ALE/Pong-v5", 1, 0, EnvOptions(**options))
+        make("ALE/Pong-v5", 1, EnvOptions(**options))

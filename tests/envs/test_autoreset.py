@@ -88,7 +88,7 @@ def check(step: EnvStep, oracle: Oracle, same_step: bool) -> None:
     [("next_step", "next_step"), ("same_step", "same_step"), ("disabled", "same_step"), ("Stacked", "same_step")],
 )
 def test_vector_factory(name: str, mode: str) -> None:
-    batch = make(factory(name), NUM, 0, EnvOptions())
+    batch = make(factory(name), NUM, EnvOptions())
     assert (batch.spec.autoreset, batch.spec.backend) == (mode, "gymnasium-vector")
     for seed in (3, 4):  # a second reset forgets the first run
         oracle = Oracle()
@@ -100,7 +100,7 @@ def test_vector_factory(name: str, mode: str) -> None:
 
 
 def test_single_factory_is_next_step() -> None:
-    batch = make(factory("Counting"), 1, 0, EnvOptions(env_kwargs={"index": 2}))
+    batch = make(factory("Counting"), 1, EnvOptions(env_kwargs={"index": 2}))
     assert (batch.spec.autoreset, batch.spec.backend) == ("next_step", "gymnasium")
     batch.reset(0)
     episodes: list[Episode] = []
@@ -110,7 +110,7 @@ def test_single_factory_is_next_step() -> None:
 
 
 def test_arrays_of_single_factories_survive_the_next_step() -> None:
-    batch = make(factory("Counting"), 3, 0, EnvOptions())
+    batch = make(factory("Counting"), 3, EnvOptions())
     kept = batch.reset(0)["obs"]
     before = kept.copy()
     batch.step(np.zeros(3, np.int64))
@@ -119,7 +119,7 @@ def test_arrays_of_single_factories_survive_the_next_step() -> None:
 
 @pytest.mark.parametrize("name", ["next_step", "same_step", "disabled"])
 def test_last_action_and_reward(name: str) -> None:
-    batch = make(factory(name), NUM, 0, EnvOptions(last_action_reward=True, reward_clip="unit"))
+    batch = make(factory(name), NUM, EnvOptions(last_action_reward=True, reward_clip="unit"))
     obs = batch.reset(0)
     assert not obs["obs/last_action"].any() and not obs["obs/last_reward"].any()
     assert set(obs) == set(batch.spec.observations) == {"obs", "obs/last_action", "obs/last_reward"}
@@ -140,7 +140,7 @@ def test_last_action_and_reward(name: str) -> None:
 
 @pytest.mark.parametrize("clip", ["sign", "unit"])
 def test_clipping_is_for_training_only(clip: str) -> None:
-    raw, clipped = (make(factory("next_step"), NUM, 0, EnvOptions(reward_clip=c)) for c in ("none", clip))  # type: ignore[arg-type]
+    raw, clipped = (make(factory("next_step"), NUM, EnvOptions(reward_clip=c)) for c in ("none", clip))  # type: ignore[arg-type]
     raw.reset(0)
     clipped.reset(0)
     for _ in range(30):

@@ -32,7 +32,7 @@ def test_other_versions_are_refused() -> None:
 
 
 def test_next_step_with_true_last_observation() -> None:
-    batch = make("CartPole-v1", 4, 0, EnvOptions(backend="envpool"))
+    batch = make("CartPole-v1", 4, EnvOptions(backend="envpool"))
     obs, last, ends, episodes = batch.reset(0)["obs"], np.zeros(4, bool), 0, []
     for _ in range(80):
         step = batch.step(np.ones(4, np.int64))
@@ -50,7 +50,7 @@ def test_next_step_with_true_last_observation() -> None:
 
 
 def test_truncation_is_flagged() -> None:
-    batch = make("Pendulum-v1", 3, 0, EnvOptions(backend="envpool", max_episode_steps=20))
+    batch = make("Pendulum-v1", 3, EnvOptions(backend="envpool", max_episode_steps=20))
     batch.reset(0)
     for t in range(42):
         step = batch.step(np.zeros((3, 1), np.float32))
@@ -59,14 +59,14 @@ def test_truncation_is_flagged() -> None:
 
 
 def test_reset_reseeds() -> None:
-    batch = make("Pendulum-v1", 4, 0, EnvOptions(backend="envpool"))
+    batch = make("Pendulum-v1", 4, EnvOptions(backend="envpool"))
     a, b, c = (batch.reset(seed)["obs"].copy() for seed in (1, 2, 1))
     assert np.array_equal(a, c) and not np.array_equal(a, b) and len(np.unique(a, axis=0)) == 4
 
 
 def test_same_physics_as_gymnasium() -> None:
     """From the same state, EnvPool's Pendulum does what Gymnasium's does."""
-    batch = make("Pendulum-v1", 1, 0, EnvOptions(backend="envpool"))
+    batch = make("Pendulum-v1", 1, EnvOptions(backend="envpool"))
     obs = batch.reset(3)["obs"][0]
     one = _make_one("Pendulum-v1", EnvOptions())
     one.reset(seed=0)

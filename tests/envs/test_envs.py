@@ -70,7 +70,7 @@ def test_environments_conform(env: str, backend: str) -> None:
         if env.startswith(marks):
             pytest.importorskip(package)
     options = EnvOptions(backend=backend, max_episode_steps=15)  # type: ignore[arg-type]
-    batch = make(env, 4, 0, options)
+    batch = make(env, 4, options)
     assert batch.spec == spec(env, options) and batch.spec.backend == backend and batch.spec.why
     conforms(batch, 40)
     batch.close()
@@ -87,7 +87,7 @@ def test_auto_prefers_a_vectorised_version() -> None:
 )  # fmt: skip
 def test_a_few_environments_are_stepped_one_by_one(num: int, backend: Backend, stepped: type) -> None:
     """Gymnasium's vectorised CartPole takes longer for one to three environments than they do one after the other."""
-    batch = make("CartPole-v1", num, 0, EnvOptions(backend=backend))
+    batch = make("CartPole-v1", num, EnvOptions(backend=backend))
     assert isinstance(batch, VectorBatch) and isinstance(batch.env, stepped)
     batch.close()
 
@@ -122,7 +122,7 @@ def test_options_and_spec_pickle() -> None:
 
 
 def test_cartpole_returns_are_lengths_and_truncation_is_no_termination() -> None:
-    batch = make("CartPole-v1", 64, 0, EnvOptions(max_episode_steps=12))
+    batch = make("CartPole-v1", 64, EnvOptions(max_episode_steps=12))
     batch.reset(0)
     rng, episodes, truncated = np.random.default_rng(0), [], 0
     for _ in range(100):
@@ -133,7 +133,7 @@ def test_cartpole_returns_are_lengths_and_truncation_is_no_termination() -> None
 
 
 def test_no_velocity_is_a_slice() -> None:
-    full, part = make("CartPole-v1", 8, 0, EnvOptions()), make("shoal/CartPoleNoVelocity-v1", 8, 0, EnvOptions())
+    full, part = make("CartPole-v1", 8, EnvOptions()), make("shoal/CartPoleNoVelocity-v1", 8, EnvOptions())
     np.testing.assert_array_equal(full.reset(3)["obs"][:, ::2], part.reset(3)["obs"])
     for _ in range(30):
         a, b = full.step(np.ones(8, np.int64)), part.step(np.ones(8, np.int64))
@@ -168,7 +168,7 @@ def test_no_velocity_is_a_slice() -> None:
 )
 def test_usage_errors_are_one_sentence(env: str, options: dict[str, object], text: str) -> None:
     with pytest.raises(UsageError, match=text.replace("?", r"\?")) as caught:
-        make(env, 2, 0, EnvOptions(**options))  # type: ignore[arg-type]
+        make(env, 2, EnvOptions(**options))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
@@ -182,11 +182,11 @@ def test_an_observation_without_numbers_is_refused(shape: tuple[int, ...]) -> No
 def test_missing_envpool_is_one_helpful_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.envs.pool.installed", lambda: False)
     with pytest.raises(UsageError, match=r"pip install 'shoal\[envpool\]'"):
-        make("Pendulum-v1", 1, 0, EnvOptions(backend="envpool"))  # ``spec`` may know it from another test
+        make("Pendulum-v1", 1, EnvOptions(backend="envpool"))  # ``spec`` may know it from another test
 
 
 def test_nested_spaces() -> None:
-    batch = make(f"{FILE}:Nested", 3, 0, EnvOptions())
+    batch = make(f"{FILE}:Nested", 3, EnvOptions())
     assert batch.spec.observations == {
         "obs/grey": Observation((1, 8, 10), "uint8", "image"),
         "obs/more/0": Observation((1,), "int64", "one_hot", (3,)),
@@ -211,7 +211,7 @@ def test_nested_spaces() -> None:
     ],
 )
 def test_action_spaces(kind: str, action: Action, given: list[object], reward: float) -> None:
-    batch = make(f"{FILE}:Nested", 1, 0, EnvOptions(env_kwargs={"action": kind}))
+    batch = make(f"{FILE}:Nested", 1, EnvOptions(env_kwargs={"action": kind}))
     assert batch.spec.action == action
     batch.reset(0)
     assert batch.step(np.array(given, action.dtype)).reward.tolist() == [reward]
@@ -226,7 +226,7 @@ def test_action_spaces(kind: str, action: Action, given: list[object], reward: f
     ],
 )
 def test_failures_name_the_culprit(bad: int, text: str) -> None:
-    batch = make(f"{FILE}:Odd", 3, 0, EnvOptions())
+    batch = make(f"{FILE}:Odd", 3, EnvOptions())
     batch.reset(7)
     batch.step(np.zeros(3, np.int64))
     with pytest.raises(EnvironmentFailed, match=text) as caught:
@@ -238,7 +238,7 @@ def test_failures_name_the_culprit(bad: int, text: str) -> None:
 
 @pytest.mark.parametrize("shown", [1, 5])
 def test_a_discrete_observation_outside_its_space(shown: int) -> None:
-    batch = make(f"{FILE}:Outside", 3, 0, EnvOptions())
+    batch = make(f"{FILE}:Outside", 3, EnvOptions())
     batch.reset(7)
     assert batch.step(np.array([2, 3, 4])).obs["obs"].tolist() == [[0], [1], [2]]
     text = rf"'obs' that is not in its space: \[{shown - 2}\], counted from 0, of \[3\] \(index 1, action {shown}, seed"
@@ -248,14 +248,14 @@ def test_a_discrete_observation_outside_its_space(shown: int) -> None:
 
 
 def test_checks_can_be_turned_off() -> None:
-    batch = make(f"{FILE}:Odd", 1, 0, EnvOptions(check=False))
+    batch = make(f"{FILE}:Odd", 1, EnvOptions(check=False))
     batch.reset(7)
     assert np.isinf(batch.step(np.array([3])).reward[0])
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toy:point", "toy:catch"])
 def test_reset_reproduces(env: str) -> None:
-    one, two = make(env, 6, 0, EnvOptions(backend="auto")), make(env, 6, 9, EnvOptions(backend="auto"))
+    one, two = make(env, 6, EnvOptions(backend="auto")), make(env, 6, EnvOptions(backend="auto"))
     a, b = one.reset(4)["obs"], two.reset(4)["obs"]
     np.testing.assert_array_equal(a, b)
     assert len(np.unique(a.reshape(6, -1), axis=0)) == (6 if env != "toy:catch" else len(np.unique(a, axis=0)))
@@ -267,7 +267,7 @@ def test_reset_reproduces(env: str) -> None:
 
 
 def play(name: str, policy: object, num: int = 64, steps: int = 100) -> float:
-    batch = make(f"toy:{name}", num, 0, EnvOptions())
+    batch = make(f"toy:{name}", num, EnvOptions())
     obs, returns = batch.reset(0), []
     for _ in range(steps):
         step = batch.step(policy(obs))  # type: ignore[operator]
@@ -305,7 +305,7 @@ def test_memory_needs_memory() -> None:
 
 
 def _memory_observations() -> list[np.ndarray]:
-    batch = make("toy:memory", 32, 0, EnvOptions())
+    batch = make("toy:memory", 32, EnvOptions())
     batch.reset(0)
     return [row for _ in range(20) for row in batch.step(np.zeros(32, np.int64)).obs["obs"]]
 

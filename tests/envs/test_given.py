@@ -66,7 +66,7 @@ def test_two_environments_in_the_same_words_are_two() -> None:
 
 
 def test_what_takes_num_envs_makes_a_batch() -> None:
-    batch = make(given(counting.next_step), 3, 0, EnvOptions())
+    batch = make(given(counting.next_step), 3, EnvOptions())
     assert batch.num_envs == 3 and batch.spec.backend == "gymnasium-vector"
     batch.close()
 

@@ -325,7 +325,7 @@ def test_depth_agrees_with_small_steps_along_each_ray() -> None:
 def test_the_same_seed_plays_the_same(name: str) -> None:
     runs = []
     for _ in range(2):
-        batch = make(name, 3, 5, EnvOptions(env_kwargs={"max_episode_steps": 20}))
+        batch = make(name, 3, EnvOptions(env_kwargs={"max_episode_steps": 20}))
         told = [batch.reset(5)]
         rng = np.random.default_rng(0)
         episodes = []
@@ -344,7 +344,7 @@ def test_the_same_seed_plays_the_same(name: str) -> None:
 
 def test_an_evaluation_is_in_other_scenes_than_the_training() -> None:
     def scene_sizes(given: dict[str, Any]) -> list[float]:
-        batch: Any = make("pointgoal:blind", 2, 0, EnvOptions(env_kwargs={"scenes": 3, **given}))
+        batch: Any = make("pointgoal:blind", 2, EnvOptions(env_kwargs={"scenes": 3, **given}))
         batch.reset(0)
         return [float(trip.scene.floor.sum()) for trip in batch.env.trips]
 
@@ -374,14 +374,14 @@ def test_spaces() -> None:
 )
 def test_usage_errors(name: str, kwargs: dict[str, object], text: str) -> None:
     with pytest.raises(UsageError, match=text) as caught:
-        make(name, 1, 0, EnvOptions(env_kwargs=kwargs))
+        make(name, 1, EnvOptions(env_kwargs=kwargs))
     assert "\n" not in str(caught.value)
 
 
 def test_colour_needs_miniworld(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "miniworld", None)
     with pytest.raises(UsageError, match=r"pip install 'shoal\[pointgoal\]'"):
-        make("pointgoal:rgb", 1, 0, EnvOptions())
+        make("pointgoal:rgb", 1, EnvOptions())
 
 
 def test_a_picture_shows_the_view_and_the_map() -> None:

@@ -73,11 +73,11 @@ def test_agents_of_one_process_see_their_own_scenes() -> None:
 
 
 def test_it_trains_and_is_filmed() -> None:
-    batch = make("pointgoal:rgb", 2, 0, EnvOptions())
+    batch = make("pointgoal:rgb", 2, EnvOptions())
     assert batch.reset(0)["obs/rgb"].shape == (2, 3, 48, 64)
     assert batch.step(np.array([1, 2])).obs["obs/rgb"].dtype == np.uint8
     batch.close()
-    filmed, picture, rate = film("pointgoal:rgb-room", 0, EnvOptions())
+    filmed, picture, rate = film("pointgoal:rgb-room", EnvOptions())
     filmed.reset(0)
     assert picture().shape == (288, 672, 3) and rate == 10
     filmed.close()

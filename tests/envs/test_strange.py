@@ -23,7 +23,7 @@ FILE = str(Path(__file__).with_name("strange_env.py"))
 
 
 def made(name: str, num: int = 3, **options: Any) -> Any:
-    return make(f"{FILE}:{name}", num, 0, EnvOptions(**options))
+    return make(f"{FILE}:{name}", num, EnvOptions(**options))
 
 
 def played(name: str, num: int = 3, steps: int = 7, **options: Any) -> Any:
@@ -103,7 +103,7 @@ def test_names_in_info_that_mean_something_elsewhere() -> None:
 
 def test_a_file_without_a_name_in_it() -> None:
     with pytest.raises(UsageError, match=r"is a file: say which of its classes or functions, as in .*strange_env.py:N"):
-        make(FILE, 1, 0, EnvOptions())
+        make(FILE, 1, EnvOptions())
 
 
 def test_a_file_imports_its_neighbour_and_is_pickled_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

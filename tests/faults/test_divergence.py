@@ -118,7 +118,7 @@ def test_a_run_that_diverges_leaves_a_dump(runtime: str, tmp_path: Path) -> None
 def test_each_of_several_learners_leaves_its_own(
     system: str, role: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(Diverged, match="not finite in 10 [a-z]+ in a row"):
+    with pytest.raises(Diverged, match=r"not finite in 10 [a-z]+ in a row"):
         shoal.train(
             system, env="CartPole-v1", runtime="serial", run_dir=tmp_path / "r", steps=20_000, seed=0, hidden=(8,),
             learning_rate=1e30, max_grad_norm=None, quiet=True, **options,

@@ -59,7 +59,7 @@ def program(folder: Path) -> Program:
     unroll = unroll_spec(spec(ENV, options), STEPS, ENVS, {})
 
     def actor(ctx: api.Context, out: Any, params: Any) -> ActorRole:
-        return ActorRole(ctx, make(ENV, ENVS, ctx.seed, options), Always2(), out, params, unroll)
+        return ActorRole(ctx, make(ENV, ENVS, options), Always2(), out, params, unroll)
 
     p = Program("broken")
     unrolls = p.channel(Channel("unrolls", "queue", unroll))

@@ -61,7 +61,7 @@ class Player:
 
     def __init__(self, ctx: api.Context, env: str, kwargs: dict[str, Any]) -> None:
         self.ctx = ctx
-        self.env = make(env, 2, ctx.seed, EnvOptions(env_kwargs=kwargs))
+        self.env = make(env, 2, EnvOptions(env_kwargs=kwargs))
         self.env.reset(ctx.seed)
 
     def step(self) -> None:

@@ -47,7 +47,7 @@ def test_they_depend_on_the_run() -> None:
 def test_a_batch_hands_them_on(tmp_path: Path) -> None:
     """What an environment really gets; ``broken_env`` raises for a seed that it has seen."""
     env = f"{Path(__file__).with_name('broken_env.py')}:Broken"
-    batch = make(env, 5, 0, EnvOptions(env_kwargs={"folder": str(tmp_path)}))
+    batch = make(env, 5, EnvOptions(env_kwargs={"folder": str(tmp_path)}))
     for life in range(3):
         batch.reset(life * BLOCK)
     names = sorted(int(p.name.split()[1]) for p in tmp_path.glob("seed *"))

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import psutil
 import pytest
 import torch

@@ -196,7 +196,7 @@ def test_each_episode_is_that_of_its_own_policy(mode: str, cap: int) -> None:
         several.load(policy.state_dict())
         recorder = Recorder()
         worker = EvolutionWorker(
-            Context("worker", 0, 1, 0, 0, recorder), make(strides, envs, 0, options), several, unused, unused, noise,  # type: ignore[arg-type]
+            Context("worker", 0, 1, 0, 0, recorder), make(strides, envs, options), several, unused, unused, noise,  # type: ignore[arg-type]
             size=policy.size, pairs=7, blocks=[0], total=1, noise_std=2.0,
         )  # fmt: skip
         out: dict[str, np.ndarray] | None = {} if envs == 3 else None  # an evaluation has none
@@ -224,7 +224,7 @@ def test_perturbed_policies_are_networks_with_other_parameters(env: str) -> None
     policy = EvolutionPolicy(spec(env, EnvOptions()), hidden=(16, 8), bins=0, torso="mlp")
     for module in policy.norms.values():
         module.merge(torch.full(module.shape, 0.3), torch.full(module.shape, 4.0), 10.0)
-    batch = make(env, 6, 0, EnvOptions())
+    batch = make(env, 6, EnvOptions())
     obs = batch.reset(1)
     indices = np.random.default_rng(1).integers(0, len(TABLE) - policy.size, 6)
     fast, plain = PerceptronPopulation(policy, 6), ModulePopulation(policy, 6)
@@ -246,7 +246,7 @@ def test_perturbed_policies_are_networks_with_other_parameters(env: str) -> None
 def test_images_are_normalised_by_the_reference() -> None:
     options = EnvOptions()
     policy = EvolutionPolicy(spec("toy:catch", options), reference=32)
-    policy.set_reference(random_observations(make("toy:catch", 4, 0, options), 32, 0))
+    policy.set_reference(random_observations(make("toy:catch", 4, options), 32, 0))
     norms = [m for m in policy.modules() if isinstance(m, VirtualBatchNorm)]
     assert len(norms) == 4  # three convolutions and the fully connected layer
     policy.refer()

@@ -197,7 +197,7 @@ def test_targets_of_sequences_are_those_of_the_oracle() -> None:
     nets = load("r2d2").network(cfg)
     nets.load_state_dict(params)
     algorithm = load("r2d2").RecurrentQLearning(cfg, nets, 0.4)
-    _, _, update = differentiate(algorithm, batch)
+    _, _, update = differentiate(algorithm, algorithm.prepare(batch))
     items = {k: v[cfg.burn_in :] for k, v in batch.items.items()}
     with torch.no_grad():
         bare = nets({k: v for k, v in batch.items.items() if k != MASK})
@@ -274,7 +274,7 @@ def test_what_an_environment_offers() -> None:
 @pytest.mark.parametrize("mode", ["SAME_STEP", "DISABLED"])
 def test_masks_belong_to_their_observations_where_a_step_resets(mode: str) -> None:
     """The observation's number is the action that is allowed; also of the true last observation."""
-    envs = make(BOTH, 3, 0, EnvOptions(env_kwargs={"mode": mode}))
+    envs = make(BOTH, 3, EnvOptions(env_kwargs={"mode": mode}))
     obs, finals = envs.reset(0), 0
     for _ in range(7):
         assert np.array_equal(obs[MASK].argmax(1), obs["obs"][:, 0]) and (obs[MASK].sum(1) == 1).all()
@@ -304,7 +304,7 @@ def test_masks_of_a_continuous_action_are_refused() -> None:
 
 @pytest.mark.parametrize("where", ["dict", "info"])
 def test_a_mask_that_forbids_everything_is_refused_with_the_environments_name(where: str) -> None:
-    envs = make(LEGAL, 2, 0, EnvOptions(env_kwargs={"where": where, "stuck": True}))
+    envs = make(LEGAL, 2, EnvOptions(env_kwargs={"where": where, "stuck": True}))
     obs = envs.step(envs.reset(5)[MASK].argmax(1)).obs
     with pytest.raises(EnvironmentFailed, match=r"Legal' forbids every action \(index 0, action \d, seed 6\)"):
         envs.step(obs[MASK].argmax(1))
@@ -312,10 +312,10 @@ def test_a_mask_that_forbids_everything_is_refused_with_the_environments_name(wh
 
 def test_an_info_mask_that_is_missing_wrong_or_unannounced_is_named() -> None:
     with pytest.raises(EnvironmentFailed, match=r"gives an info\['action_mask'\]: --action-mask info keeps to it"):
-        make(LEGAL, 2, 0, EnvOptions(env_kwargs={"where": "quiet"})).reset(0)
-    make(LEGAL, 2, 0, EnvOptions(env_kwargs={"where": "quiet"}, action_mask="none")).reset(0)
+        make(LEGAL, 2, EnvOptions(env_kwargs={"where": "quiet"})).reset(0)
+    make(LEGAL, 2, EnvOptions(env_kwargs={"where": "quiet"}, action_mask="none")).reset(0)
     with pytest.raises(EnvironmentFailed, match=r"CartPole-v1' gave no info\['action_mask'\]"):
-        make("CartPole-v1", 2, 0, EnvOptions(action_mask="info", backend="gymnasium")).reset(0)
+        make("CartPole-v1", 2, EnvOptions(action_mask="info", backend="gymnasium")).reset(0)
     from shoal.envs.masks import one
 
     for wrong in ((np.ones(2), np.ones(2)), np.ones(5), np.array(["a"] * 4)):

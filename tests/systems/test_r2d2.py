@@ -129,7 +129,8 @@ def test_no_gradient_flows_into_the_burn_in() -> None:
     algorithm.nets.load_state_dict(params)
     items = {k: v.clone() for k, v in batch.items.items()}
     items["obs"].requires_grad_()
-    loss, _ = algorithm.loss(algorithm.nets(items), batch._replace(items=items))
+    prepared = algorithm.prepare(batch._replace(items=items))
+    loss, _ = algorithm.loss(algorithm.nets(items), prepared)
     (gradient,) = torch.autograd.grad(loss, items["obs"])
     assert not gradient[: cfg.burn_in].any() and gradient[cfg.burn_in :].any()
     moved = {k: v.clone() for k, v in batch.items.items()}
@@ -152,7 +153,7 @@ def test_the_loss_by_hand() -> None:
     items, begin = batch.items, cfg.burn_in
     with torch.no_grad():
         online, target = algorithm.nets(items), algorithm.target(items)
-        loss, update = algorithm.loss(online, batch)
+        loss, update = algorithm.loss(online, algorithm.prepare(batch))
 
     def h(x: float) -> float:
         return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + 1e-3 * x)
@@ -284,7 +285,7 @@ def test_an_update_outside_of_autograd_is_the_one_within(fields: dict[str, Any],
         if not by_hand:
             algorithm.nets.by_hand = algorithm.target.by_hand = None
         assert (algorithm.nets.by_hand is not None) == by_hand
-        loss, _, update = differentiate(algorithm, batch)
+        loss, _, update = differentiate(algorithm, algorithm.prepare(batch))
         found[by_hand] = [torch.tensor(loss), update.priorities, *(p.grad for p in algorithm.nets.parameters())]
     assert batch.items["first"].any() and len(found[True]) > 8
     for mine, other in zip(found[True], found[False], strict=True):

@@ -28,7 +28,7 @@ def small(**fields: Any) -> r2d3.Config:
 def filled(cfg: r2d3.Config, seed: int = 0) -> SequenceTable:
     found = r2d3.demonstrations(cfg)
     assert found is not None
-    table = r2d3.fill(cfg, found, seed)
+    table = r2d3.filled(cfg, found, seed)
     assert isinstance(table, SequenceTable)
     return table
 

@@ -120,7 +120,7 @@ def test_frames_kept_once_give_the_stacks_back(life_loss: bool) -> None:
     """On episodes of at most 7 steps that begin anywhere in a trajectory, at its edges too."""
     impala = load("impala")
     options = EnvOptions(max_episode_steps=7, life_loss=life_loss)
-    env = make("ALE/Breakout-v5", 3, 5, options)
+    env = make("ALE/Breakout-v5", 3, options)
     rng = np.random.default_rng(0)
     replay = TrajectoryReplay(capacity=6, ratio=0.0, seed=0, stack=4)
     obs, first, began = env.reset(5), np.ones(3, bool), 0
