@@ -69,7 +69,7 @@ def run(env: str, name: str, steps: int, seed: int, until: float) -> None:
     result["machine"] = {k: v for k, v in machine().items() if k in ("date", "cpu", "isa", "torch")}
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / f"{env}-{name}-{seed}.csv").open("w", newline="") as file:
-        thin = [*curve[:: max(1, len(curve) // 200)], curve[-1]]
+        thin = [*curve[:: max(1, len(curve) // 200)], *curve[-1:]]
         csv.writer(file).writerows([("steps", "seconds", "episode_return"), *thin])
     (RESULTS / f"{env}-{name}-{seed}.json").write_text(json.dumps(result) + "\n")
     print(f"{name} seed {seed}: score {mean(result['evaluation']):.0f}, training {result['training_return']:.0f}, "
@@ -81,6 +81,12 @@ def sides(env: str) -> list[str]:
     return sorted({path.stem.removeprefix(f"{env}-").rpartition("-")[0] for path in RESULTS.glob(f"{env}-*.json")})
 
 
+def kept(env: str, name: str, suffix: str) -> list[Path]:
+    """The files of a side, seed by seed."""
+    found = {path.stem.rpartition("-")[2]: path for path in RESULTS.glob(f"{env}-{name}-*{suffix}")}
+    return [found[seed] for seed in sorted(filter(str.isdigit, found), key=int)]
+
+
 def spread(values: list[float]) -> str:
     each = " / ".join(f"{x:.0f}" for x in values)
     return f"{each} (mean {mean(values):.0f} ± {stdev(values):.0f})" if len(values) > 1 else each
@@ -89,7 +95,7 @@ def spread(values: list[float]) -> str:
 def equal_time(env: str) -> float | None:
     """Mean seconds of the side that was done first, of those that were timed; None unless there are several."""
     spent = [
-        mean(json.loads(path.read_text()).get("seconds", math.inf) for path in RESULTS.glob(f"{env}-{name}-?.json"))
+        mean(json.loads(path.read_text()).get("seconds", math.inf) for path in kept(env, name, ".json"))
         for name in sides(env)
     ]
     timed = [seconds for seconds in spent if seconds < math.inf]
@@ -113,11 +119,12 @@ def read(path: Path) -> list[dict[str, float]]:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
-def summary(env: str, mark: float | None = None) -> None:
-    """Table and plot of what is recorded; with a ``mark``, when each run's training episodes reached it."""
+def summary(env: str, mark: float | None = None, equal: float | None = None) -> None:
+    """Table and plot of what is recorded; with a ``mark``, when each run's training episodes reached it. equal: seconds
+    by which all sides are compared; None: when the first is done."""
     from matplotlib.figure import Figure
 
-    equal = equal_time(env)
+    equal = equal or equal_time(env)
     header = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
     if equal is not None:
         header += (f"training episodes up to {equal:.0f} s",)
@@ -127,8 +134,8 @@ def summary(env: str, mark: float | None = None) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for i, name in enumerate(sides(env)):
-        results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{env}-{name}-?.json"))]
-        curves = {path: read(path) for path in sorted(RESULTS.glob(f"{env}-{name}-?.csv"))}
+        results = [json.loads(path.read_text()) for path in kept(env, name, ".json")]
+        curves = {path: read(path) for path in kept(env, name, ".csv")}
         cells = [
             name, f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
             spread([mean(r["evaluation"]) for r in results]),
@@ -163,6 +170,7 @@ def main() -> None:
     parser.add_argument("--until", type=float, default=float("inf"), help="end at this mean of 100 training episodes")
     parser.add_argument("--summary", action="store_true", help="table and plot of what is recorded")
     parser.add_argument("--reach", type=float, help="also tell when training episodes reached this mean")
+    parser.add_argument("--equal-time", type=float, help="compare at so many seconds, not when the first side is done")
     args = parser.parse_args()
     if any(name.startswith("sb3-") for name in args.sides) and "SHOAL_PEERS" not in os.environ:
         raise SystemExit("set $SHOAL_PEERS to the directory with the virtual environment 'sb3'")
@@ -170,7 +178,7 @@ def main() -> None:
         for name in args.sides:
             run(args.env, name, args.steps, seed, args.until)
     if args.summary:
-        summary(args.env, args.reach)
+        summary(args.env, args.reach, args.equal_time)
 
 
 if __name__ == "__main__":

@@ -37,13 +37,21 @@ class BoxNetwork(nn.Module):
         # by NumPy: torch would import its compilers to compute on the device meta, on which shapes are found
         low, high = np.array(env.action.low, np.float32), np.array(env.action.high, np.float32)
         half = (high - low) / 2
-        box = {"low": low, "high": high, "middle": (high + low) / 2, "half_width": half}
+        box = {"low": low, "high": high, "middle": low + half, "half_width": half}
         for name, side in {**box, "divisor": np.where(half > 0, half, np.float32(1))}.items():
             self.register_buffer(name, torch.tensor(side), persistent=False)
         self.actions = len(env.action.low)
         self.encoder = _encoder(env, torso, hidden, activation)
         self.shared = self.encoder.own is not None or any(True for _ in self.encoder.parameters())
         self.precision, self.device = resolve(precision, device, self.encoder), device
+
+    def leave_out_fixed(self, critic: Critic) -> None:
+        """Let a new critic not depend on actions along sides of length 0. It never would learn to: all that it sees of
+        them is 0."""
+        fixed = (self.half_width == 0).nonzero()[:, 0] if self.half_width.device.type != "meta" else ()
+        if len(fixed):
+            with torch.no_grad():
+                cast(nn.Linear, critic.rest[0]).weight[:, -self.actions :][:, fixed] = 0.0
 
     def features(self, obs: Tensors) -> Tensor:
         """Observations ``[B, ...]`` to what all that follows sees ``[B, F]``."""

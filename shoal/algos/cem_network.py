@@ -48,6 +48,7 @@ class CEMNetwork(BoxNetwork):
         super().__init__(env, torso, hidden, activation, precision, device)
         self.search, self.bounded = search, bounded
         self.critic = Critic(self.encoder.features, self.actions, hidden, 1, activation, late_action=False)
+        self.leave_out_fixed(self.critic)
         last = cast(nn.Linear, self.critic.rest[-1])
         nn.init.uniform_(last.weight, -3e-3, 3e-3)  # at first all actions are worth about the same
         nn.init.uniform_(last.bias, -3e-3, 3e-3)

@@ -102,7 +102,10 @@ class DPG(OffPolicy):
             }  # fmt: skip
             clipped = self.returns.clipped_mass(items, after)
             if edges is not None and clipped is not None:
-                metrics |= {"edge_mass": share * edges.sum(), "clipped_mass": share * clipped.sum()}
+                metrics |= {
+                    "edge_mass": share * edges.sum(), "top_edge_mass": share * edges[:, 1].sum(),
+                    "clipped_mass": share * clipped.sum(),
+                }  # fmt: skip
         return Update(metrics, error if self.cfg.prioritised else None)
 
     def params(self) -> Tensors:
@@ -135,20 +138,22 @@ class RangeLearner(SGDLearner):
             log.warning("%s", self.message)
         update = super().update(batch)
         if "edge_mass" in update.metrics:
-            self.watch(float(update.metrics["edge_mass"]), float(update.metrics["clipped_mass"]))
+            self.watch(*(float(update.metrics[f"{name}_mass"]) for name in ("edge", "top_edge", "clipped")))
         return update
 
-    def watch(self, mass: float, clipped: float) -> None:
-        """Take in one look at the outermost returns, and at what lies beyond."""
+    def watch(self, mass: float, top: float, clipped: float) -> None:
+        """Take in one look at the outermost returns, of which ``top`` is the largest's, and at what lies beyond."""
         self.edges += 0.01 * (mass - self.edges)
         self.clipped += 0.01 * (clipped - self.clipped)
         if self.edges > EDGES and self.clipped > CLIPPED and self.step >= SETTLED and not self.warned:
             self.warned = True
             low, high = (float(x) for x in self.algorithm.nets.returns.atoms[[0, -1]])
             log.warning(
-                "%.0f %% of the critic's probability lies on the outermost of its returns, %.4g and %.4g: what is "
-                "beyond them cannot be told apart; begin another run with a lower --v-min or a higher --v-max",
-                100 * self.edges, low, high,
+                "%.0f %% of the critic's probability lies on the outermost of its returns, %.4g and %.4g, the most on "
+                "the %s: what is beyond cannot be told apart; begin another run with a %s",
+                100 * self.edges, low, high, *(
+                    ("largest", "higher --v-max") if 2 * top > mass else ("smallest", "lower --v-min")
+                ),
             )  # fmt: skip
 
     def state_dict(self) -> State:

@@ -56,6 +56,7 @@ class DPGNetwork(BoxNetwork):
         if returns is not None:
             self.critic = Critic(features, actions, hidden, returns.size, activation, late_action, layer_norm)
             returns.start(cast(nn.Linear, self.critic.rest[-1]))
+            self.leave_out_fixed(self.critic)
         self.policy_perceptron = self.critic_perceptron = None
         if not self.shared and not layer_norm:
             self.policy_perceptron = perceptron(self.policy, activation)

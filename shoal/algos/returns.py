@@ -58,7 +58,7 @@ class Returns(nn.Module, ABC):
         return {}
 
     def edge_mass(self, outputs: Tensor) -> Tensor | None:
-        """Probability on the first and the last atom ``[B]``; None for a distribution without edges."""
+        """Probability on the first and on the last atom ``[B, 2]``; None for a distribution without edges."""
         return None
 
     def clipped_mass(self, items: Tensors, after: Tensor) -> Tensor | None:
@@ -107,8 +107,7 @@ class Categorical(Returns):
         return categorical_cross_entropy(target, outputs)
 
     def edge_mass(self, outputs: Tensor) -> Tensor:
-        probs = torch.softmax(outputs, -1)
-        return probs[..., 0] + probs[..., -1]
+        return torch.softmax(outputs, -1)[..., [0, -1]]
 
     def clipped_mass(self, items: Tensors, after: Tensor) -> Tensor:
         given = items["reward"], items["discount"], torch.softmax(after, -1), self.atoms

@@ -69,6 +69,8 @@ LEARNING = (
           "element of the policy's action (per half side of the box), before the clip, every tenth update"),
     Entry("edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the outermost two of its returns, "
           "every tenth update"),
+    Entry("top_edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the largest of its returns, "
+          "every tenth update"),
     Entry("replay_size", "items", "learner (with a replay)", "that can be sampled: transitions; of r2d2 "
           "sequences"),
     Entry("samples_per_insert", "samples", "replay", "drawn per item inserted beyond the first "

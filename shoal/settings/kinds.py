@@ -10,7 +10,7 @@ MUJOCO = {
 }  # fmt: skip
 NARROW = {  # of MuJoCo's: those whose episodes end when the body falls, and those with rewards of another size
     "mujoco_upright": {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"},
-    "mujoco_arm": {"Reacher", "Pusher"},
+    "mujoco_small": {"Reacher", "Pusher", "Swimmer"},
     "mujoco_standup": {"HumanoidStandup"},
 }
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}

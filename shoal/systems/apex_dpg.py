@@ -124,12 +124,14 @@ def require_box(cfg: SystemConfig) -> None:
     """Raise UsageError unless the environment's actions are a finite box."""
     env, system = cfg.env_spec(), cfg.system()
     require_actions(system, env, "continuous")
-    with np.errstate(over="ignore"):  # of a float64 box
-        width = np.array(env.action.high, np.float32) - np.array(env.action.low, np.float32)
-    if not np.isfinite(width).all():
+    low, high = np.array(env.action.low, np.float64), np.array(env.action.high, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a float64 box
+        width = high.astype(np.float32) - low.astype(np.float32)
+    if not np.isfinite(width).all() or ((width == 0) & (low < high)).any():
         raise UsageError(
-            f"{system} scales its actions into a bounded box; {env.id} has the bounds {list(env.action.low)} and "
-            f"{list(env.action.high)}: give it a finite box, by gymnasium.wrappers.TransformAction for example"
+            f"{system} scales its actions into a bounded box of float32; {env.id} has the bounds "
+            f"{list(env.action.low)} and {list(env.action.high)}: give it such a box, by "
+            "gymnasium.wrappers.TransformAction for example"
         )
 
 

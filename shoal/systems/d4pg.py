@@ -17,21 +17,26 @@ from shoal.settings.ranges import Count, Finite
 from shoal.systems import apex_dpg
 from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import descent
-from shoal.systems.return_range import require_order, return_range
+from shoal.systems.return_range import require_atoms, require_order, return_range
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(apex_dpg.Config):
     """D4PG."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("critic", "atoms", "components", "v_min", "v_max")
+    at_start: ClassVar[tuple[str, ...]] = (
+        "critic", "atoms", "components", "v_min", "v_max", "reward_range", "gamma", "reward_scale", "reward_clip",
+    )  # fmt: skip
 
     critic: Literal["categorical", "mixture", "mean"] = "categorical"
     """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""
     v_min: Finite | None = None
-    """Smallest discounted return of the distribution; none: from the rewards of random play."""
+    """Smallest discounted return of the distribution; none: from `reward_range`, or the rewards of random play."""
     v_max: Finite | None = None
-    """Largest discounted return of the distribution; none: from the rewards of random play."""
+    """Largest discounted return of the distribution; none: from `reward_range`, or the rewards of random play."""
+    reward_range: tuple[Finite, Finite] | None = None
+    """Smallest and largest reward of the environment, from which the range of returns follows; none: those of random
+    play."""
     atoms: Count = 51
     """Returns of the categorical distribution, evenly spaced."""
     components: Count = 5
@@ -58,15 +63,15 @@ PAPER: Preset = dict(  # section 4 and algorithm 1; the range of returns is set 
 )  # fmt: skip
 CLASSIC: Preset = {**apex_dpg.CLASSIC}
 MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,000 (docs/results.md)
-    **apex_dpg.MUJOCO, "n_step": 1, "v_min": -200.0, "v_max": 1_500.0, "atoms": 101,
+    **apex_dpg.MUJOCO, "n_step": 1, "reward_range": (-2.0, 15.0), "atoms": 101,
 }  # fmt: skip
 MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # with 1, Hopper's critic expects never to fall
-MUJOCO_ARM: Preset = {**MUJOCO, "v_min": None, "v_max": None}
-MUJOCO_STANDUP: Preset = {**MUJOCO, "v_max": 20_000.0}  # random play earns 2,900
-DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "v_min": 0.0, "v_max": 100.0}  # rewards in [0, 1], gamma 0.99
+MUJOCO_SMALL: Preset = {**MUJOCO, "reward_range": None}
+MUJOCO_STANDUP: Preset = {**MUJOCO, "reward_range": (-2.0, 200.0)}  # random play earns 29 a step
+DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "reward_range": (0.0, 1.0)}
 PRESETS: Presets = {
-    "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "mujoco_arm": MUJOCO_ARM,
-    "mujoco_standup": MUJOCO_STANDUP, "dm_control": DM_CONTROL,
+    "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT,
+    "mujoco_small": MUJOCO_SMALL, "mujoco_standup": MUJOCO_STANDUP, "dm_control": DM_CONTROL,
 }  # fmt: skip
 network, agent = apex_dpg.network, apex_dpg.agent
 
@@ -79,7 +84,9 @@ def program(cfg: Config) -> Program:
     require_order(cfg.v_min, cfg.v_max)
     message = ""
     if cfg.critic != "mean":
-        low, high, message = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max)
+        low, high, message = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max, cfg.reward_range)
+        if cfg.critic == "categorical":
+            require_atoms(low, high, cfg.atoms)
         cfg = replace(cfg, v_min=low, v_max=high)
 
     def learn(nets: DPGNetwork, ctx: Context) -> RangeLearner:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal.api import UsageError
-from shoal.envs import EnvOptions, known_as, look, make, spec
+from shoal.envs import EnvOptions, known_as, look, make, spec, training_reward
 
 STEPS, ENVS = 1_000, 4  # of random play, and how many environments share them
 MARGIN = 0.1  # of the range, on either side: a return at its end is not yet beyond it
@@ -20,52 +20,86 @@ def require_order(low: float | None, high: float | None) -> None:
         raise UsageError(f"v_min must be below v_max; found {low:g} and {high:g}")
 
 
+def require_atoms(low: float, high: float, count: int) -> None:
+    """UsageError for a range of which float32 does not tell so many returns apart."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = np.diff(np.linspace(low, high, count).astype(np.float32))
+    if not (np.isfinite(between) & (between > 0)).all():
+        raise UsageError(
+            f"v_min and v_max expect numbers with {count} returns of float32 between them, found {low:g} and {high:g}"
+        )
+
+
 def return_range(
-    env: str, options: EnvOptions, gamma: float, low: float | None, high: float | None
-) -> tuple[float, float, str]:
+    env: str, options: EnvOptions, gamma: float, low: float | None, high: float | None,
+    rewards: tuple[float, float] | None = None,
+) -> tuple[float, float, str]:  # fmt: skip
     """``low`` and ``high``, each derived where it is None, and a sentence on where they came from (empty: both given).
 
-    A reward r in every step is worth r / (1 - gamma); one that ends an episode comes once. Derived is the range of this
-    over the training rewards of 1,000 steps of random play and 0 (an episode that ends at once), and a tenth more on
-    either side; where all these rewards are between 0 and 1, rewards from 0 to 1 are assumed. Of a given range, the
-    sentence says whether the mean reward, in every step, lies outside. Raises UsageError for a range that is upside
-    down, that holds no return of random play (from which learning starts), or that cannot be derived because gamma is
-    1.
+    A reward r in every step is worth r / (1 - gamma). Derived is the range of this over the environment's ``rewards``
+    (smallest, largest), as they are scaled and clipped for training. Without these, over those of 1,000 steps of random
+    play and 0 (an episode that ends at once), where one that ends an episode comes once, and a tenth more on either
+    side; where all of them are between 0 and 1, rewards from 0 to 1 are assumed. The sentence also says whether the
+    mean reward of random play, in every step, lies outside of what does not come from there. Raises UsageError for a
+    range that is upside down, that holds no return of random play (from which learning starts), or that cannot be
+    derived because gamma is 1.
     """
     require_order(low, high)
+    if rewards is not None and rewards[0] >= rewards[1]:
+        raise UsageError(f"reward_range expects the smaller reward first, found {rewards[0]:g} and {rewards[1]:g}")
     if gamma == 1.0 and (low is None or high is None):
         raise UsageError("with --gamma 1 the range of returns does not follow from rewards: give --v-min and --v-max")
-    least, most, mean, last_least, last_most = rewards_seen(env, options)
-    horizon = 1 / (1 - gamma) if gamma < 1.0 else math.inf
-    bottom = (least if least >= 0 else least * horizon) + min(last_least, 0.0)
-    top = (most if most <= 0 else most * horizon) + max(last_most, 0.0)
+    seen, horizon, why = rewards_seen(env, options), 1 / (1 - gamma) if gamma < 1.0 else math.inf, ""
+    if rewards is not None and (low is None or high is None):
+        clip, scale = options.reward_clip, options.reward_scale
+        least, most = sorted(training_reward(np.array(rewards, np.float64), clip, scale).tolist())
+        low, high = least * horizon if low is None else low, most * horizon if high is None else high
+        require_order(low, high)
+        why = f"rewards from {least:.4g} to {most:.4g} (reward_range), divided by 1 - gamma"
+    bottom, top = _possible(seen, horizon)
     if (low is not None and low > top) or (high is not None and high < bottom):
         given = f"from {bottom if low is None else low:g} to {top if high is None else high:g}"
         raise UsageError(
-            f"no return of {env} under random play lies {given} (v_min, v_max): its rewards from {least:.4g} to "
-            f"{most:.4g} make returns from {bottom:.4g} to {top:.4g} at --gamma {gamma:g}"
+            f"no return of {env} under random play lies {given} (v_min, v_max): its rewards from {seen.least:.4g} to "
+            f"{seen.most:.4g} make returns from {bottom:.4g} to {top:.4g} at --gamma {gamma:g}"
         )
-    if low is not None and high is not None:
-        typical = mean * horizon if mean else 0.0
-        if low <= typical <= high or math.isinf(typical):
-            return low, high, ""
-        return low, high, (
-            f"random play of {env} earns {mean:.4g} a step, which for ever is a return of {typical:.4g}: unless its "
-            f"episodes are short, that is outside of {low:g} to {high:g} (--v-min and --v-max set the range)"
-        )  # fmt: skip
+    outside = ""
+    if low is None or high is None:
+        low, high, why = _derived(seen, horizon, options.reward_scale, low, high)
+    elif not low <= (typical := seen.mean * horizon if seen.mean else 0.0) <= high and math.isfinite(typical):
+        outside = (
+            f"random play of {env} earns {seen.mean:.4g} a step, which for ever is a return of {typical:.4g}: unless "
+            f"its episodes are short, that is outside of {low:g} to {high:g} (--v-min and --v-max set the range)"
+        )
+    told = f"returns are taken to lie between {low:.4g} and {high:.4g}: {why} (--v-min and --v-max say otherwise)"
+    return low, high, "; ".join(sentence for sentence in (told if why else "", outside) if sentence)
+
+
+def _possible(seen: Rewards, horizon: float) -> tuple[float, float]:
+    """Between which returns those of random play lie."""
+    bottom = (seen.least if seen.least >= 0 else seen.least * horizon) + min(seen.last_least, 0.0)
+    top = (seen.most if seen.most <= 0 else seen.most * horizon) + max(seen.last_most, 0.0)
+    return bottom, top
+
+
+def _derived(
+    seen: Rewards, horizon: float, scale: float, low: float | None, high: float | None
+) -> tuple[float, float, str]:
+    """The range by random play, where it is not given, and where it came from; scale: of the rewards that were seen."""
+    bottom, top = _possible(seen, horizon)
     bottom, top = min(bottom, 0.0), max(top, 0.0)
-    from_rewards = f"rewards from {least:.4g} to {most:.4g} in {STEPS:,} random steps, divided by 1 - gamma"
-    if last_least or last_most:
-        from_rewards += f", and once one that ends an episode, from {last_least:.4g} to {last_most:.4g}"
-    if min(least, last_least) >= 0.0 and max(most, last_most) < 1.0:
-        gave = "none" if most == last_most == 0.0 else f"no more than {max(most, last_most):.4g}"
-        top, from_rewards = horizon, f"rewards assumed from 0 to 1, as {STEPS:,} random steps gave {gave}"
+    why = f"rewards from {seen.least:.4g} to {seen.most:.4g} in {STEPS:,} random steps, divided by 1 - gamma"
+    if seen.last_least or seen.last_most:
+        why += f", and once one that ends an episode, from {seen.last_least:.4g} to {seen.last_most:.4g}"
+    largest = max(seen.most, seen.last_most)
+    if min(seen.least, seen.last_least) >= 0.0 and largest < scale:
+        gave = "none" if largest == 0.0 else f"no more than {largest:.4g}"
+        top, why = scale * horizon, f"rewards assumed from 0 to {scale:g}, as {STEPS:,} random steps gave {gave}"
     margin = MARGIN * (top - bottom)
     low, high = bottom - margin if low is None else low, top + margin if high is None else high
     if low >= high:
-        raise UsageError(f"v_min must be below v_max; found {low:g} and {high:g} ({from_rewards})")
-    why = f"returns are taken to lie between {low:.4g} and {high:.4g}: {from_rewards}; and a tenth more"
-    return low, high, f"{why} (--v-min and --v-max say otherwise)"
+        raise UsageError(f"v_min must be below v_max; found {low:g} and {high:g} ({why})")
+    return low, high, f"{why}; and a tenth more"
 
 
 class Rewards(NamedTuple):

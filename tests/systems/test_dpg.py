@@ -198,7 +198,7 @@ def test_one_hot_target_is_cross_entropy_by_hand() -> None:
     found = returns.loss(logits, {"reward": torch.tensor([1.0]), "discount": torch.zeros(1)}, torch.randn(1, 5))
     total = sum(math.exp(x) for x in logits[0].tolist())
     assert found.item() == pytest.approx(-math.log(math.exp(0.4) / total), rel=1e-6)
-    assert returns.edge_mass(logits).item() == pytest.approx((math.exp(0.1) + 1.0) / total, rel=1e-6)
+    assert returns.edge_mass(logits).sum().item() == pytest.approx((math.exp(0.1) + 1.0) / total, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind, low, high, begins", [
@@ -415,9 +415,11 @@ class Boxed(gym.Env[Any, Any]):
     """Rewards of ``reward`` in every step, episodes of 20; with ``last`` they terminate, with that reward."""
 
     def __init__(
-        self, low: float = -1.0, high: float = 1.0, reward: float = 1.0, last: float | None = None
+        self, low: float | list[float] = -1.0, high: float | list[float] = 1.0, reward: float = 1.0,
+        last: float | None = None, dtype: str = "float32",
     ) -> None:  # fmt: skip
-        self.observation_space, self.action_space = gs.Box(-1, 1, (2,)), gs.Box(low, high, (1,), np.float32)
+        self.observation_space = gs.Box(-1, 1, (2,))
+        self.action_space = gs.Box(np.atleast_1d(low).astype(dtype), np.atleast_1d(high).astype(dtype), dtype=dtype)
         self.reward, self.last = reward, last
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -444,8 +446,35 @@ def boxed(system: str, fields: dict[str, Any] | None = None, **kwargs: Any) -> A
 @pytest.mark.parametrize("system", ["apex-dpg", "d4pg"])
 @pytest.mark.parametrize("bounds", [dict(high=math.inf), dict(low=-math.inf), dict(low=-math.inf, high=math.inf)])
 def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match=rf"{system} scales its actions into a bounded box; .*Boxed has the bounds"):
+    with pytest.raises(UsageError, match=rf"{system} scales its .* a bounded box of float32; .*Boxed has the bounds"):
         load(system).program(boxed(system, **bounds))
+
+
+@pytest.mark.parametrize("bounds", [
+    dict(low=-1e300, high=1e300), dict(low=1e9, high=1e9 + 1e-3),
+], ids=["wide", "narrow"])  # fmt: skip
+def test_a_box_that_float32_cannot_hold_is_refused(bounds: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="scales its actions into a bounded box of float32"):
+        d4pg.program(boxed("d4pg", dtype="float64", **bounds))
+
+
+def test_the_middle_of_a_large_box_is_finite() -> None:
+    nets = d4pg.network(boxed("d4pg", low=[2e38, 2e38], high=[3e38, 3e38]))
+    found = nets.to_box(torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]))
+    np.testing.assert_allclose(found.numpy(), np.outer([2e38, 2.5e38, 3e38], [1, 1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("system", ["apex-dpg", "qt-opt"])
+def test_a_critic_does_not_depend_on_an_action_that_cannot_change(system: str) -> None:
+    """It sees 0 there, always; what it would say of anything else is noise, which a policy would climb."""
+    cfg = boxed(system, low=[-1.0, 0.5], high=[1.0, 0.5])
+    nets = load(system).network(cfg)
+    critic = nets.critic
+    assert critic is not None
+    features, actions = torch.randn(6, nets.encoder.features), torch.randn(6, 2).tanh()
+    elsewhere = actions * torch.tensor([1.0, -1.0])
+    assert torch.equal(critic(features, actions), critic(features, elsewhere))
+    assert not torch.equal(critic(features, actions), critic(features, -actions))
 
 
 @pytest.mark.parametrize("fields, reward, sentence", [
@@ -458,6 +487,12 @@ def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, float]) -> N
     (dict(v_min=0.0, v_max=100.0), -1.0, "no return of .* lies from 0 to 100"),
     (dict(gamma=1.0, v_min=-50.0, v_max=-10.0), 1.0, "no return of .* make returns from 1 to inf at --gamma 1"),
     (dict(v_min=300.0), 1.0, "no return of"),
+    (dict(v_min=-1e39, v_max=1e39), 1.0, "v_min and v_max expect numbers with 51 returns of float32 between them"),
+    (dict(v_min=0.0, v_max=1e-46, gamma=0.0), 0.0, "51 returns of float32 between them, found 0 and 1e-46"),
+    (dict(reward_range=(2.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 2 and 1"),
+    (dict(reward_range=(1.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 1 and 1"),
+    (dict(reward_range=(-2.0, 1.0), v_min=200.0), 1.0, "v_min must be below v_max; found 200 and 100"),
+    (dict(reward_range=(-1.0, -0.5)), 1.0, "no return of .* lies from -100 to -50"),
     (dict(gamma=1.0), 1.0, "with --gamma 1 the range of returns does not follow from rewards"),
     (dict(atoms=1), 1.0, "--atoms expects at least 2 returns, found 1"),
 ])  # fmt: skip
@@ -499,6 +534,26 @@ def test_the_reward_that_ends_an_episode_counts_once(
     assert found[:2] == pytest.approx((low, high)) and re.search(words, found[2])
 
 
+@pytest.mark.parametrize("fields, low, high, words", [
+    ({}, -200.0, 1_500.0, "rewards from -2 to 15 (reward_range), divided by 1 - gamma"),
+    (dict(gamma=0.9), -20.0, 150.0, "rewards from -2 to 15"),
+    (dict(reward_scale=0.1), -20.0, 150.0, "rewards from -0.2 to 1.5"),
+    (dict(reward_scale=-1.0), -1_500.0, 200.0, "rewards from -15 to 2"),
+    (dict(reward_clip="unit"), -100.0, 100.0, "rewards from -1 to 1"),
+    (dict(v_max=700.0), -200.0, 700.0, "rewards from -2 to 15"),
+])  # fmt: skip
+def test_a_range_follows_from_given_rewards(fields: Any, low: float, high: float, words: str) -> None:
+    cfg = boxed("d4pg", fields, reward=1.0)
+    found = return_range.return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max, (-2.0, 15.0))
+    assert found[:2] == pytest.approx((low, high), rel=1e-6) and words in found[2] and "--v-min" in found[2]
+
+
+def test_what_is_assumed_of_rewards_is_scaled_as_they_are() -> None:
+    cfg = boxed("d4pg", dict(reward_scale=10.0), reward=0.05)
+    low, high, told = return_range.return_range(cfg.env, cfg, 0.99, None, None)
+    assert (low, high) == pytest.approx((-100.0, 1_100.0)) and "assumed from 0 to 10" in told
+
+
 def test_a_range_without_what_random_play_earns_is_told() -> None:
     """It may be right, where episodes are short: it is told, not refused."""
     cfg = boxed("d4pg", reward=1.0)
@@ -519,18 +574,20 @@ def test_too_narrow_a_range_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     assert [record.getMessage() for record in caplog.records] == ["the range came from elsewhere"]
     ours.edges, ours.step = 0.0, 1_000
     for _ in range(200):
-        ours.watch(0.04, 0.04)
+        ours.watch(0.04, 0.04, 0.04)
     assert len(caplog.records) == 1
     for _ in range(20):
-        ours.watch(0.4, 0.4)
+        ours.watch(0.4, 0.3, 0.4)
     _, record = caplog.records
-    assert "outermost of its returns, -0.1 and 0.1" in record.getMessage() and "--v-max" in record.getMessage()
+    told = record.getMessage()
+    assert "outermost of its returns, -0.1 and 0.1, the most on the largest" in told
+    assert "a higher --v-max" in told and "--v-min" not in told
     again = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5))
     again.load_state_dict(ours.state_dict())
-    again.watch(1.0, 1.0)
+    again.watch(1.0, 1.0, 1.0)
     assert len(caplog.records) == 2
     bounded = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5))
     bounded.step = 1_000
     for _ in range(200):  # the least that is possible, often met: nothing lies beyond
-        bounded.watch(0.9, 0.0)
+        bounded.watch(0.9, 0.0, 0.0)
     assert len(caplog.records) == 2
