@@ -32,9 +32,10 @@ import numpy as np
 from common import RESULTS, publish, table
 
 from shoal import systems
+from shoal.algos.hyperparameters import interval_of
 from shoal.analysis import stats
 from shoal.run import Run
-from shoal.run.population import PopulationRun, Setup, interval_of, member_path
+from shoal.run.population import PopulationRun, Setup, member_path
 from shoal.settings.config import resolve
 from shoal.settings.schedule import plain
 from shoal.systems.config import cores

@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 from shoal.api import UsageError
+
+VERSION = "_shoal_version"  # attribute of a module that was read from a file: which version of the file it is
+
+
+def is_file(module: str) -> bool:
+    """Whether this is the path of a file, and not the name of a module."""
+    return module.endswith(".py") or os.sep in module
+
+
+def absolute(source: str) -> str:
+    """``source``, with a file by its whole path where it is ``file.py:name``: it means the same from every
+    directory."""
+    module, colon, name = source.rpartition(":")
+    return f"{Path(module).resolve()}:{name}" if colon and is_file(module) else source
+
+
+def version(module: str) -> str:
+    """Tells what a file holds now from what it held before it was edited; "" for the name of a module, and where there
+    is no such file."""
+    with suppress(OSError):
+        return hashlib.sha256(Path(module).read_bytes()).hexdigest() if is_file(module) else ""
+    return ""
+
+
+def load(module: str, what: str, kind: str = "own") -> ModuleType:
+    """The module of this name or in this file, which is read again where it was edited. ``what`` is it for, as a
+    message begins, and ``kind`` in a word. Raises UsageError if there is none, or it fails."""
+    if not is_file(module):
+        return by_name(module, what)
+    path = Path(module).resolve()
+    if not path.is_file():
+        raise UsageError(f"{what}: there is no file {module!r}")
+    name, now = f"_shoal_{kind}_{path.stem}", version(str(path))
+    known = sys.modules.get(name)
+    if known is not None and (known.__file__, getattr(known, VERSION, "")) == (str(path), now):
+        return known
+    loaded = by_path(path, name, what)
+    setattr(loaded, VERSION, now)
+    return loaded
 
 
 def by_name(module: str, what: str) -> ModuleType:
@@ -23,7 +64,7 @@ def by_name(module: str, what: str) -> ModuleType:
     Raises UsageError if there is none, or it fails."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # an installed command has no working directory on its path
-    with _importing(what):
+    with failing(f"{what} cannot be imported"):
         return importlib.import_module(module)
 
 
@@ -35,11 +76,11 @@ def by_path(path: Path, name: str, what: str) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # it may import its neighbours
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Reader(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _importing(what):
+    with failing(f"{what} cannot be imported"):
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -49,23 +90,38 @@ def by_path(path: Path, name: str, what: str) -> ModuleType:
     return module
 
 
+class _Reader(SourceFileLoader):
+    """Compiles what the file holds now: bytecode in ``__pycache__`` is taken for that of a file edited in the same
+    second."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def attribute(source: str, what: str) -> Any:
-    """What ``module:name`` stands for. Raises UsageError if there is no such thing, or its module fails."""
+    """What ``module:name`` or ``file.py:name`` stands for. Raises UsageError if there is no such thing, or its module
+    fails, or it is in the script that runs, which is another one in every process."""
     module, _, name = source.rpartition(":")
-    found = by_name(module, what)
-    with _importing(what):
+    if module == "__main__":
+        raise UsageError(f"{what} is in the script that runs, which other processes lack: put it in a file of its own")
+    found = load(module, what)
+    with failing(f"{what} cannot be imported"):
+        if not hasattr(found, name):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return getattr(found, name)
 
 
 @contextmanager
-def _importing(what: str) -> Iterator[None]:
+def failing(what: str) -> Iterator[None]:
+    """Whatever is raised here is a UsageError that begins with ``what``, and says where in the user's code it was
+    raised."""
     try:
         yield
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module raises
         told = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what} cannot be imported: {told}{_place(error)}") from error
+        raise UsageError(f"{what}: {told}{_place(error)}") from error
 
 
 def _place(error: BaseException) -> str:

@@ -26,6 +26,7 @@ from shoal.nets import (
     autocast,
     orthogonal,
     policy_and_value,
+    running_norms,
 )
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
@@ -102,7 +103,7 @@ class ActorCritic(nn.Module):
         self.critic = _encoder(env, torso, hidden, activation) if separate_critic else None
         self.value = ValueHead(self.core.features)
         vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
-        self.norms = nn.ModuleDict({k: RunningNorm(env.observations[k].shape) for k in vectors})
+        self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)

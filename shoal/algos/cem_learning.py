@@ -93,9 +93,12 @@ class LabelledQ(Algorithm):
 
     def after_step(self, step: int) -> None:
         self.updates = step
-        averaged = self._averaged.tensors
-        online = [self._live.tensors[name] for name in averaged]
-        torch._foreach_lerp_(list(averaged.values()), online, 1.0 - self.cfg.polyak)
+        pairs = [(average, self._live.tensors[name]) for name, average in self._averaged.tensors.items()]
+        numbers = [pair for pair in pairs if pair[0].is_floating_point()]
+        torch._foreach_lerp_([p[0] for p in numbers], [p[1] for p in numbers], 1.0 - self.cfg.polyak)
+        for average, newest in pairs:
+            if not average.is_floating_point():  # a counter in a network of the user's own
+                average.copy_(newest)
         if step % self.stride == 0:
             self.kept.append(self._copy())
 

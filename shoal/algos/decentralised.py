@@ -18,7 +18,7 @@ from shoal.algos.actor_critic import ActorCritic
 from shoal.algos.algorithm import differentiate
 from shoal.algos.ppo import METRICS, PPOConfig, PPOLearner
 from shoal.algos.sgd import to_device
-from shoal.algos.synchronised import views, write_gradient
+from shoal.algos.synchronised import MeanGradient
 from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors, Update
 from shoal.nets import RunningNorm
 from shoal.types import State
@@ -62,8 +62,7 @@ class RankLearner(PPOLearner):
         self._returns = torch.zeros(0)
         self.rules, self.ranks = cfg, ranks
         self.parameters = self.gradient_step.parameters
-        self._flat = torch.zeros(sum(p.numel() for p in self.parameters), device=self.device)
-        self._views = views(self._flat, self.parameters)
+        self._mean = MeanGradient(self.parameters, self.device)
         self._pass = _Pass()
         self._scheduled: dict[str, float] = {}  # the settings that are schedules, in this update
         self._norms: dict[str, RunningNorm] = {k: cast(RunningNorm, n) for k, n in nets.norms.items()}
@@ -77,19 +76,13 @@ class RankLearner(PPOLearner):
         items = to_device(Batch(items), self.device).items
         data = self._prepare(items)
         del data["normalised_advantage"], data["weight"]  # later: they depend on all ranks, and on the minibatch
-        recurrent = self.nets.core.kind != "none"
-        rows = torch.arange(data["value"].shape[1], device=self.device)
-        if not recurrent:
-            rows = data["valid"].flatten().nonzero().squeeze(1)
         valid = items["valid"]
         out: Arrays = {"steps": np.array(int(valid.sum())), "advantage": moments(data["advantage"], valid)}
         for name in self._norms:
             seen = self._returns if name == _REWARDS else items[name][:-1]
             out[f"norm/{name}"] = moments(seen, valid)
         out["digest"] = np.array(self._digest() if self._checks() else 0)
-        if not recurrent:
-            data = {k: v.flatten(0, 1) for k, v in data.items()}
-        self._pass = _Pass(data, rows)
+        self._pass = _Pass(*self._laid_out(data))
         return out
 
     def begin(self, sums: Tensors) -> int:
@@ -116,7 +109,7 @@ class RankLearner(PPOLearner):
         items["weight"] = counted / counted.sum().clamp(min=1)
         self.optimiser.zero_grad(set_to_none=True)
         loss, _, update = differentiate(self.algorithm, Batch(items))
-        write_gradient(out["gradient"], self.parameters)
+        self._mean.write(out["gradient"])
         metrics = [float(v) for v in update.metrics.values()]
         if not now.epoch and not now.minibatch:
             now.ratio_error = metrics[-1]
@@ -125,11 +118,8 @@ class RankLearner(PPOLearner):
     def descend(self, means: Tensors) -> bool:
         """Step along the mean gradient of all ranks; whether the update is complete."""
         now = self._pass
-        self._flat.copy_(means["gradient"])
-        for p, view in zip(self.parameters, self._views, strict=True):
-            p.grad = view
         metrics = means["metrics"].clone()
-        norm = self.gradient_step.descend(float(metrics[len(METRICS)]), self._flat)
+        norm = self.gradient_step.descend(float(metrics[len(METRICS)]), self._mean.take(means["gradient"]))
         if norm is None:
             now.skipped += 1
         else:

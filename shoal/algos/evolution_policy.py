@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal.algos.actor_critic import ActorCriticAgent
 from shoal.api import MASK, Arrays, EnvSpec, Tensors, UsageError
-from shoal.nets import ActionDistribution, Encoder, RunningNorm, orthogonal
+from shoal.nets import ActionDistribution, Encoder, RunningNorm, orthogonal, running_norms
 from shoal.nets.init import POLICY_GAIN
 from shoal.nets.torsos import Activation
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm, normalise_virtually, refer
@@ -50,8 +50,7 @@ class EvolutionPolicy(nn.Module):
         if linear:
             nn.init.zeros_(self.head.weight)
         vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
-        shapes = {k: env.observations[k].shape for k in vectors}
-        self.norms = nn.ModuleDict({k: RunningNorm(shape, CLIP, 0.0, FLOOR) for k, shape in shapes.items()})
+        self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape, CLIP, 0.0, FLOOR))
         self.referring = any(isinstance(layer, VirtualBatchNorm) for layer in self.modules())
         for i, leaf in enumerate(self.encoder.observations.values() if self.referring else ()):
             room = torch.zeros((reference, *leaf.shape), dtype=getattr(torch, leaf.dtype))

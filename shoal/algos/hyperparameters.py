@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from shoal.api import UsageError
+from shoal.settings.flags import coerce, describe
 from shoal.types import Values
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
+FAR = 10.0  # where no interval is given: from the configured value divided by this to that times this
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,43 @@ class Choice:
     def perturb(self, value: Any, generator: np.random.Generator, factors: Sequence[float] = FACTORS) -> Any:
         at = self.values.index(value) + (1 if generator.choice(factors) > 1 else -1)
         return self.values[min(max(at, 0), len(self.values) - 1)]
+
+
+def interval_of(
+    name: str, value: Any, low: float | None = None, high: float | None = None, hint: Any = float
+) -> Values:
+    """The interval of a field whose configured value is ``value``: a discount by its distance from 1, all else in its
+    logarithm; without ends from a tenth to ten times of it, up to 1 for what cannot be more. hint: the field's type.
+    UsageError for a field that is no number, and for ends that it cannot have."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"--mutate takes numbers, and {name} is {value!r}")
+    discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
+    size = 1.0 - value if discount else float(value)
+    if (low is None or high is None) and size <= 0:
+        raise UsageError(f"{name} is {value!r}: give its interval, as in --mutate {name}=0.001:0.1")
+    if low is None or high is None:
+        ends = size / FAR, min(size * FAR, 0.999 if discount else float("inf"))
+        low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends
+        if _fits(hint, 1.0) and not _fits(hint, high):  # a share, or a probability
+            high = 1.0
+    integer = isinstance(value, int)
+    if integer:
+        low, high = max(1, round(low)), max(1, round(high))
+    if not (_fits(hint, low) and _fits(hint, high)):
+        raise UsageError(
+            f"{name} expects {describe(hint)}, found the interval {low:g}:{high:g}: give another, as in --mutate "
+            f"{name}=LOW:HIGH"
+        )
+    log_scale = (1.0 - high if discount else low) > 0
+    return asdict(Interval(low, high, log=log_scale, integer=integer, one_minus=discount))
+
+
+def _fits(hint: Any, value: float) -> bool:
+    try:
+        coerce(hint, value)
+    except ValueError:
+        return False
+    return True
 
 
 Space: TypeAlias = Mapping[str, Interval | Choice]

@@ -6,7 +6,7 @@ Jaderberg et al. 2017, "Population Based Training of Neural Networks".
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -21,6 +21,7 @@ Explore = Literal["perturb", "resample"]
 SHARE = 0.2  # of the population: the worst copy the best (section 4.1.1)
 SIGNIFICANT = 0.05
 WINDOW = 10  # scores that the t-test compares (section 4.1.1)
+DRAWS = 50  # in a row that cannot run, before there is no other
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,28 @@ class Population:
     """
 
     def __init__(
-        self, space: Space, size: int, rules: Rules, seed: int = 0, start: Mapping[str, Any] | None = None
+        self,
+        space: Space,
+        size: int,
+        rules: Rules,
+        seed: int = 0,
+        start: Mapping[str, Any] | None = None,
+        runs: Callable[[Values], bool] | None = None,
     ) -> None:
-        """start: hyperparameters of member 0; the others' are drawn from the space."""
+        """start: hyperparameters of member 0; the others' are drawn from the space. runs: whether members can have
+        these hyperparameters; in place of those that they cannot, others are drawn."""
         if size < 1:
             raise UsageError(f"a population has at least 1 member, found {size}")
-        self.space, self.rules = space, rules
+        self.space, self.rules, self.runs = space, rules, runs
         self.generator = np.random.default_rng(seed)
         self.members = [Member(i, draw(space, self.generator)) for i in range(size)]
         if start is not None:
             self.members[0].values = {name: _begin(name, one, start) for name, one in space.items()}
+        for member in self.members:
+            found = self._that_runs(member.values, lambda: draw(space, self.generator))
+            if found is None:
+                raise UsageError(f"of {DRAWS} draws of hyperparameters in a row none can run")
+            member.values = found
         self.lineage: list[Copy] = []
 
     def report(self, index: int, step: int, score: float, samples: Sequence[float] | None = None) -> None:
@@ -145,12 +158,17 @@ class Population:
         return None if parent is None else self.copy(member, parent)
 
     def copy(self, member: Member, parent: Member) -> Copy:
-        """``member`` goes on from ``parent``, with other hyperparameters; what it had reached is forgotten."""
+        """``member`` goes on from ``parent``, with other hyperparameters, or its own where none of those can run; what
+        it had reached is forgotten."""
         rules = self.rules
-        values = perturb(
-            self.space, parent.values, self.generator, rules.factors, rules.probability,
-            float(rules.explore == "resample"),
-        )  # fmt: skip
+
+        def explored() -> Values:
+            return perturb(
+                self.space, parent.values, self.generator, rules.factors, rules.probability,
+                float(rules.explore == "resample"),
+            )  # fmt: skip
+
+        values = self._that_runs(explored(), explored) or dict(parent.values)
         scores = member.score, parent.score
         copy = Copy(member.index, parent.index, member.step, parent.step, *scores, dict(member.values), values)
         member.values, member.step, member.turn = dict(values), parent.step, parent.step
@@ -186,6 +204,14 @@ class Population:
         self.members = [Member(**{"trained": m["step"], **m}) for m in state["members"]]  # older states have no such
         self.lineage = [Copy(**c) for c in state["lineage"]]
         self.generator.bit_generator.state = state["generator"]
+
+    def _that_runs(self, values: Values, another: Callable[[], Values]) -> Values | None:
+        """``values``, or the first of ``another()`` that can run; None after ``DRAWS`` that cannot."""
+        for _ in range(DRAWS):
+            if self.runs is None or self.runs(values):
+                return values
+            values = another()
+        return None
 
     def _values_of(self, index: int, end: int) -> Values:
         """What a member's hyperparameters were before entry ``end`` of the lineage."""

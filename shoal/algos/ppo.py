@@ -177,12 +177,17 @@ class PPOLearner:
         scaler = self.nets.rewards
         return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
 
+    def _laid_out(self, data: Tensors) -> tuple[Tensors, Tensor]:
+        """What minibatches are drawn from, and the indices that they are made of: with a recurrent core trajectories
+        [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
+        if self.nets.core.kind != "none":
+            return data, torch.arange(data["value"].shape[1], device=self.device)
+        rows = data["valid"].flatten().nonzero().squeeze(1)
+        return {k: v.flatten(0, 1) for k, v in data.items()}, rows
+
     def _epochs(self, data: Tensors) -> dict[str, float]:
         recurrent = self.nets.core.kind != "none"
-        rows = torch.arange(data["value"].shape[1], device=self.device)  # a minibatch is some of the trajectories
-        if not recurrent:  # or some of the steps
-            rows = data["valid"].flatten().nonzero().squeeze(1)
-            data = {k: v.flatten(0, 1) for k, v in data.items()}  # [T * B, ...]
+        data, rows = self._laid_out(data)
         advantage, valid = data.pop("advantage"), data["valid"]
         if not valid.any():  # nothing but steps between two episodes: there is nothing to learn from
             return {"minibatches": 0.0, "skipped_updates": 0.0}

@@ -22,8 +22,7 @@ class SynchronisedLearner(SGDLearner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._flat = torch.zeros(sum(p.numel() for p in self.gradient_step.parameters), device=self.device)
-        self._views = views(self._flat, self.gradient_step.parameters)
+        self._mean = MeanGradient(self.gradient_step.parameters, self.device)
         self._parts: list[Batch] = []  # those whose gradient has not been made
         self._scheduled: dict[str, float] = {}
         self._updates: list[Update] = []  # of the parts of this batch
@@ -42,17 +41,14 @@ class SynchronisedLearner(SGDLearner):
             part = self.replay.mix(part)
         self.optimiser.zero_grad(set_to_none=True)
         out["loss"][...], _, update = differentiate(self.algorithm, self.algorithm.prepare(part))
-        write_gradient(out["gradient"], self.gradient_step.parameters)
+        self._mean.write(out["gradient"])
         self._updates.append(Update({k: float(v) for k, v in update.metrics.items()}))
 
     def descend(self, means: Tensors) -> Update | None:
         """Step along the mean gradient of all learners. The metrics of the batch if this was its last part: the loss
         is the mean of all learners, the rest this one's own."""
-        self._flat.copy_(means["gradient"])
-        for p, view in zip(self.gradient_step.parameters, self._views, strict=True):
-            p.grad = view
         loss = float(means["loss"])
-        norm = self.gradient_step.descend(loss, self._flat)
+        norm = self.gradient_step.descend(loss, self._mean.take(means["gradient"]))
         self.step += 1
         self.algorithm.after_step(self.step)
         current = {**self._scheduled, "learning_rate": self.optimiser.param_groups[0]["lr"]}
@@ -81,17 +77,31 @@ def gradient_spec(nets: nn.Module) -> Spec:
     return {"gradient": Field((size,), axis=0), "loss": Field((), "float64")}
 
 
-def views(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Consecutive parts of ``flat`` in the shapes of ``like``."""
-    parts = torch.split(flat, [t.numel() for t in like])
-    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
+class MeanGradient:
+    """The gradient of ``parameters`` as one vector: what a learner gives of its own, and takes as the mean of all."""
 
+    def __init__(self, parameters: list[Tensor], device: torch.device) -> None:
+        self.parameters = parameters
+        self._flat = torch.zeros(sum(p.numel() for p in parameters), device=device)
+        self._views = self._parts(self._flat)
 
-@torch.no_grad()
-def write_gradient(out: Any, parameters: list[Tensor]) -> None:
-    """Write the parameters' gradients into one vector (NumPy); 0 for one that has none."""
-    for target, p in zip(views(torch.from_numpy(out), parameters), parameters, strict=True):
-        if p.grad is None:
-            target.zero_()
-        else:
-            target.copy_(p.grad)
+    @torch.no_grad()
+    def write(self, out: Any) -> None:
+        """Write the parameters' gradients into a vector (NumPy); 0 for one that has none."""
+        for target, p in zip(self._parts(torch.from_numpy(out)), self.parameters, strict=True):
+            if p.grad is None:
+                target.zero_()
+            else:
+                target.copy_(p.grad)
+
+    def take(self, mean: Tensor) -> Tensor:
+        """The mean, which is the parameters' gradient from now on."""
+        self._flat.copy_(mean)
+        for p, view in zip(self.parameters, self._views, strict=True):
+            p.grad = view
+        return self._flat
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        """Consecutive parts of a vector in the shapes of the parameters."""
+        parts = torch.split(flat, [p.numel() for p in self.parameters])
+        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]

@@ -32,17 +32,13 @@ def draw(path: Path, out: Path) -> None:
     then each hyperparameter over time, one colour a member."""
     check_path(out)
     require_matplotlib()
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib import figure  # without pyplot: no window, no global state
 
     scores, copies = read(path)
     names = [c for c in scores[0] if c not in ("member", "step", "score", "seconds")]
     panels = ["score", *names]
-    figure, axes = plt.subplots(
-        len(panels), 1, figsize=(9, 2.6 * len(panels)), sharex=True, squeeze=False, layout="constrained"
-    )
+    drawn = figure.Figure(figsize=(9, 2.6 * len(panels)), layout="constrained")
+    axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False)
     members: dict[int, list[Row]] = defaultdict(list)
     for row in scores:
         members[int(row["member"])].append(row)
@@ -54,12 +50,12 @@ def draw(path: Path, out: Path) -> None:
         if name != "score" and all(float(row[name]) > 0 for row in scores if row[name]):
             axis.set_yscale("log")
         ends = [(float(c["step"]), float(c[_before(name)])) for c in copies if c[_before(name)]]
-        axis.plot(*zip(*ends, strict=True), "x", color="grey", label="given up") if ends else None
+        if ends:
+            axis.plot(*zip(*ends, strict=True), "x", color="grey", label="given up")
     axes[0, 0].set_title(f"{path.name}: {len(members)} members, {len(copies)} copies")
     axes[0, 0].legend(title="member", fontsize="small", ncols=2)
     axes[-1, 0].set_xlabel("environment steps of a member")
-    figure.savefig(out, dpi=120)
-    plt.close(figure)
+    drawn.savefig(out, dpi=120)
 
 
 def line(rows: list[Row], copies: list[Row], name: str) -> tuple[list[float], list[float]]:

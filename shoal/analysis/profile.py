@@ -14,10 +14,11 @@ from shoal.metering.trace import Trace
 from shoal.records.run_dir import new_directory, read_json
 from shoal.run import Run, RunOptions
 from shoal.run.options import FLAGS
-from shoal.run.run import check_config
-from shoal.run.runtimes import RUNTIMES
+from shoal.run.resuming import loaded
+from shoal.run.run import check_config, with_environment
+from shoal.run.runtimes import RUNTIMES, runtime_to_resume
 from shoal.run.trust import check as check_trust
-from shoal.settings.config import Resolved, resolve, resolve_flags
+from shoal.settings.config import Resolved, build, resolve_flags
 from shoal.settings.flags import choice, options, split
 
 SECONDS = 15.0  # the start included
@@ -45,13 +46,15 @@ def command(args: list[str]) -> int:
             "shoal profile needs a run or a system first, for example: shoal profile dqn --env CartPole-v1"
         )
     if Path(args[0]).is_dir():
-        facts = read_json(Path(args[0]) / "config.json", "run", ("system", "config", "seed", "runtime"))
+        path, keys = Path(args[0]), ("system", "config", "origins", "preset", "seed", "runtime")
+        facts = read_json(path / "config.json", "run", keys)
         opts = options(split(args[1:]), {**OWN, "trust": bool}, "profile")
-        check_config(Path(args[0]) / "config.json", facts)
-        check_trust(Path(args[0]), facts["system"], facts["config"], bool(opts.pop("trust", False)))
-        name, system = facts["system"], systems.load(facts["system"])
-        resolved = resolve(system, "none", None, facts["config"], source=f"run {args[0]}", name=name)
-        opts = {"runtime": facts["runtime"], "seed": facts["seed"], **opts}
+        check_config(path / "config.json", facts)
+        check_trust(path, facts["system"], facts["config"], bool(opts.pop("trust", False)))
+        facts["config"] = with_environment(path, facts["config"], None)
+        name, (system, values) = facts["system"], loaded(path, facts)
+        resolved = Resolved(build(system.Config, values), facts["origins"], facts["preset"], f"run {path}")
+        opts = {"runtime": runtime_to_resume(facts["runtime"]), "seed": facts["seed"], **opts}
     else:
         name, system = args[0], systems.load(args[0])
         opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)

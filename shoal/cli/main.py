@@ -47,14 +47,15 @@ shoal: distributed deep reinforcement learning in PyTorch
                                 --runtime serial|local (of members; default serial); other flags are the system's
   shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
                                 (new limits, counted from the run's beginning), --runtime local|ray, --address A,
-                                --quiet; any field of its config that changes no shape, such as --learning-rate X, is
+                                --quiet; --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --eval-...,
+                                and any field of its config that changes no shape, such as --learning-rate X, are
                                 changed from there on
   shoal cluster check [SYSTEM]  nodes, resources and versions of a Ray cluster (--address A), and what of a program
                                 fits where
   shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
   shoal systems                 the systems there are
   shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
-  shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE
+  shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE.txt|.mmd|.svg
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
                                 --seed N, --envs N (default 8), --best (instead of the last parameters),
                                 --video FILE.mp4
@@ -235,8 +236,11 @@ def draw(args: list[str]) -> int:
         "text": draw.text, "mermaid": draw.mermaid, "svg": svg,
     }  # fmt: skip
     output = opts.get("output")
-    by_name = {".svg": "svg", ".mmd": "mermaid"}.get(Path(output).suffix, "text") if output else "text"
-    kind = opts.get("format", by_name)
+    endings = {".svg": "svg", ".mmd": "mermaid", ".txt": "text", "": "text"}
+    ending = Path(output).suffix if output else ""
+    if "format" not in opts and ending not in endings:
+        raise UsageError(f"--output expects a name that ends in .txt, .mmd or .svg, or --format, found '{output}'")
+    kind = opts.get("format") or endings[ending]
     choice("--format", kind, tuple(formats))
     with looking(apart):
         program = system.program(resolved.cfg)

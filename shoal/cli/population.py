@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shoal.api import UsageError
 from shoal.runtime.interrupts import EXIT_CODES
@@ -17,15 +19,18 @@ FLAGS: Values = {
     "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": Natural,
 }  # fmt: skip
-EXPLOIT, EXPLORE = ("truncation", "tournament", "ttest"), ("perturb", "resample")
+RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``algos.population.Rules``
 
 
 def train(args: list[str]) -> int:
     """shoal train pbt"""
     from shoal import systems
+    from shoal.algos.hyperparameters import interval_of
+    from shoal.algos.population import Exploit, Explore, Rules
     from shoal.records.run_dir import new_directory
-    from shoal.run.population import PopulationRun, Setup, interval_of
+    from shoal.run.population import PopulationRun, Setup
     from shoal.settings.config import resolve_flags
+    from shoal.settings.flags import ranged
     from shoal.settings.schedule import plain
     from shoal.systems.config import cores
 
@@ -36,38 +41,38 @@ def train(args: list[str]) -> int:
         raise UsageError(f"shoal train pbt needs the system of its members, for example: {example}")
     name = names[0][0]
     opts, resolved = resolve_flags(name, systems.load(name), groups, FLAGS)
-    choice("--exploit", opts.get("exploit", EXPLOIT[0]), EXPLOIT)
-    choice("--explore", opts.get("explore", EXPLORE[0]), EXPLORE)
-    choice("--runtime", opts.get("runtime", "serial"), ("serial", "local"))
+    runtime = opts.get("runtime", "serial")
+    choice("--runtime", runtime, ("serial", "local"))
+    for flag, kind in (("exploit", Exploit), ("explore", Explore)):
+        if flag in opts:
+            choice(f"--{flag}", opts[flag], get_args(kind))
     if "mutate" not in opts:
         raise UsageError("shoal train pbt needs what members differ by, for example: --mutate learning_rate")
     values = plain(resolved.values())
-    runtime = opts.get("runtime", "serial")
     if runtime == "serial" and resolved.origins["actors"] == "default":
         values["actors"] = 1  # a member has one process
     steps = resolved.cfg.steps
-    rules = dict(
-        interval=opts.get("interval", max(1, steps // 20)), exploit=opts.get("exploit", EXPLOIT[0]),
-        explore=opts.get("explore", EXPLORE[0]), share=opts.get("share", 0.2), gap=opts.get("gap", 0.0),
-        warm_up=opts.get("warm-up", 0),
-    )  # fmt: skip
+    given = {flag.replace("-", "_"): opts[flag] for flag in RULES if flag in opts}
+    rules = Rules(**{"interval": max(1, steps // 20), **given})
+    space = space_of(opts["mutate"], values, name, interval_of, ranged(type(resolved.cfg)))
     size = opts.get("population", 8)
     slots = opts.get("slots", 0) or min(size, cores() if runtime == "serial" else 1)
     seed = opts.get("seed", 0)
     setup = Setup(
         str(Path(name).resolve()) if name.endswith(".py") else name, values, resolved.origins, resolved.preset,
-        space_of(opts["mutate"], values, name, interval_of), size, rules, steps, slots, seed, runtime,
-        opts.get("eval-episodes", 0),
+        space, size, asdict(rules), steps, slots, seed, runtime, opts.get("eval-episodes", 0),
     )  # fmt: skip
     quiet = bool(opts.get("quiet"))
-    given = contextlib.nullcontext(Path(opts["run-dir"])) if "run-dir" in opts else None
-    with given or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
+    named = contextlib.nullcontext(Path(opts["run-dir"])) if "run-dir" in opts else None
+    with named or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
         return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
 
 
-def space_of(text: str, values: Values, system: str, interval: Any) -> dict[str, Values]:
+def space_of(
+    text: str, values: Values, system: str, interval: Any, hints: Mapping[str, Any] | None = None
+) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
-    ``values``."""
+    ``values``. hints: the types of fields; what has none is any number."""
     from shoal.settings.flags import unknown
     from shoal.settings.schedule import is_schedule, read
 
@@ -84,7 +89,7 @@ def space_of(text: str, values: Values, system: str, interval: Any) -> dict[str,
             raise UsageError(f"--mutate takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
         if is_schedule(values[field]):  # members find their own
             values[field] = read(values[field]).start
-        out[field] = interval(field, values[field], *given)
+        out[field] = interval(field, values[field], *given, (hints or {}).get(field, float))
     return out
 
 

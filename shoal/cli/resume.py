@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 def command(args: list[str]) -> int:
     """shoal resume RUN"""
     from shoal.api import UsageError
-    from shoal.run.options import LIMITS
+    from shoal.run.changes import refuse_options
+    from shoal.run.options import FLAGS, LIMITS, RESUMABLE_FLAGS, given_by
     from shoal.run.population import is_population
-    from shoal.run.training import go_on
+    from shoal.run.resuming import go_on
     from shoal.settings.flags import options, split
 
     if not args or args[0].startswith("--"):
@@ -27,7 +29,7 @@ def command(args: list[str]) -> int:
     kinds |= {"quiet": bool, "trust": bool}
     groups, path = split(args[1:]), Path(args[0])
     whole = is_population(path)
-    kinds |= {} if whole else {"runtime": str, "address": str}
+    kinds |= {} if whole else {"runtime": str, "address": str, **{flag: FLAGS[flag] for flag in RESUMABLE_FLAGS}}
     mine = [g for g in groups if whole or g[0].removeprefix("--").replace("_", "-") in kinds]
     rest = [g for g in groups if g not in mine]
     opts = options(mine, kinds, "resume")
@@ -37,23 +39,28 @@ def command(args: list[str]) -> int:
         from shoal.cli.population import resume as go_on_with
 
         return go_on_with(path, wanted, quiet, trust)
-    settings = parse_settings(path, rest, trust) if rest else {}
+    refuse_options([flag.removeprefix("--") for flag, _ in rest], flags=True)
+    settings = parse_settings(path, rest, kinds, trust) if rest else {}
     where = {name: opts[name] for name in ("runtime", "address") if name in opts}
-    return report(go_on(path, wanted, settings, **where, quiet=quiet, trust=trust, flags=True), quiet)
+    anew = given_by({flag: opts[flag] for flag in RESUMABLE_FLAGS if flag in opts})
+    return report(go_on(path, wanted, settings, anew, **where, quiet=quiet, trust=trust, flags=True), quiet)
 
 
-def parse_settings(path: Path, groups: Groups, trust: bool) -> Values:
-    """Fields of the config of the run in ``path``, given as flags."""
+def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) -> Values:
+    """Fields of the config of the run in ``path``, given as flags beside the command's ``own``."""
     from shoal import systems
     from shoal.records.run_dir import read_json
     from shoal.run.run import check_config
     from shoal.run.trust import check
-    from shoal.settings.flags import parse_flags
+    from shoal.settings.config import check_flags
+    from shoal.settings.flags import parse_flags, short_name
 
     facts = read_json(path / "config.json", "run", ("system", "config"))
     check_config(path / "config.json", facts)
     check(path, facts["system"], facts["config"], trust)
-    return parse_flags(systems.load(facts["system"]).Config, groups, f"shoal resume {facts['system']}")
+    Config, name = systems.load(facts["system"]).Config, f"shoal resume {short_name(facts['system'])}"
+    check_flags(Config, groups, own, name)
+    return parse_flags(Config, groups, name)
 
 
 def report(run: Run, quiet: bool) -> int:

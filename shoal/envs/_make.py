@@ -140,7 +140,9 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
     )
     seeds = "array" if is_ale else "list" if found.single is not None else "int"
     infos = found.backend not in ("ale", "envpool")  # theirs are the emulator's own counters
-    batch: EnvBatch = (inner := VectorBatch(raw, described, observation, action, mode, seeds, options.check, infos))
+    told_of = masks.told_of(raw.single_observation_space, options.action_mask, action.action)
+    inner = VectorBatch(raw, described, observation, action, mode, seeds, options.check, infos, told_of)
+    batch: EnvBatch = inner
     if is_ale and options.life_loss:
         fire = options.fire_reset and ale.needs_fire(raw)
         batch = ale.LifeLoss(inner, options.frame_stack, ale.FIRE if fire else 0)

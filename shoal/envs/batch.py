@@ -41,7 +41,8 @@ class VectorBatch:
     The observation returned by a row that is not ``valid`` is the first of an episode.
 
     episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``. An observation ``MASK`` of the
-    spec that is not in the space is in ``info``.
+    spec that is not in the space is in ``info``. told_of_masks: fail at a mask in the ``info`` of a reset or of the
+    first step that would be ignored.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class VectorBatch:
         seeds: str = "int",
         check: bool = True,
         episode_info: bool = True,
+        told_of_masks: bool = False,
     ):
         self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
         self.info: Info = {}
@@ -67,6 +69,8 @@ class VectorBatch:
         self._sizes = {name: np.array(leaf.size) for name, leaf in observation.observations.items() if leaf.size}
         self._masked = MASK in spec.observations
         self._info_masks = self._masked and MASK not in observation.observations
+        self._unmasked = told_of_masks and not self._masked
+        self._begins = self._unmasked  # the next step is the first one
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._waiting = False  # whether any has
         self._return = np.zeros(self.num_envs, np.float64)
@@ -79,6 +83,8 @@ class VectorBatch:
             "int": seeds[0], "list": seeds, "array": np.array(seeds, np.int32),
         }  # fmt: skip
         raw = self._reset(seed=forms[self._seeds])
+        if self._unmasked:
+            masks.unannounced(self.info, self.spec.id)
         self._ended[:] = False
         self._waiting = False
         self._return[:] = 0
@@ -101,6 +107,9 @@ class VectorBatch:
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
         self.info = info = info if isinstance(info, Mapping) else {}  # of this step, whatever resets tell
+        if self._begins:
+            self._begins = False
+            masks.unannounced(info, self.spec.id)
         obs = self._observe(raw)
         reward = np.asarray(reward, np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)

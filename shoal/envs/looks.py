@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
+from shoal import own_code
+
 from .given import Given
 from .options import EnvOptions
 from .registry import foreign
@@ -20,8 +22,10 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def known_as(env: str, options: EnvOptions) -> Key:
-    """Tells an environment under these options from every other, two that were given in the same words too."""
-    return str(env), env.token if isinstance(env, Given) else "", options.env_key()
+    """Tells an environment under these options from every other: two that were given in the same words too, and one
+    of a file from what it was before the file was edited."""
+    which = env.token if isinstance(env, Given) else own_code.version(env.rpartition(":")[0])
+    return str(env), which, options.env_key()
 
 
 @contextmanager

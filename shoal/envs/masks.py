@@ -44,8 +44,7 @@ def in_info(env: Env | Vector, space: Space, how: ActionMask, action: Action, na
         if action.kind == "continuous":
             raise UsageError(f"--action-mask info is for Discrete and MultiDiscrete actions; {name} has {action}")
         return True
-    in_dict = isinstance(space, gs.Dict) and KEY in space.spaces
-    if how == "none" or action.kind == "continuous" or in_dict:
+    if not told_of(space, how, action):
         return False
     return bool((env.metadata or {}).get(KEY)) or hasattr(getattr(env, "unwrapped", env), KEY)
 
@@ -63,6 +62,13 @@ def one(info: Mapping[str, Any], size: int, env: str, where: Callable[[], str]) 
             f"({where()})"
         )
     return array.astype(np.bool_)
+
+
+def told_of(space: Space, how: ActionMask, action: Action) -> bool:
+    """Whether the user must hear of a mask in ``info`` that nobody announced: unless all masks are left out, the action
+    has none, or the observation holds one."""
+    in_dict = isinstance(space, gs.Dict) and KEY in space.spaces
+    return how != "none" and action.kind != "continuous" and not in_dict
 
 
 def unannounced(info: Mapping[str, Any], env: str) -> None:
@@ -113,4 +119,6 @@ def ends(finals: np.ndarray, info: Mapping[str, Any], rows: np.ndarray) -> None:
         finals[rows] = masks[rows].astype(np.bool_)
 
 
-__all__ = ["KEY", "MASK", "check", "ends", "in_info", "in_observation", "leaf", "of_batch", "one", "unannounced"]
+__all__ = [
+    "KEY", "MASK", "check", "ends", "in_info", "in_observation", "leaf", "of_batch", "one", "told_of", "unannounced",
+]  # fmt: skip

@@ -7,13 +7,9 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import gymnasium as gym
@@ -44,12 +40,6 @@ POINTGOAL = {  # name -> (sensor, layout)
     for sensor in ("depth", "rgb", "blind")
     for suffix in ("", "-room", "-maze")
 }
-
-
-def absolute(env: str) -> str:
-    """The name, with a file of the user's own by its whole path: it means the same from every directory."""
-    module, colon, name = env.rpartition(":")
-    return f"{Path(module).resolve()}:{name}" if colon and (module.endswith(".py") or os.sep in module) else env
 
 
 def held_out(env: str) -> Values:
@@ -113,7 +103,7 @@ def find(env: str, options: EnvOptions) -> Found:
         raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, list(OWN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")
-        loaded = _load(module, env)
+        loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
         if name not in gym.registry:
@@ -256,18 +246,6 @@ def _did_you_mean(name: str, names: list[str]) -> str:
     best = difflib.SequenceMatcher(None, asked, close[0]).ratio()
     ties = [other for other in close if difflib.SequenceMatcher(None, asked, other).ratio() >= best]
     return f"; did you mean {known[max(ties)]!r}?"
-
-
-def _load(module: str, env: str) -> ModuleType:
-    if module.endswith(".py") or os.sep in module:
-        path = Path(module).resolve()
-        if not path.is_file():
-            raise UsageError(f"environment {env!r}: there is no file {module!r}")
-        name = f"_shoal_env_{path.stem}"
-        if getattr(sys.modules.get(name), "__file__", None) == str(path):
-            return sys.modules[name]
-        return own_code.by_path(path, name, f"environment {env!r}")
-    return own_code.by_name(module, f"environment {env!r}")
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:

@@ -54,8 +54,8 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         action = ActionCodec(env.action_space, id).action
         self.masks = masks.in_info(env, env.observation_space, action_mask, action, id)  # whether infos have them
         self._size = sum(action.sizes) if self.masks else 0
-        in_dict = isinstance(env.observation_space, gs.Dict) and masks.KEY in env.observation_space.spaces
-        self._ignores = action_mask == "none" or action.kind == "continuous" or in_dict
+        self._unmasked = not self.masks and masks.told_of(env.observation_space, action_mask, action)
+        self._begins = self._unmasked  # the next step is the first one, of which the infos are looked at too
         self._last_seed: int | None = None
         self._space = env.observation_space
         self._usual = env.observation_space.shape, env.observation_space.dtype
@@ -82,7 +82,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         if self._size:
             where = f"at reset, index {self._index}, seed {self._last_seed}"
             return obs, {masks.KEY: masks.one(info, self._size, self._id, lambda: where)}
-        if not self._ignores:
+        if self._unmasked:
             masks.unannounced(info, self._id)
         return obs, {}
 
@@ -104,6 +104,9 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         usual = type(obs) is np.ndarray and (obs.shape, obs.dtype) == self._usual
         if not usual and self._check and (wrong := misfit(self._space, obs)):
             raise EnvironmentFailed(f"environment {self._id!r} returned {wrong} ({self._doing(action)})")
+        if self._begins:
+            self._begins = False
+            masks.unannounced(info, self._id)
         told: Info = numbers(info) if terminated or truncated else {}
         if self._size:
             told[masks.KEY] = masks.one(info, self._size, self._id, lambda: self._doing(action))

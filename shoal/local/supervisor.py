@@ -91,7 +91,7 @@ class Supervisor:
             log.info("ended: %s, after %d steps and %.1f s", reason, self._aggregator.steps, self._aggregator.seconds)
             if self._aggregator.changed:
                 self._observe()
-            return self._report(reason)
+            return Report.of(reason, self._aggregator, self._params())
         finally:
             self._shut_down()
             if self._checkpoints is not None:
@@ -253,19 +253,6 @@ class Supervisor:
             if isinstance(group, SharedLayout) and (shared := shared_params.read(self._arena, group)) is not None:
                 params[name] = shared
         return params
-
-    def _report(self, reason: str) -> Report:
-        run = self._aggregator
-        return Report(
-            reason=reason,
-            steps=run.steps,
-            updates=run.updates,
-            seconds=run.seconds,
-            episode_return=run.episode_return,
-            episodes=run.episodes,
-            params=self._params(),
-            restarts=run.restarts,
-        )
 
     # --------------------------------------------------------------------------------- the end
     def _shut_down(self) -> None:

@@ -30,6 +30,13 @@ TRAINING = (
         "mean over the last 100 episodes of a number `NAME` that the environment put into the "
         "`info` of an episode's last step, such as `success`; `info/NAME` where a metric of this page has that name",
     ),
+    Entry(
+        "record/NAME",
+        "",
+        "any",
+        "mean of what a role recorded as `NAME`, where that is a column of the run's own, such as `steps` or "
+        "`seconds`: that column stays what it is, and a warning says so",
+    ),
 )
 LEARNING = (
     Entry("policy_lag_p50", "gradient steps", "learner; actor (with a replay)", "median of how much older than the "

@@ -6,7 +6,7 @@ from shoal.nets.encoder import Encoder
 from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
 from shoal.nets.noisy import NoisyLinear, ReturnHead
-from shoal.nets.normaliser import RewardScaler, RunningNorm
+from shoal.nets.normaliser import RewardScaler, RunningNorm, running_norms
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
 from shoal.nets.torsos import MLP, ImpalaResNet, NatureCNN
@@ -31,4 +31,5 @@ __all__ = [
     "autocast",
     "orthogonal",
     "policy_and_value",
+    "running_norms",
 ]

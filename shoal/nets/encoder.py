@@ -29,8 +29,9 @@ class Encoder(nn.Module):
 
     * ``auto`` = ``nature``; ``nature``, ``impala-shallow``, ``impala-deep`` and ``resnet50`` say how images are read;
     * ``mlp`` flattens images into the MLP as well; ``none`` joins everything with no parameters at all;
-    * your own: a function (or ``"module:function"``) from ``{name: Observation}`` to an ``nn.Module`` with
-      an integer ``.features``, called with ``{name: [N, *shape]}`` and returning ``[N, features]``.
+    * your own: a function (or ``"module:function"``, or ``"file.py:function"``) from ``{name: Observation}`` to an
+      ``nn.Module`` with an integer ``.features``, called with ``{name: [N, *shape]}`` and returning ``[N, features]``.
+      Where no gradient is asked for (acting, target networks), it is in eval mode.
 
     ``fc=False`` leaves out the convolutional torsos' fully connected layer: a dueling head brings its own.
     """
@@ -56,7 +57,8 @@ class Encoder(nn.Module):
         self.mlp: nn.Module = nn.Identity()
         factory = resolve_torso(torso)
         if factory is not None:
-            self.own = factory(self.observations)
+            with own_code.failing(f"torso {torso!r} cannot be made"):
+                self.own = factory(self.observations)
             if not isinstance(getattr(self.own, "features", None), int):
                 raise UsageError(f"the network made by {torso!r} needs an integer attribute 'features'")
             self.features = cast(int, self.own.features)
@@ -80,7 +82,7 @@ class Encoder(nn.Module):
         lead = shape[: len(shape) - self._event_dims]
         batch = len(lead) == 1  # and so it stays
         rows = {n: obs[n] if batch else obs[n].reshape(-1, *o.shape) for n, o in self.observations.items()}
-        y = cast(Tensor, self.own(rows) if self.own is not None else self._join(rows)).float()
+        y = (self._join(rows) if self.own is None else _called(self.own, rows)).float()
         return y if batch else y.reshape(*lead, self.features)
 
     @property
@@ -131,15 +133,30 @@ def resolve_torso(torso: str | Factory) -> Factory | None:
     if torso in TORSOS:
         return None
     if ":" not in torso:
-        raise UsageError(f"torso must be one of {', '.join(TORSOS)} or 'module:function', not {torso!r}")
+        raise UsageError(
+            f"torso must be one of {', '.join(TORSOS)}, 'module:function' or 'file.py:function', not {torso!r}"
+        )
     factory = own_code.attribute(torso, f"torso {torso!r}")
     if not callable(factory):
         raise UsageError(f"torso {torso!r} is a {type(factory).__name__}, not a function")
     return cast(Factory, factory)
 
 
+def _called(own: nn.Module, rows: dict[str, Tensor]) -> Tensor:
+    """What a network of the user's own makes of observations; without a gradient, in eval mode."""
+    if torch.is_grad_enabled() or not own.training:
+        return cast(Tensor, own(rows))
+    training = [module for module in own.modules() if module.training]  # not those that the user has fixed
+    own.eval()
+    try:
+        return cast(Tensor, own(rows))
+    finally:
+        for module in training:
+            module.training = True
+
+
 def _key(name: str) -> str:
-    return name.replace(".", "_")  # ModuleDict takes no dots
+    return name.replace("%", "%25").replace(".", "%2E")  # ModuleDict takes no dots, and no two names may share a torso
 
 
 def _image_torso(torso: str, shape: tuple[int, ...], layer_norm: bool, fc: bool) -> NatureCNN | ImpalaResNet | ResNet50:

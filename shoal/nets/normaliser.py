@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from shoal.api import UsageError
 
 
 class RunningNorm(nn.Module):
@@ -55,6 +57,15 @@ class RunningNorm(nn.Module):
         self.var.mul_(1 - share).add_(var * share).add_(delta.square() * (share * (1 - share)))
         self.mean.add_(delta * share)
         self.count.copy_(total)
+
+
+def running_norms(names: Iterable[str], make: Callable[[str], RunningNorm]) -> nn.ModuleDict:
+    """A RunningNorm for each of these observations. UsageError for a name that a network cannot give to a part of
+    it."""
+    names = list(names)
+    if dotted := [name for name in names if "." in name]:
+        raise UsageError(f"normalise_obs expects observations without a dot in their names, found '{dotted[0]}'")
+    return nn.ModuleDict({name: make(name) for name in names})
 
 
 class RewardScaler(nn.Module):

@@ -13,19 +13,12 @@ from shoal.ops.mixture import (
     mixture_mean,
     mixture_sample,
 )
-from shoal.ops.noise import factorised_noise, scale_noise
+from shoal.ops.noise import scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.ppo import discrete_ppo_loss, ppo_loss
 from shoal.ops.rescaled import rescaled_n_step_targets, sequence_td_loss
 from shoal.ops.returns import VTrace, gae, lambda_returns, n_step_returns, vtrace
-from shoal.ops.sampling import (
-    epsilon_ladder,
-    importance_weights,
-    linear,
-    proportional,
-    rank_based,
-    sequence_priority,
-)
+from shoal.ops.sampling import epsilon_ladder, importance_weights, linear, sequence_priority
 from shoal.ops.shared_rules import Replace, SharedRMSProp
 from shoal.ops.td import categorical_td_loss, quantile_td_loss, td_loss
 from shoal.ops.value import (
@@ -36,12 +29,10 @@ from shoal.ops.value import (
     double_q_target,
     dueling,
     huber,
-    q_target,
     quantile_huber,
     select,
     signed_hyperbolic,
     signed_hyperbolic_inverse,
-    td_error,
 )
 
 __all__ = [
@@ -72,7 +63,6 @@ __all__ = [
     "dueling",
     "epsilon_ladder",
     "es_weights",
-    "factorised_noise",
     "forbid",
     "gae",
     "huber",
@@ -86,11 +76,8 @@ __all__ = [
     "n_step_returns",
     "pixel_change",
     "ppo_loss",
-    "proportional",
-    "q_target",
     "quantile_huber",
     "quantile_td_loss",
-    "rank_based",
     "rescaled_n_step_targets",
     "reward_class",
     "scale_noise",
@@ -99,7 +86,6 @@ __all__ = [
     "sequence_td_loss",
     "signed_hyperbolic",
     "signed_hyperbolic_inverse",
-    "td_error",
     "td_loss",
     "vtrace",
     "weighted_noise",

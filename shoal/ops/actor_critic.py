@@ -9,7 +9,7 @@ from shoal import fast
 from shoal.fast import actor_critic as compiled
 from shoal.ops import _check
 from shoal.ops.returns import lambda_returns
-from shoal.ops.value import select
+from shoal.ops.value import discrete_policy
 
 __all__ = ["actor_critic_loss", "discrete_actor_critic_loss"]
 
@@ -59,12 +59,10 @@ def discrete_actor_critic_loss(
     if fast.ENABLED and outputs.device.type == "cpu":
         rest = (action, reward, discount, next_value, cut, valid, value_cost, entropy_cost)
         return compiled.actor_critic_loss(outputs, *rest)
-    if not bool(((action >= 0) & (action < outputs.shape[1] - 1)).all()):
-        raise IndexError("discrete_actor_critic_loss: expected actions from 0 to A - 1, found another")
-    logs = outputs[: length * batch, :-1].log_softmax(-1)
-    entropy = -(logs.exp() * logs.clamp(min=-1e30)).sum(-1)  # 0 log 0 = 0, also for logits of -inf
+    logits = outputs[: length * batch, :-1]
+    log_prob, entropy = discrete_policy("discrete_actor_critic_loss", logits, action.flatten())
     return actor_critic_loss(
-        select(logs, action.flatten()).view(length, batch), entropy.view(length, batch),
+        log_prob.view(length, batch), entropy.view(length, batch),
         outputs[:, -1].view(length + 1, batch), reward, discount, next_value, cut, valid, value_cost=value_cost,
         entropy_cost=entropy_cost,
     )  # fmt: skip

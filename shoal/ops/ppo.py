@@ -8,7 +8,7 @@ from torch import Tensor
 from shoal import fast
 from shoal.fast import ppo as compiled
 from shoal.ops import _check
-from shoal.ops.value import select
+from shoal.ops.value import discrete_policy
 
 __all__ = ["discrete_ppo_loss", "ppo_loss"]
 
@@ -67,11 +67,8 @@ def discrete_ppo_loss(
     if fast.ENABLED and outputs.device.type == "cpu":
         rest = (action, old_log_prob, old_value, advantage, target, weight, clip, value_cost, entropy_cost, clip_value)
         return compiled.ppo_loss(outputs, *rest)
-    if not bool(((action >= 0) & (action < outputs.shape[1] - 1)).all()):
-        raise IndexError("discrete_ppo_loss: expected actions from 0 to A - 1, found another")
-    logs = outputs[:, :-1].log_softmax(-1)
-    entropy = -(logs.exp() * logs.clamp(min=-1e30)).sum(-1)  # 0 log 0 = 0, also for logits of -inf
+    log_prob, entropy = discrete_policy("discrete_ppo_loss", outputs[:, :-1], action)
     return ppo_loss(
-        select(logs, action), entropy, outputs[:, -1], old_log_prob, old_value, advantage, target, weight, clip=clip,
+        log_prob, entropy, outputs[:, -1], old_log_prob, old_value, advantage, target, weight, clip=clip,
         value_cost=value_cost, entropy_cost=entropy_cost, clip_value=clip_value,
     )  # fmt: skip

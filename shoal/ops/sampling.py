@@ -1,4 +1,4 @@
-"""Prioritised sampling probabilities, importance weights, and exploration schedules."""
+"""Importance weights, the priority of a sequence, and exploration schedules."""
 
 from __future__ import annotations
 
@@ -9,35 +9,7 @@ from shoal import fast
 from shoal.fast import sampling as compiled
 from shoal.ops import _check
 
-__all__ = ["epsilon_ladder", "importance_weights", "linear", "proportional", "rank_based", "sequence_priority"]
-
-
-@torch.no_grad()
-def proportional(priorities: Tensor, alpha: float) -> Tensor:
-    """``P(i) = p_i^alpha / sum_j p_j^alpha``; a negative alpha favours low priorities (Ape-X eviction).
-
-    Add the epsilon of ``p = |delta| + epsilon`` before calling.
-
-    Args: priorities: float ``[N]``, not negative (positive if alpha <= 0). Returns: ``[N]``, sums to 1.
-    Source: Schaul et al. (2016), Prioritized Experience Replay, eq. 1; eviction: Ape-X DPG (Horgan et al. 2018).
-    """
-    scaled = priorities.pow(alpha)
-    return scaled / scaled.sum(-1, keepdim=True)
-
-
-@torch.no_grad()
-def rank_based(priorities: Tensor, alpha: float) -> Tensor:
-    """``P(i)`` proportional to ``(1 / rank(i))^alpha``; rank 1 is the largest priority, ties keep their order.
-
-    Args: priorities: float ``[N]``. Returns: ``[N]`` in the order of the input, sums to 1.
-    Source: Schaul et al. (2016), Prioritized Experience Replay, section 3.3 (second variant).
-    """
-    _check.shape("rank_based", "priorities", priorities, (priorities.numel(),))
-    ranks = torch.arange(1, priorities.numel() + 1, dtype=torch.float64, device=priorities.device)
-    mass = ranks.pow(-alpha)
-    out = torch.empty_like(priorities)
-    out[torch.argsort(priorities, descending=True, stable=True)] = (mass / mass.sum()).to(out.dtype)
-    return out
+__all__ = ["epsilon_ladder", "importance_weights", "linear", "sequence_priority"]
 
 
 def importance_weights(probs: Tensor, size: int, beta: float, normalise: bool = True) -> Tensor:

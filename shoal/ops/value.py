@@ -1,6 +1,6 @@
 """Value-learning targets and losses: Q-targets, dueling, value rescaling, distributional projections.
 
-Targets (``q_target``, ``double_q_target``, ``categorical_projection``) carry no gradient; losses are
+Targets (``double_q_target``, ``categorical_projection``) carry no gradient; losses are
 per element, never reduced over the batch: multiply by importance weights, then reduce.
 """
 
@@ -20,12 +20,10 @@ __all__ = [
     "double_q_target",
     "dueling",
     "huber",
-    "q_target",
     "quantile_huber",
     "select",
     "signed_hyperbolic",
     "signed_hyperbolic_inverse",
-    "td_error",
 ]
 
 
@@ -38,18 +36,16 @@ def select(q: Tensor, actions: Tensor) -> Tensor:
     return q.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
 
 
-@torch.no_grad()
-def q_target(rewards: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
-    """``r + d * max_a next_q[a]``, with ``next_q`` from the target network.
+def discrete_policy(op: str, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """``log softmax(logits)[actions]``, and the entropy ``-sum_a p_a log p_a``, where 0 log 0 = 0: logits may be -inf.
 
-    Rewards may be n-step sums with the stored product of discounts (0 after a terminal).
-
-    Args: rewards, discounts: float ``[...]``; next_q: float ``[..., A]``. Returns: ``[...]``.
-    Source: Mnih et al. (2015), Human-level control through deep RL, Methods, algorithm 1.
+    Args: op: whose arguments these are, for the message; logits: float ``[N, A]``; actions: int64 ``[N]``.
+    Returns: two of ``[N]``. Raises: IndexError for an action that is none.
     """
-    _check.same_shape("q_target", rewards=rewards, discounts=discounts)
-    _check.values("q_target", "next_q", next_q, rewards)
-    return torch.addcmul(rewards, discounts, next_q.amax(-1))
+    if not bool(((actions >= 0) & (actions < logits.shape[-1])).all()):
+        raise IndexError(f"{op}: expected actions from 0 to A - 1, found another")
+    logs = logits.log_softmax(-1)
+    return select(logs, actions), -(logs.exp() * logs.clamp(min=-1e30)).sum(-1)
 
 
 @torch.no_grad()
@@ -64,16 +60,6 @@ def double_q_target(rewards: Tensor, discounts: Tensor, next_q: Tensor, selector
     _check.same_shape("double_q_target", next_q=next_q, selector_q=selector_q)
     _check.values("double_q_target", "next_q", next_q, rewards)
     return rewards + discounts * select(next_q, selector_q.argmax(-1))
-
-
-def td_error(targets: Tensor, q: Tensor, actions: Tensor) -> Tensor:
-    """``targets - q[actions]``; gradients flow into ``q`` only.
-
-    Args: targets: float ``[...]``; q: float ``[..., A]``; actions: integer ``[...]``. Returns: ``[...]``.
-    Source: Schaul et al. (2016), Prioritized Experience Replay, algorithm 1, line 11.
-    """
-    _check.same_shape("td_error", actions=actions, targets=targets)
-    return targets.detach() - select(q, actions)
 
 
 def huber(delta: Tensor, kappa: float = 1.0) -> Tensor:

@@ -198,7 +198,8 @@ def _safetensors(module: PolicyModule, example: tuple[Tensor, ...], path: Path) 
     from safetensors.torch import save_file
 
     try:
-        save_file({k: v.contiguous() for k, v in module.nets.state_dict().items()}, path)
+        # each a tensor of its own, of weights that are tied as well: the format knows no sharing
+        save_file({k: v.contiguous().clone() for k, v in module.nets.state_dict().items()}, path)
     except SafetensorError as error:
         raise ShoalError(f"'{path}' cannot be written: {error}") from None
 

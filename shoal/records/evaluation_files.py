@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,8 +13,9 @@ import numpy as np
 from shoal.api import NO_NUMBERS, Tensors
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
-from shoal.records.run_dir import FORMAT, read_json
+from shoal.records.run_dir import index, read_json
 from shoal.records.tensor_files import save_tensors
+from shoal.records.whole_files import write_whole
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
 FILE = "evaluations.csv"
@@ -71,18 +71,9 @@ class EvaluationFiles:
         folder.mkdir(mode=0o700, exist_ok=True)
         name = f"params-{steps}.safetensors"
         save_tensors(params, folder / name)
-        tensors = {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}
-        facts = {
-            "format": FORMAT,
-            "steps": steps,
-            "updates": version,
-            "score": score,
-            "episodes": episodes,
-            "channels": {self.channel: {"file": name, "tensors": tensors}},
-        }
-        temporary = folder / ".params.json.tmp"
-        temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        _replace(temporary, folder / "params.json")
+        facts = {"steps": steps, "updates": version, "score": score, "episodes": episodes}
+        text = index(facts, {self.channel: name}, {self.channel: params})
+        write_whole(folder / "params.json", text, sync=True)
         for old in folder.glob("params-*.safetensors"):
             if old.name != name:
                 old.unlink()
@@ -95,14 +86,6 @@ def forget_after(run_dir: Path, steps: int) -> None:
         with reading(path), open(path, newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
             kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= steps]
-        temporary = run_dir / f".{FILE}.tmp"
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([header, *kept])
-        _replace(temporary, path)
-
-
-def _replace(temporary: Path, path: Path) -> None:
-    """Rename after the content has reached the disk."""
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+        text = io.StringIO()
+        csv.writer(text).writerows([header, *kept])
+        write_whole(path, text.getvalue(), sync=True)

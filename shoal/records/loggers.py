@@ -42,11 +42,15 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of the project ``shoal``; Weights & Biases' own environment variables say where."""
+    """A run of the project ``shoal``, the same when it goes on; the environment variables of Weights & Biases say
+    where."""
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         wandb: Any = importlib.import_module("wandb")
-        self._run = wandb.init(project="shoal", name=path.name, config=dict(config), dir=str(path))
+        file = path / "wandb-run.txt"
+        again = {"id": _read(file), "resume": "allow", "allow_val_change": True} if file.is_file() else {}
+        self._run = wandb.init(project="shoal", name=path.name, config=dict(config), dir=str(path), **again)
+        file.write_text(self._run.id, encoding="utf-8")
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._run.log(dict(row), step=steps)
@@ -56,19 +60,30 @@ class Wandb:
 
 
 class MLflow:
-    """A run of the experiment ``shoal``; ``MLFLOW_TRACKING_URI`` says where."""
+    """A run of the experiment ``shoal``, the same when it goes on; ``MLFLOW_TRACKING_URI`` says where. MLflow never
+    changes a parameter: the new value of one is a tag of its name."""
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         self._mlflow: Any = importlib.import_module("mlflow")
         self._mlflow.set_experiment("shoal")
-        self._mlflow.start_run(run_name=path.name)
-        self._mlflow.log_params({name: str(value)[:250] for name, value in config.items()})
+        file = path / "mlflow-run.txt"
+        which = {"run_id": _read(file)} if file.is_file() else {"run_name": path.name}
+        run = self._mlflow.start_run(**which)
+        file.write_text(run.info.run_id, encoding="utf-8")
+        values = {name: str(value)[:250] for name, value in config.items()}
+        known = run.data.params
+        self._mlflow.log_params({name: value for name, value in values.items() if name not in known})
+        self._mlflow.set_tags({name: value for name, value in values.items() if known.get(name, value) != value})
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._mlflow.log_metrics(dict(row), step=steps, synchronous=False)
 
     def close(self) -> None:
         self._mlflow.end_run()
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8").strip()
 
 
 LOGGERS: dict[str, tuple[str, type[TensorBoard] | type[Wandb] | type[MLflow]]] = {  # name -> (package, class)

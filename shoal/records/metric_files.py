@@ -10,6 +10,7 @@ import csv
 import io
 import itertools
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,10 @@ from shoal.types import Values
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
 EPISODES = ("row", "steps", "return", "length")
+OWN = frozenset({*TRAINING, *PERFORMANCE, "bytes_per_second"})  # of the run, whatever a role records
 NOTHING: Mapping[str, Any] = {}
+
+log = logging.getLogger("shoal.runtime")
 
 
 class MetricFiles:
@@ -40,8 +44,12 @@ class MetricFiles:
             self.close()
             raise
         self._training, self._performance, self._episodes = self._tables
+        self._told: set[str] = set()
 
     def update(self, snapshot: Snapshot) -> None:
+        for name in sorted(OWN & snapshot.records.keys() - self._told):
+            log.warning("the metric '%s' that a role records is the run's own: written as 'record/%s'", name, name)
+            self._told.add(name)
         seen = {name: dict(sorted(tally.items())) for name, tally in snapshot.histograms.items()}
         nested = {f"{name}_histogram": tally for name, tally in seen.items()}
         self._training.write([training_row(snapshot)], nested)
@@ -66,7 +74,7 @@ def training_row(snapshot: Snapshot) -> Values:
         row |= {"episode_return": snapshot.episode_return, "episode_length": snapshot.episode_length}
     taken = {*PERFORMANCE, *NAMES, *row, *snapshot.records}
     row |= {f"info/{name}" if name in taken else name: value for name, value in snapshot.infos.items()}
-    return row | snapshot.records
+    return row | {f"record/{name}" if name in OWN else name: value for name, value in snapshot.records.items()}
 
 
 def performance_row(snapshot: Snapshot) -> Values:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.api import Tensors
+from shoal.metering.aggregator import Aggregator, Snapshot
+from shoal.records.metric_files import finite
+from shoal.types import Values
 
 
 @dataclass
@@ -32,6 +35,27 @@ class Report:
     params: dict[str, Tensors] = field(default_factory=dict, repr=False)
     restarts: int = 0
     error: str = ""
+
+    @classmethod
+    def of(cls, reason: str, run: Aggregator | Snapshot, params: Mapping[str, Tensors] | None = None) -> Report:
+        """The end of a ``run`` by what it has come to."""
+        return cls(
+            reason, run.steps, run.updates, run.seconds, run.episode_return, run.episodes, dict(params or {}),
+            run.restarts,
+        )  # fmt: skip
+
+    def to_json(self) -> Values:
+        """What ``report.json`` says, for ``from_json``: all but the parameters."""
+        facts = {
+            "reason": self.reason,
+            "steps": self.steps,
+            "updates": self.updates,
+            "seconds": round(self.seconds, 3),
+            "episode_return": finite(self.episode_return),
+            "episodes": self.episodes,
+            "restarts": self.restarts,
+        }
+        return {**facts, "error": self.error} if self.error else facts
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Report:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,11 @@ from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
 from shoal.records.logs import RunLog
-from shoal.records.metric_files import MetricFiles, finite
+from shoal.records.metric_files import MetricFiles
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock
 from shoal.records.tensor_files import save_tensors
+from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
 FORMAT = 1
@@ -142,16 +145,7 @@ class RunDirectory:
             save_params(self.path, report)
         except OSError as error:
             raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
-        facts = {
-            "reason": report.reason,
-            "steps": report.steps,
-            "updates": report.updates,
-            "seconds": round(report.seconds, 3),
-            "episode_return": finite(report.episode_return),
-            "episodes": report.episodes,
-            "restarts": report.restarts,
-        }
-        self._write("report.json", json.dumps(facts, indent=2) + "\n")
+        self._report(report)
         self.close()
 
     def failed(self, error: BaseException) -> None:
@@ -164,22 +158,14 @@ class RunDirectory:
         if self._before is not None:
             with contextlib.suppress(ShoalError):
                 self._write("config.json", self._before)
-        facts: Values = dict(steps=0, updates=0, seconds=0.0, episode_return=None, episodes=0, restarts=0)
-        if (last := self._last) is not None:
-            facts = {
-                "steps": last.steps,
-                "updates": last.updates,
-                "seconds": round(last.seconds, 3),
-                "episode_return": finite(last.episode_return),
-                "episodes": last.episodes,
-                "restarts": last.restarts,
-            }
-        elif self._outdated and self._outdated[0].is_file():  # it did not get to its first row: those of before hold
-            with contextlib.suppress(OSError, ValueError):
-                facts |= json.loads(self._outdated[0].read_text(encoding="utf-8"))
-        facts |= {"reason": "failed", "error": f"{error}" or type(error).__name__}
+        report = Report("failed", 0, 0, 0.0, math.nan, 0)
+        if self._last is not None:
+            report = Report.of("failed", self._last)
+        elif self._outdated:  # it did not get to its first row: the figures of before hold
+            with contextlib.suppress(ShoalError, OSError):
+                report = read_report(self.path) or report
         with contextlib.suppress(ShoalError):
-            self._write("report.json", json.dumps(facts, indent=2) + "\n")
+            self._report(replace(report, reason="failed", error=f"{error}" or type(error).__name__))
 
     def close(self) -> None:
         self._log.close()
@@ -193,11 +179,12 @@ class RunDirectory:
             if self._made:
                 self.path.rmdir()
 
+    def _report(self, report: Report) -> None:
+        self._write("report.json", json.dumps(report.to_json(), indent=2) + "\n")
+
     def _write(self, name: str, content: str | bytes) -> None:
-        temporary = self.path / f".{name}.tmp"
         try:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-            os.replace(temporary, self.path / name)
+            write_whole(self.path / name, content)
         except OSError as error:
             raise ShoalError(f"cannot write '{self.path / name}': {error.strerror}") from None
 
@@ -205,15 +192,21 @@ class RunDirectory:
 # ------------------------------------------------------------------------------------ parameters
 def save_params(path: Path, report: Report) -> None:
     """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
-    index: Values = {}
+    files = {channel: f"params-{channel.replace('/', '.')}.safetensors" for channel in report.params}
     for channel, params in report.params.items():
-        name = f"params-{channel.replace('/', '.')}.safetensors"
-        save_tensors(params, path / name)
-        index[channel] = {"file": name, "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in params.items()}}
-    facts = {"format": FORMAT, "steps": report.steps, "updates": report.updates, "channels": index}
-    temporary = path / ".params.json.tmp"
-    temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path / "params.json")
+        save_tensors(params, path / files[channel])
+    facts = {"steps": report.steps, "updates": report.updates}
+    write_whole(path / "params.json", index(facts, files, report.params))
+
+
+def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[str, Tensors]) -> str:
+    """What ``params.json`` says: the ``facts``, and of each params channel its file and the types and shapes of its
+    tensors."""
+    channels = {
+        name: {"file": files[name], "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in tensors.items()}}
+        for name, tensors in params.items()
+    }
+    return json.dumps({"format": FORMAT, **facts, "channels": channels}, indent=2) + "\n"
 
 
 def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:

@@ -1,4 +1,4 @@
-"""Settings that change when a run goes on: which may, and what is written down of them.
+"""Settings and options that change when a run goes on: which may, and what is written down of them.
 
 A setting may change unless that changes the shape of something that was saved (parameters, messages, replays, roles) or
 what the optimiser remembers; ``at_start`` of a config class names fields of the latter kind.
@@ -7,8 +7,8 @@ what the optimiser remembers; ``at_start`` of a config class names fields of the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,11 @@ from shoal.api import UsageError, WiringError
 from shoal.envs import EnvOptions
 from shoal.program import Program
 from shoal.records.checkpoint import differences, shape_of
+from shoal.run.evaluation import Evaluation
+from shoal.run.options import RESUMABLE, RESUMABLE_FLAGS
 from shoal.settings.config import build, default_values
+from shoal.settings.entries import over
+from shoal.settings.fields import RUN_OPTIONS
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
 from shoal.types import Values
@@ -28,13 +32,13 @@ FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # 
 
 def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str, Any], flags: bool) -> Values:
     """The settings ``given`` (as flags, or else as arguments) that differ from ``values``, typed. UsageError for a name
-    that there is not, and for a value out of range."""
+    that there is not, and for a value out of range. ``Entries`` are laid over what the setting was."""
     hints, known = ranged(system.Config), default_values(system.Config)
     out = {}
     for key, value in given.items():
         if key not in known:
             raise unknown("flag" if flags else "setting", key, list(known), short_name(name))
-        typed = expect(hints[key], value, _shown(key, flags))
+        typed = expect(hints[key], over(values[key], value), _shown(key, flags))
         if typed != values[key]:
             out[key] = typed
     return out
@@ -70,6 +74,31 @@ def check(
     which = " and ".join(_shown(name, flags) for name in blamed)
     found = next(differences(before, now))
     raise UsageError(f"{which} cannot change when a run goes on, it changes what was saved ({found}): {advice}")
+
+
+def refuse_options(names: Iterable[str], flags: bool) -> None:
+    """UsageError for a name, among those of settings, that is an option of the run: one that stays as it was."""
+    for name in names:
+        if name.replace("-", "_") in RUN_OPTIONS:
+            raise UsageError(
+                f"{_shown(name, flags)} is an option of the run, and stays as it was when the run goes on; "
+                f"{', '.join(_shown(n, flags) for n in (RESUMABLE_FLAGS if flags else RESUMABLE))} may change"
+            )
+
+
+def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags: bool) -> Values:
+    """The option ``evaluation`` of a run with the ``facts`` of a config.json; nothing where it stays. UsageError where
+    the run cannot go on with what is given ``anew``: all of it, or the parts that change."""
+    was = facts["evaluation"]
+    now = {**was, **(asdict(anew) if isinstance(anew, Evaluation) else anew or {})}
+    if now == was:
+        return {}
+    named = "--eval-every" if flags else "'evaluation'"
+    if not (was["every"] and now["every"]):
+        raise UsageError(f"{named} cannot begin or end when a run goes on: its program has an evaluator, or has none")
+    if facts["runtime"] == "serial":
+        raise UsageError(f"{named} cannot change when a run goes on, {AGAIN}")
+    return {"evaluation": Evaluation(**now)}
 
 
 def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:

@@ -15,6 +15,7 @@ from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.report import Report
 from shoal.roles.evaluator import Returns, evaluation_seed, make_evaluator
+from shoal.settings.flags import expect, ranged
 
 
 class _Default(int):
@@ -34,6 +35,9 @@ class Evaluation:
     sampled: bool = False
 
     def __post_init__(self) -> None:
+        for name, hint in ranged(Evaluation).items():
+            typed = expect(hint, value := getattr(self, name), f"'{name}' of an Evaluation")
+            object.__setattr__(self, name, value if value is EPISODES else typed)
         if self.every < 0:
             raise UsageError(f"evaluation every {self.every} steps: expected a number above 0, or 0 for none")
         if self.episodes < 1:

@@ -8,25 +8,73 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from shoal.api import ShoalError, Tensors
+from shoal.algos.hyperparameters import Choice, Interval, Space
+from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest, newest_params
 from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK, RunLock
+from shoal.records.whole_files import write_whole
+from shoal.run.changes import at_start, shapes
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
+from shoal.settings.flags import unknown
 from shoal.types import Values
 
+WIDE = 64  # integers in an interval, above which only its ends are tried before a population begins
 WINDOW = 100  # episodes whose mean return is a member's score
+ENDED = "slice.json"  # what the last slice came to, for a population that was killed before it noted it
 FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl", "episodes.csv")
+
+
+def check_space(name: str, values: Values, space: Space) -> None:
+    """UsageError for a field of ``space`` that the system of this name does not have, or that changes what a checkpoint
+    must fit, and for an interval with values that members cannot run with beside the other ``values``."""
+    from shoal import systems
+
+    with looking(apart):
+        system = systems.load(name)
+        plain = shapes_of(system, values)
+        for field, one in space.items():
+            if field not in values:
+                raise unknown("field", field, list(values), f"--mutate of {name}")
+            if field in ("envs", "total_envs", *at_start(system)):
+                raise UsageError(f"{field} cannot be mutated: what members save is of the one they began with")
+            refused: dict[str, UsageError] = {}
+            for value in _tried(one):
+                try:
+                    found = shapes_of(system, {**values, field: value})
+                except UsageError as error:
+                    refused[f"{value:g}" if isinstance(value, float) else str(value)] = error
+                    continue
+                if found != plain:
+                    raise UsageError(f"{field} cannot be mutated: it changes the shapes that members exchange")
+            if refused:
+                where = "" if isinstance(one, Choice) else f" from {one.low:g} to {one.high:g}"
+                which, why = ", ".join(refused), next(iter(refused.values()))
+                raise UsageError(f"{field} cannot be mutated{where}, as members cannot run with {which}: {why}")
+
+
+def _tried(one: Interval | Choice) -> Iterable[Any]:
+    if isinstance(one, Choice):
+        return one.values
+    if one.integer and one.high - one.low < WIDE:
+        return range(round(one.low), round(one.high) + 1)
+    return one.low, one.high
+
+
+def shapes_of(system: Any, values: Values) -> Values:
+    """What members of this configuration exchange. UsageError or WiringError if no program can be made of it."""
+    return shapes(system.program(build(system.Config, coerce_all(system.Config, values, "of a member"))))
 
 
 @dataclass(frozen=True)
@@ -90,12 +138,17 @@ def train_slice(task: Slice) -> Reached:
     cfg = build(system.Config, coerce_all(system.Config, task.values, "population.json"))
     with looking(call_here if task.runtime == "serial" else apart):
         program = system.program(cfg)
-    checkpoint, directory = _open(task.path)
+    try:
+        checkpoint, directory = _open(task.path)
+    except UsageError as error:  # a slice of a killed population still ends: unlike a configuration worth another try
+        raise ShoalError(str(error)) from None
     try:
         if checkpoint is not None:
             checkpoint.check_fits(program)
             directory.go_on(checkpoint)
-            if checkpoint.steps >= task.until:  # a slice that failed after its training
+            if checkpoint.steps >= task.until:  # a slice that failed after its training, or that was not noted
+                if (ended := _ended(task, checkpoint.steps)) is not None:
+                    return ended
                 saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
                 returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
                 return Reached(checkpoint.steps, returns, 0.0, "steps")
@@ -125,9 +178,24 @@ def train_slice(task: Slice) -> Reached:
             returns = _evaluate(task, system, cfg, params, report.updates, report.steps)
         whole = bool(returns) and bool(task.evaluate or cfg.whole_episodes)
         per_env = math.inf if whole else episodes.ended / (cfg.envs * cfg.num_actors())
-        return Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
+        reached = Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
+        if report.reason == "steps":
+            noted = {"until": task.until, "steps": reached.steps, "returns": returns, "seconds": reached.seconds}
+            with contextlib.suppress(OSError):  # a disk that is full
+                write_whole(task.path / ENDED, json.dumps(noted) + "\n")
+        return reached
     finally:
         directory.close()
+
+
+def _ended(task: Slice, steps: int) -> Reached | None:
+    """What this slice came to when it ended with the checkpoint of ``steps``; None if it is not known."""
+    try:
+        noted = json.loads((task.path / ENDED).read_text(encoding="utf-8"))
+        same = (noted["until"], noted["steps"]) == (task.until, steps)
+        return Reached(steps, noted["returns"], noted["seconds"], "steps") if same else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int, steps: int) -> list[float]:

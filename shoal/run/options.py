@@ -6,15 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 from shoal.api import UsageError
 from shoal.run.evaluation import Evaluation
-from shoal.run.runtimes import again, check_runtime, meant
+from shoal.run.runtimes import check_runtime, meant, runtime_to_resume
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Count, Natural, NonNegative, Positive
+from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Range
 from shoal.types import Values
+
+WHOLE = Range("shoal.Evaluation(every=N)", lambda how: isinstance(how, Evaluation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class RunOptions:
     """Mean raw return of 100 episodes at which the run ends; none: no such limit."""
     hang_timeout: NonNegative = 60.0
     """Seconds without progress after which a process is replaced or the run ends; 0: never. Not in `serial`."""
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    evaluation: Annotated[Evaluation, WHOLE] = field(default_factory=Evaluation)
     """How the run evaluates its newest parameters as it goes on."""
     checkpoint_every: NonNegative = 300.0
     """Seconds between two checkpoints; 0: only at the end."""
@@ -79,7 +81,7 @@ class RunOptions:
         """Those of an earlier run by its config.json (``JSON_KEYS`` at least), but for those given ``anew``."""
         kept = {
             "seed": facts["seed"],
-            "runtime": again(facts["runtime"]),
+            "runtime": runtime_to_resume(facts["runtime"]),
             "address": facts.get("address"),
             "seconds": facts["stop"]["seconds"],
             "until_return": facts["stop"]["episode_return"],
@@ -96,14 +98,26 @@ class RunOptions:
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any], **defaults: Any) -> RunOptions:
         """Those that a command was given, parsed by the types in ``FLAGS``; ``defaults`` are the command's own."""
-        given = {name.replace("-", "_"): value for name, value in flags.items() if name in FLAGS}
-        evaluation = {name[5:]: given.pop(name) for name in [*given] if name.startswith("eval_")}
-        if evaluation and "every" not in evaluation:
-            flag = "--eval-" + next(iter(evaluation))
-            raise UsageError(f"{flag} expects --eval-every N beside it: without, nothing is evaluated")
-        if evaluation:
-            given["evaluation"] = Evaluation(**evaluation)
+        given = given_by(flags)
+        if "evaluation" in given:
+            if "every" not in given["evaluation"]:
+                flag = "--eval-" + next(iter(given["evaluation"]))
+                raise UsageError(f"{flag} expects --eval-every N beside it: without, nothing is evaluated")
+            given["evaluation"] = Evaluation(**given["evaluation"])
         return cls(**{"quiet": False, **defaults, **given})
+
+
+def given_by(flags: Mapping[str, Any]) -> Values:
+    """The options, by their names, that a command's flags give: of the ``evaluation`` a dict of what they say of it."""
+    out = {name.replace("-", "_"): value for name, value in flags.items() if name in FLAGS}
+    of_evaluation = {name[5:]: out.pop(name) for name in [*out] if name.startswith("eval_")}
+    return {**out, "evaluation": of_evaluation} if of_evaluation else out
+
+
+def back_ends(log: Any) -> tuple[str, ...]:
+    """The names in the option ``log``, which may be one alone."""
+    names: tuple[str, ...] = expect(TYPES["log"], [log] if isinstance(log, str) else log, "'log'")
+    return names
 
 
 def _given(hint: Any) -> Any:
@@ -118,6 +132,8 @@ FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
     "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
 }  # fmt: skip
+RESUMABLE = ("hang_timeout", "checkpoint_every", "checkpoint_replay_gb", "log", "evaluation")  # may change on resume
+RESUMABLE_FLAGS = [flag for flag in FLAGS if flag.replace("-", "_") in RESUMABLE or flag.startswith("eval-")]
 LIMITS: Values = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
 
 

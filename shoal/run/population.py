@@ -18,7 +18,7 @@ from typing import Any
 
 from shoal.algos.hyperparameters import Choice, Interval, Space
 from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
-from shoal.api import RoleFailed, UsageError
+from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.records.checkpoint import FOLDER, completed
@@ -26,20 +26,17 @@ from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
 from shoal.records.run_dir import read_json
 from shoal.records.run_lock import RunLock
-from shoal.run.changes import at_start, shapes
-from shoal.run.member import Reached, Slice, copy_member, train_slice
+from shoal.records.whole_files import write_whole
+from shoal.run.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
 from shoal.run.slots import Slots
 from shoal.run.trust import check as check_trust, note
 from shoal.runtime.interrupts import Interrupts
-from shoal.settings.config import build, coerce_all
-from shoal.settings.flags import unknown
 from shoal.systems.config import anchored
 from shoal.types import Values
 
-FILE, STATE = "population.json", "state.json"
+FILE, STATE, SCORES, LINEAGE = "population.json", "state.json", "scores.csv", "lineage.csv"
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
 FEW = 10.0  # episodes of each environment in a slice, below which short ones decide the score
-FAR = 10.0  # where no interval is given: from the configured value divided by this to that times this
 
 log = logging.getLogger("shoal.runtime")
 
@@ -100,51 +97,39 @@ def best_member(path: Path) -> Path:
     return member_path(path, max(scored, key=lambda m: m[0])[1])
 
 
-def interval_of(name: str, value: Any, low: float | None = None, high: float | None = None) -> Values:
-    """The interval of a field whose configured value is ``value``: a discount by its distance from 1, all else in its
-    logarithm; without ends from a tenth to ten times of it. UsageError for a field that is no number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError(f"--mutate takes numbers, and {name} is {value!r}")
-    discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
-    size = 1.0 - value if discount else float(value)
-    if (low is None or high is None) and size <= 0:
-        raise UsageError(f"{name} is {value!r}: give its interval, as in --mutate {name}=0.001:0.1")
-    if low is None or high is None:
-        ends = size / FAR, min(size * FAR, 0.999 if discount else float("inf"))
-        low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends
-    integer = isinstance(value, int)
-    if integer:
-        low, high = max(1, round(low)), max(1, round(high))
-    log_scale = (1.0 - high if discount else low) > 0
-    return dataclasses.asdict(Interval(low, high, log=log_scale, integer=integer, one_minus=discount))
-
-
 class PopulationRun:
     """A population in ``path``, new or to be gone on with."""
 
     def __init__(self, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> None:
         self.path, self.setup = path, setup
         self.tell = tell or (lambda line: None)
+        state: Values = {}
+        if (path / STATE).is_file():
+            state = read_json(path / STATE, "state", ("members", "lineage", "generator"))
         self.control = Population(
-            setup.interval_space(), setup.size, Rules(**setup.rules), setup.seed, start=setup.values
-        )
+            setup.interval_space(), setup.size, Rules(**setup.rules), setup.seed, start=setup.values,
+            runs=None if state else self._runs,
+        )  # fmt: skip
+        if state:
+            self.control.load_state_dict(state)
+            self.control.runs = self._runs
+        self._sizes = state.get("sizes", {}) if state else {SCORES: 0, LINEAGE: 0}  # of the rows that the state knows
         self.failures = [0] * setup.size
         self._advised = False  # what to do where slices are shorter than episodes
         self.slots = Slots(train_slice, min(setup.slots, setup.size))
-        if (path / STATE).is_file():
-            self.control.load_state_dict(read_json(path / STATE, "state", ("members", "lineage", "generator")))
 
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
         """A new population. UsageError if a mutated field changes the shapes of the program."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"'{path}' exists and is not empty; a run never overwrites another")
-        check_space(setup)
+        check_space(setup.system, setup.values, setup.interval_space())
         setup = replace(setup, values=anchored(setup.values))
+        run = cls(path, setup, tell)
         note(setup.system, setup.values)
         (path / "members").mkdir(parents=True, mode=0o700)
-        _write(path / FILE, dataclasses.asdict(setup))
-        return cls(path, setup, tell)
+        run._write(FILE, dataclasses.asdict(setup))
+        return run
 
     @classmethod
     def reopen(
@@ -169,7 +154,8 @@ class PopulationRun:
                 raise UsageError(
                     f"the population in '{self.path}' is finished: every member has made {self.setup.steps:,} steps"
                 )
-            _write(self.path / FILE, dataclasses.asdict(self.setup))
+            self._write(FILE, dataclasses.asdict(self.setup))
+            self._cut()
             with Interrupts() as interrupts:
                 try:
                     self._train(self.slots, interrupts)
@@ -215,7 +201,7 @@ class PopulationRun:
         self.failures[index] = 0
         member = self.control.members[index]
         self.control.report(index, reached.steps, reached.score, reached.returns[-WINDOW:])
-        self._note("scores.csv", {
+        self._note(SCORES, {
             "member": index, "step": reached.steps, "score": member.score, "seconds": round(reached.seconds, 3),
             **member.values,
         })  # fmt: skip
@@ -248,13 +234,15 @@ class PopulationRun:
         member.step = member.turn = steps
         line = {k: v for k, v in dataclasses.asdict(copy).items() if k not in ("before", "after")}
         line |= {f"before/{k}": v for k, v in copy.before.items()} | {f"after/{k}": v for k, v in copy.after.items()}
-        self._note("lineage.csv", {**line, "seconds": round(time.monotonic() - began, 4)})
+        self._note(LINEAGE, {**line, "seconds": round(time.monotonic() - began, 4)})
         self.tell(f"member {copy.child} copies member {copy.parent}: {_shown(copy.after)}")
 
     def _failed(self, index: int, failure: str) -> None:
-        """Try again; after ``TRIES`` failures go on from the best other member, or without this one."""
-        self.failures[index] += 1
+        """Try again; after ``TRIES`` failures, or one that would be the same again, go on from the best other member,
+        or without this one."""
         member, cause = self.control.members[index], failure.rstrip().rpartition("\n")[2]
+        refused = cause.startswith(f"{UsageError.__module__}.{UsageError.__qualname__}: ")
+        self.failures[index] = max(self.failures[index] + 1, TRIES if refused else 0)
         log.warning("member %d failed: %s", index, cause)
         self.tell(f"member {index} failed: {cause}")
         if self.failures[index] < TRIES:
@@ -270,8 +258,33 @@ class PopulationRun:
             raise RoleFailed("member", index, self.failures[index] - 1, None, failure)
 
     def _save(self) -> None:
+        self._sizes = {name: _size(self.path / name) for name in (SCORES, LINEAGE)}
         with self._warned(STATE):
-            _write(self.path / STATE, self.control.state_dict())
+            self._write(STATE, {**self.control.state_dict(), "sizes": self._sizes})
+
+    def _cut(self) -> None:
+        """Drop the rows that were noted after the last state, by a process that was killed between the two: they are
+        noted again, as what a slice had come to is kept with its member. What is lost is a copy: the child has become
+        its parent by then, and goes on with the hyperparameters that it had."""
+        for name, size in self._sizes.items():
+            if _size(self.path / name) > size:
+                os.truncate(self.path / name, size)
+
+    def _runs(self, values: Values) -> bool:
+        """Whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what goes with
+        what."""
+        from shoal import systems
+
+        try:
+            with looking(apart):
+                shapes_of(systems.load(self.setup.system), {**self.setup.values, **values})
+        except ShoalError as error:
+            self.tell(f"{_shown(values)} cannot run, others are drawn: {error}")
+            return False
+        return True
+
+    def _write(self, name: str, content: Any) -> None:
+        write_whole(self.path / name, json.dumps(content, indent=1) + "\n", sync=True)
 
     def _note(self, name: str, row: Mapping[str, Any]) -> None:
         with self._warned(name):
@@ -286,36 +299,9 @@ class PopulationRun:
             log.warning("cannot write '%s': %s (training goes on)", self.path / name, error.strerror)
 
 
-def check_space(setup: Setup) -> None:
-    """UsageError for a field that the system does not have, or that changes what a checkpoint must fit."""
-    from shoal import systems
-
-    with looking(apart):
-        _check_space(systems.load(setup.system), setup)
-
-
-def _check_space(system: Any, setup: Setup) -> None:
-    plain = shapes(system.program(build(system.Config, coerce_all(system.Config, setup.values, FILE))))
-    for name, one in setup.interval_space().items():
-        if name not in setup.values:
-            raise unknown("field", name, list(setup.values), f"--mutate of {setup.system}")
-        if name in ("envs", "total_envs", *at_start(system)):
-            raise UsageError(f"{name} cannot be mutated: what members save is of the one they began with")
-        for value in one.values if isinstance(one, Choice) else (one.low, one.high):
-            cfg = build(system.Config, coerce_all(system.Config, {**setup.values, name: value}, FILE))
-            if shapes(system.program(cfg)) != plain:
-                raise UsageError(f"{name} cannot be mutated: it changes the shapes that members exchange")
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _shown(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
-
-
-def _write(path: Path, content: Any) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -74,7 +74,7 @@ class Run:
             raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
 
         check_trust(self.path, self.system, self.config, trust or self.trusted)
-        system, values = systems.load(self.system), again(self.path, self.config, env)
+        system, values = systems.load(self.system), with_environment(self.path, self.config, env)
         cfg = build(system.Config, coerce_all(system.Config, values, str(self.path / "config.json")))
         version, params = load_params(path, self.channel)
         return Policy(system, cfg, params, version, seed)
@@ -93,7 +93,7 @@ def check_config(file: Path, facts: Values) -> None:
                 raise TypeError(f"'changes' holds {change!r}")
 
 
-def again(path: Path, config: Mapping[str, Any], env: Any) -> Values:
+def with_environment(path: Path, config: Mapping[str, Any], env: Any) -> Values:
     """The values in ``config``, which was read from ``path``, with the environment that is given again; None: it is
     there. UsageError for one that should be given and is not, or the other way round."""
     was = config.get("env", "")
@@ -147,5 +147,5 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
     system = systems.load(facts["system"])
     with reading(file):
         version = int(facts["version"])
-        cfg = build(system.Config, coerce_all(system.Config, again(file, facts["config"], env), str(file)))
+        cfg = build(system.Config, coerce_all(system.Config, with_environment(file, facts["config"], env), str(file)))
     return Policy(system, cfg, params, version, seed)

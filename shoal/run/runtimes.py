@@ -61,7 +61,7 @@ def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> 
     return RUNTIMES[name](hang_timeout, address)
 
 
-def again(name: str) -> str:
+def runtime_to_resume(name: str) -> str:
     """The runtime with which a run of that one goes on by itself: ranks need no torchrun."""
     return "local" if name == "torchrun" else name
 

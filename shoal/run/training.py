@@ -1,12 +1,13 @@
-"""The front door: ``train`` starts a run, ``resume`` goes on with one."""
+"""The front door: ``train`` starts a run. ``resuming`` goes on with one."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from shoal.api import RoleFailed, UsageError, WiringError
@@ -16,21 +17,20 @@ from shoal.metering.trace import Trace
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
-from shoal.records.damage import reading
-from shoal.records.run_dir import RunDirectory, read_json
-from shoal.run import changes, ranks
+from shoal.records.run_dir import RunDirectory
+from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
-from shoal.run.finished import check_unfinished
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.observers import Observer, Observers
-from shoal.run.options import JSON_KEYS, RunOptions, check_limits
-from shoal.run.run import Run, again, check_config
-from shoal.run.runtimes import HERE, again as again_with, check_runtime, make_runtime
-from shoal.run.trust import check as check_trust, note
+from shoal.run.options import RunOptions, back_ends
+from shoal.run.run import Run
+from shoal.run.runtimes import HERE, make_runtime
+from shoal.run.trust import note
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
-from shoal.settings.config import Resolved, build, coerce_all, resolve
+from shoal.settings.config import Resolved, resolve
+from shoal.settings.flags import expect
 from shoal.settings.schedule import plain
 from shoal.systems.config import anchored
 from shoal.types import Values
@@ -40,7 +40,7 @@ SPANS = 100_000  # of each replica in a profile
 
 
 def train(
-    system: str,
+    system: str | Path,
     *,
     preset: str = "auto",
     config: str | Path | None = None,
@@ -55,9 +55,9 @@ def train(
     checkpoint_every: float = RunOptions.checkpoint_every,
     checkpoint_replay_gb: float = RunOptions.checkpoint_replay_gb,
     init_from: str | Path | None = RunOptions.init_from,
-    log: Sequence[str] = RunOptions.log,
+    log: str | Sequence[str] = RunOptions.log,
     quiet: bool = RunOptions.quiet,
-    observers: Sequence[Observer] = (),
+    observers: Observer | Sequence[Observer] = (),
     **overrides: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
@@ -77,27 +77,48 @@ def train(
     checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
     init_from: a run's directory, or a file that ``Policy.save`` wrote: the run begins with those parameters and
     normalisers (of the same shapes), but with an optimiser, counts and a replay of its own; None: with drawn ones.
-    log: back ends that metrics go to besides the files: tensorboard, wandb, mlflow.
+    log: back ends (one, or several) that metrics go to besides the files: tensorboard, wandb, mlflow.
     quiet: show nothing of the run's progress.
-    observers: functions that are given the metrics of every report, a dict of their own with the columns of metrics.csv
-    and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that returns True ends the run.
+    observers: functions (one, or several) that are given the metrics of every report, a dict of their own with the
+    columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that
+    returns True ends the run.
 
     Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails, and
     ShoalError, after it has been saved, if an observer raises.
     """
     from shoal import systems
 
+    name, functions = _name(system), observing(observers)
     options = RunOptions(
         runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
-        hang_timeout=hang_timeout, evaluation=evaluation or Evaluation(), checkpoint_every=checkpoint_every,
-        checkpoint_replay_gb=checkpoint_replay_gb, init_from=init_from, log=tuple(log), quiet=quiet,
+        hang_timeout=hang_timeout, evaluation=Evaluation() if evaluation is None else evaluation,
+        checkpoint_every=checkpoint_every, checkpoint_replay_gb=checkpoint_replay_gb, init_from=init_from,
+        log=back_ends(log), quiet=quiet,
     )  # fmt: skip
-    module = systems.load(system)
+    module = systems.load(name)
     if "env" in overrides:
         overrides["env"] = given(overrides["env"])
-    resolved = resolve(module, preset, config, overrides, source="argument", name=system)
-    note(system, as_json(resolved))
-    return start(system, module, resolved, options, observers=observers)
+    preset = expect(str, preset, "'preset'")
+    resolved = resolve(module, preset, config, overrides, source="argument", name=name)
+    note(name, as_json(resolved))
+    return start(name, module, resolved, options, observers=functions)
+
+
+def observing(functions: Any) -> Sequence[Observer]:
+    """The functions in the argument ``observers``, which may be one alone."""
+    several = [functions] if callable(functions) else functions
+    if not isinstance(several, Sequence) or not all(map(callable, several)):
+        raise UsageError(f"'observers' expects functions, found {functions!r}")
+    return several
+
+
+def _name(system: Any) -> str:
+    """The argument ``system``, which may be a path."""
+    if isinstance(system, (str, Path)):
+        return str(system)
+    near = f"; did you mean '{system.__name__}'?" if isinstance(system, ModuleType) else ""
+    expected = "a name of `shoal systems`, of a module or of a .py file"
+    raise UsageError(f"'system' expects {expected}, found {system!r}{near}")
 
 
 def start(
@@ -119,7 +140,7 @@ def start(
         "preset": resolved.preset,
         "actors": cfg.num_actors(),
     }
-    training = _Training(path, system, resolved, options, facts, trace, observers)
+    training = Training(path, system, resolved, options, facts, trace, observers)
     if options.init_from is not None:
         begin_with(training.program, read_initial(options.init_from), options.init_from)
     return training.go(ranks.directory(path))
@@ -130,102 +151,7 @@ def as_json(resolved: Resolved) -> Values:
     return anchored(plain(resolved.values()))
 
 
-def resume(
-    path: str | Path,
-    *,
-    steps: int | None = None,
-    seconds: float | None = None,
-    until_return: float | None = None,
-    runtime: str | None = None,
-    address: str | None = None,
-    quiet: bool = RunOptions.quiet,
-    trust: bool = False,
-    env: Any = None,
-    observers: Sequence[Observer] = (),
-    **settings: Any,
-) -> Run:
-    """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
-    configuration. The limits are those of the run unless given anew; they count from its beginning. ``runtime``: None:
-    that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray cluster this time.
-    ``trust``: as in ``Run.policy``.
-
-    env: the class or function that makes its environment, again, where that was given in Python. observers: as in
-    ``train``. settings: fields of its config that change from here on; UsageError for one that changes the shape of
-    something that was saved. Each change is noted with its step in config.json."""
-    limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
-    return go_on(
-        path, limits, settings, runtime=runtime, address=address, quiet=quiet, trust=trust, env=env, observers=observers
-    )
-
-
-def go_on(
-    path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], *, runtime: str | None = None,
-    address: str | None = None, quiet: bool, trust: bool, env: Any = None, observers: Sequence[Observer] = (),
-    flags: bool = False,
-) -> Run:  # fmt: skip
-    """What ``resume`` and ``shoal resume`` share; ``flags``: the settings were given as flags."""
-    check_limits(**limits)
-    anew: Values = {name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}
-    if limits["steps"] is not None:
-        settings = {**settings, "steps": limits["steps"]}
-    path = Path(path)
-    directory = ranks.reopened(path)
-    try:
-        facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
-        check_config(path / "config.json", facts)
-        anew |= _where(facts, runtime, address)
-        with reading(path / "config.json"):
-            options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
-        check_trust(path, facts["system"], facts["config"], trust)
-        facts["config"] = again(path, facts["config"], env)
-        system, values = _again(path, facts)
-        changed = changes.wanted(system, facts["system"], values, settings, flags)
-        checkpoint = ranks.newest(path / FOLDER)
-        stop = options.stop((values | changed)["steps"])
-        check_unfinished(path, checkpoint, stop, facts["stop"]["episode_return"])
-        if changed.keys() - {"steps"}:
-            with looking(call_here if options.runtime in HERE else apart):
-                changes.check(system, values, changed, options.runtime, path, flags)
-        changes.note(facts, values, changed, checkpoint.steps)
-        cfg = build(system.Config, {**values, **changed})
-        resolved = Resolved(cfg, facts["origins"], facts["preset"], "resumed")
-        training = _Training(path, system, resolved, options, facts, observers=observers)
-        checkpoint.check_fits(training.program)
-    except BaseException:
-        directory.close()
-        raise
-    return training.go(directory, checkpoint)
-
-
-def _where(facts: Values, runtime: str | None, address: str | None) -> Values:
-    """Options of a run that goes on in another place. UsageError where it would not be the same run."""
-    if runtime is not None:
-        check_runtime(runtime)
-        if "serial" in (runtime, facts["runtime"]) and runtime != facts["runtime"]:
-            raise UsageError(
-                f"a run that was started with --runtime {facts['runtime']} cannot go on with {runtime}: "
-                "serial runs are exact, and save what no other runtime can go on from"
-            )
-    if runtime is None and address is None:
-        return {}
-    return {"runtime": runtime or again_with(facts["runtime"]), "address": address}
-
-
-def _again(path: Path, facts: Values) -> tuple[Any, Values]:
-    """The system of a run that was started before, and every value of its configuration."""
-    from shoal import systems
-
-    system, where = systems.load(facts["system"]), str(path / "config.json")
-    values = coerce_all(system.Config, facts["config"], where)
-    for missing in sorted(values.keys() - facts["config"].keys()):
-        message = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
-        print(f"shoal: {message}", file=sys.stderr)
-    if facts.get("actors"):
-        values["actors"] = facts["actors"]  # also where this machine has another number of cores
-    return system, values
-
-
-class _Training:
+class Training:
     """A run that is ready to start or to go on in the directory ``path``: its program, checked, and its config.json,
     which holds ``facts``, the ``options`` and what the environment turned out to be."""
 
@@ -275,7 +201,8 @@ class _Training:
         backs: list[loggers.Logger] = []
         progress = None
         try:
-            begun, config = (0 if checkpoint is None else checkpoint.steps), self.facts["config"]
+            begun = 0 if checkpoint is None else checkpoint.steps
+            config = {name: self.facts[name] for name in ("system", "preset", "runtime", "seed")} | self.facts["config"]
             backs += [loggers.Logger(name, self.path, config, begun) for name in self.options.log]
             self._describe(directory, checkpoint)
             if not self.options.quiet:

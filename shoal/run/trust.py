@@ -17,6 +17,7 @@ from typing import Any
 
 from shoal.api import UsageError
 from shoal.envs.registry import OWN
+from shoal.own_code import is_file
 from shoal.systems import SYSTEMS
 
 FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name a module
@@ -24,12 +25,18 @@ FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name
 
 def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:
     """UsageError, with what it would import, if ``where`` names code of somebody else's that this user has never
-    trained with. ``trust``: the user says that it may run."""
+    trained with, or a module that there is not. ``trust``: the user says that it may run."""
     if trust:
         return
     known = _noted()
     origins = {name: _origin(name) for name in _named(system, config)}
-    unknown = [name for name, origin in origins.items() if origin is None or [name, origin] not in known]
+    unknown = [name for name, origin in origins.items() if origin is not None and [name, origin] not in known]
+    lacking = [name for name, origin in origins.items() if origin is None]
+    if lacking and not unknown:
+        raise UsageError(
+            f"'{where}' needs '{lacking[0]}', and the module is not found from here: go to the directory it is in, or "
+            "put that on PYTHONPATH"
+        )
     if unknown:
         names = " and ".join(f"'{name}'" for name in unknown)
         raise UsageError(
@@ -67,7 +74,7 @@ def _named(system: str, config: Mapping[str, Any]) -> Iterator[str]:
 def _origin(name: str) -> str | None:
     """The file that a name stands for; nothing is imported to find it."""
     module = name.rpartition(":")[0] or name
-    if module.endswith(".py") or os.sep in module:
+    if is_file(module):
         return str(Path(module).resolve())
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(module.partition(".")[0])

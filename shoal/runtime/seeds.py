@@ -8,13 +8,18 @@ import numpy as np
 
 BLOCK = 4096  # seeds of one life: its own, and those of up to 4,095 environments
 LIVES = 2**31 // BLOCK  # environment libraries want an int32
-LAUNCH = 4096  # lives that one launch of a run numbers: its replicas in order, then every restart; 128 launches
+LAUNCH = 4096  # lives that one launch of a run numbers: its replicas in order, then every restart
 
 
 def life_seed(seed: int, life: int) -> int:
     """The first seed of a life's block; distinct for distinct lives below LIVES. The numbers are permuted by an odd
-    multiplier and an offset, modulo a power of two, which depend on the run's ``seed``."""
+    multiplier and an offset, modulo a power of two, which depend on the run's ``seed``.
+
+    LIVES are 128 launches. The next 128 number their lives from the middle of those, the next from their quarters, and
+    so on: where launches have at most n lives each (a power of two), 128 * LAUNCH / n of them share no seed."""
     multiplier, offset = np.random.SeedSequence(seed).generate_state(2).tolist()
+    lap, life = divmod(life, LIVES)
+    life ^= int(f"{lap % LAUNCH:012b}"[::-1], 2)  # the digits of the lap reversed: 0, 1/2, 1/4, 3/4, 1/8, ... of LAUNCH
     return int((life * (multiplier | 1) + offset) % LIVES) * BLOCK
 
 

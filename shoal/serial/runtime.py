@@ -96,16 +96,9 @@ class _Run:
                 self._tell(launch.observers, self.aggregator)
             if display is not None:
                 self._tell([display], self.live)
-        run, channels = self.aggregator, self.instance.channels.items()
-        return Report(
-            reason=reason,
-            steps=run.steps,
-            updates=run.updates,
-            seconds=run.seconds,
-            episode_return=run.episode_return,
-            episodes=run.episodes,
-            params={name: c.published() for name, c in channels if isinstance(c, Published) and c.version},
-        )
+        channels = self.instance.channels.items()
+        params = {name: c.published() for name, c in channels if isinstance(c, Published) and c.version}
+        return Report.of(reason, self.aggregator, params)
 
     def _sweep(self, replicas: Sequence[Replica]) -> None:
         """Step every role whose ports are ready, and report if a row is due."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings import yaml_text
+from shoal.settings.entries import over
+from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS, check_fields
 from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
@@ -57,7 +59,8 @@ def resolve(
     source: str = "flag",
     name: str = "",
 ) -> Resolved:
-    """Layer a system's defaults, a preset, a file and ``overrides`` (typed values; ``source`` names them)."""
+    """Layer a system's defaults, a preset, a file and ``overrides`` (typed values; ``source`` names them). A value
+    takes the place of that below it; of a dict, ``Entries`` take the place of single ones."""
     Config, presets = system.Config, system.PRESETS
     name = name or str(getattr(system, "__name__", "system")).rpartition(".")[2]
     in_file = read_file(file) if file is not None else {}
@@ -84,10 +87,13 @@ def resolve(
             field = key.replace("-", "_")
             if (other := spelled.setdefault(field, key)) != key:
                 raise _with_place(UsageError(f"'{other}' and '{key}' are one setting, given twice"), origin)
+            if field not in values and field in RUN_OPTIONS:
+                hint = f"not a setting of {name}: give it as a flag of shoal train, or as an argument of shoal.train"
+                raise _with_place(UsageError(f"'{key}' is an option of the run, {hint}"), origin)
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
                 raise _with_place(unknown(where, key, list(values), name), origin)
-            values[field] = expect(hints[field], value, _subject(field, origin))
+            values[field] = expect(hints[field], over(values[field], value), _subject(field, origin))
             origins[field] = origin
         if "envs" in layer and values.get("total_envs") and not layer.get("total_envs", layer.get("total-envs")):
             values["total_envs"], origins["total_envs"] = 0, origin  # so many for each actor
@@ -102,14 +108,21 @@ def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]
     own = {**own, "preset": str, "config": str}
     mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
     rest = [(f, w) for f, w in groups if (f, w) not in mine]
-    fields = [f.name for f in dataclasses.fields(system.Config)]
-    for flag, _ in rest:
-        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
-        if key not in fields and key.removeprefix("no_") not in fields:
-            raise unknown("flag", key, [*fields, *own], short_name(name))
+    check_flags(system.Config, rest, own, short_name(name))
     opts = options(mine, own, name)
     flags = parse_flags(system.Config, rest, short_name(name))
     return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
+
+
+def check_flags(Config: Any, groups: Groups, own: Iterable[str], name: str) -> None:
+    """UsageError for a flag that is no field, with the nearest of these and of a command's ``own``."""
+    fields = [f.name for f in dataclasses.fields(Config)]
+    for flag, _ in groups:
+        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
+        if key not in fields and key.removeprefix("no_") not in fields:
+            if key in RUN_FLAGS:
+                raise UsageError(f"'{flag}' is an option of shoal train, not of this command, nor a setting of {name}")
+            raise unknown("flag", key, [*fields, *own], name)
 
 
 def build(Config: Any, values: Mapping[str, Any]) -> Any:
@@ -144,7 +157,8 @@ def _of_today(values: Mapping[str, Any], fields: Mapping[str, Any]) -> Values:
 
 
 def default_values(Config: Any) -> Values:
-    """The dataclass's defaults, by field."""
+    """The dataclass's defaults, by field. UsageError for a field that a configuration cannot have."""
+    check_fields(Config)
     out = {}
     for f in dataclasses.fields(Config):
         if f.default_factory is not dataclasses.MISSING:
@@ -198,6 +212,11 @@ def _with_place(error: UsageError, origin: str) -> UsageError:
 
 def read_file(path: str | Path) -> Values:
     """The keys of a TOML or YAML file."""
+    if not isinstance(path, (str, Path)):
+        raise UsageError(
+            f"'config' expects the path of a TOML or YAML file, found {path!r}: single settings are arguments of their "
+            "own, such as steps=1000"
+        )
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"no such config file: '{path}'")

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.api import UsageError
-from shoal.settings import yaml_text
+from shoal.settings import entries
 from shoal.settings.ranges import Range
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
@@ -112,6 +112,10 @@ def coerce(hint: Any, value: Any) -> Any:
         if len(inner) != len(value):
             raise ValueError
         return tuple(coerce(h, v) for h, v in zip(inner, value, strict=True))
+    if origin is list or hint is list:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError
+        return [coerce(args[0], v) for v in value] if args else _data(value)
     if origin is dict or hint is dict:
         if not isinstance(value, Mapping):
             raise ValueError
@@ -122,10 +126,8 @@ def coerce(hint: Any, value: Any) -> Any:
         return value
     if hint is float or hint is int:
         return _number(hint, value)
-    if hint is str:
-        if not isinstance(value, str):
-            raise ValueError
-        return value
+    if isinstance(hint, type) and not isinstance(value, hint):
+        raise ValueError
     return value
 
 
@@ -196,7 +198,7 @@ def _ranged(Config: Any) -> Values:
 # ----------------------------------------------------------------------------------------- flags
 def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str) -> Values:
     """Typed values of command-line flags, given as (flag, its words); ``--env-kwargs.mass 2`` sets one entry
-    of a field that holds names with values."""
+    of a field that holds names with values (``Entries``)."""
     hints, ranges = get_type_hints(Config), ranged(Config)
     fields = [f.name for f in dataclasses.fields(Config)]
     out: Values = {}
@@ -210,7 +212,8 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
             raise unknown("flag", field, fields, name)
         hint = hints[field]
         if get_origin(hint) is dict or hint is dict:
-            out[field] = _joined(out.get(field, {}), _entries(field, entry, words))
+            found = entries.read(flag_name(field), entry, words)
+            out[field] = entries.joined(out[field], found) if field in out else found
         elif entry:
             raise unknown("flag", f"{field}.{entry}", fields, name)
         elif is_schedule(" ".join(words)):
@@ -218,35 +221,6 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
         else:
             out[field] = _parse_flag(field, hint, words, describe(ranges[field]))
     return out
-
-
-def _entries(field: str, entry: str, words: list[str]) -> Values:
-    import yaml
-
-    if entry and not words:
-        raise UsageError(f"{flag_name(field)}.{entry} expects a value, found nothing")
-    try:
-        value = yaml_text.read(" ".join(words))
-    except yaml.YAMLError as error:
-        raise UsageError(
-            f"{flag_name(field)} expects names with values, found '{' '.join(words)}': {' '.join(str(error).split())}"
-        ) from None
-    for name in reversed(entry.split(".")) if entry else ():
-        value = {name: value}
-    if not isinstance(value, dict):
-        raise UsageError(
-            f"{flag_name(field)} expects names with values, as in {flag_name(field)}.NAME VALUE, "
-            f"found '{' '.join(words)}'"
-        )
-    return value
-
-
-def _joined(first: Values, second: Values) -> Values:
-    """Both, those of the second where names are in both; dicts in them likewise."""
-    inner = {
-        k: _joined(first[k], v) for k, v in second.items() if isinstance(v, dict) and isinstance(first.get(k), dict)
-    }
-    return {**first, **second, **inner}
 
 
 def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
@@ -329,4 +303,5 @@ def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
 def choice(flag: str, value: str, names: Sequence[str]) -> None:
     """Raise UsageError unless ``value`` is one of ``names``."""
     if value not in names:
-        raise unknown("value", value, names, flag)
+        listed = "" if nearest(value, names) else f" (there are {', '.join(names)})"
+        raise UsageError(f"{unknown('value', value, names, flag)}{listed}")

@@ -23,7 +23,7 @@ from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Finite, NonNegative, Replicas
 from shoal.systems.config import Preset, Presets, SystemConfig, cores, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
-from shoal.systems.wiring import stream
+from shoal.systems.wiring import Q_VALUES, stream
 
 SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
 
@@ -146,10 +146,8 @@ def table(cfg: Config) -> TableSpec:
 
 def wired(name: str, cfg: Config, learn: Any) -> Program:
     """Actors, one replay, one learner; actors send values only where the replay is prioritised."""
-    values = {"q_taken": ((), "float32"), "q_max": ((), "float32")}
-    return replay_program(
-        name, cfg, stream(cfg, values if cfg.prioritised else {}), table(cfg), network, agent, learn
-    )  # fmt: skip
+    sent = stream(cfg, Q_VALUES if cfg.prioritised else None)
+    return replay_program(name, cfg, sent, table(cfg), network, agent, learn)
 
 
 def program(cfg: Config) -> Program:

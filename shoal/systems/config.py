@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from shoal.api import EnvSpec, UsageError
-from shoal.envs import EnvOptions, absolute, known, remember, spec
+from shoal.envs import EnvOptions, known, remember, spec
+from shoal.own_code import absolute
 from shoal.settings.ranges import Count, Device, Natural, Replicas
 from shoal.types import State, Values
 
@@ -45,8 +46,8 @@ class SystemConfig(EnvOptions):
     """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
     fp32."""
     torso: str = "auto"
-    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, or `module:factory` of your
-    own."""
+    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, or `module:factory` or
+    `file.py:factory` of your own."""
     hidden: tuple[Count, ...] = (64, 64)
     """Units of each layer of the MLP."""
     learner_threads: Natural = 0
@@ -170,7 +171,8 @@ def messages_per_batch(batch: int, envs: int) -> int:
 def anchored(values: Mapping[str, Any]) -> Values:
     """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
     policy or a population goes on from another directory."""
-    out = {**values, "env": absolute(values["env"])}
+    own = ("env", "torso", "demonstrations")  # that may be ``file.py:name``
+    out = {**values, **{field: absolute(values[field]) for field in own if values.get(field)}}
     demonstrations = values.get("demonstrations")
     if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
         out["demonstrations"] = str(Path(demonstrations).absolute())

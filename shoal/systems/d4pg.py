@@ -91,7 +91,6 @@ def program(cfg: Config) -> Program:
 
     def learn(nets: DPGNetwork, ctx: Context) -> RangeLearner:
         learner = descent(cfg, ctx, DPG(cfg, nets, ctx.seed), RangeLearner)
-        assert isinstance(learner, RangeLearner)
         learner.message = message
         return learner
 

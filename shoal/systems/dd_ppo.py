@@ -18,7 +18,7 @@ from shoal.settings.ranges import Count, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
 from shoal.systems.config import Preset, Presets
-from shoal.systems.recurrent_ppo import agent, network
+from shoal.systems.recurrent_ppo import EXTRAS, agent, network
 from shoal.systems.wiring import begin, collector, parameters, trajectories
 
 
@@ -80,7 +80,7 @@ def program(cfg: Config) -> Program:
     with torch.device("meta"):
         shapes = network(cfg)
     device, ranks = cfg.learner_device(), cfg.num_actors()
-    spec = trajectories(cfg, network, {"log_prob": ((), "float32"), "value": ((), "float32")})
+    spec = trajectories(cfg, network, EXTRAS)
     p = Program("dd-ppo")
     moments = p.channel(Channel("moments", "reduce", moments_spec(shapes)))
     gradients = p.channel(Channel("gradients", "reduce", gradient_spec(shapes), mean=True))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.program import Program
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled
 from shoal.systems import dqn, gorila
@@ -39,11 +38,4 @@ CLASSIC: Preset = dqn.CLASSIC | ADAGRAD | {  # without the epsilon, AdaGrad's fi
 }  # fmt: skip
 BOX2D: Preset = dqn.BOX2D | ADAGRAD
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D}
-network, agent = gorila.network, gorila.agent
-
-
-def program(cfg: Config) -> Program:
-    """Gorila's."""
-    p = gorila.program(cfg)
-    p.name = "downpour"
-    return p
+network, agent, program = gorila.network, gorila.agent, gorila.program

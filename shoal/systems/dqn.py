@@ -20,7 +20,7 @@ from shoal.settings.schedule import linear as schedule
 from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.exploration import LadderConfig, ladder
 from shoal.systems.replayed import ReplayConfig, descent, replay_program
-from shoal.systems.wiring import stream
+from shoal.systems.wiring import Q_VALUES, stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAg
 
 def sent(cfg: Config) -> Spec:
     """What actors send: steps, with values for the first priorities if those are the actor's."""
-    return stream(cfg, {"q_taken": ((), "float32"), "q_max": ((), "float32")} if cfg.actor_priorities else None)
+    return stream(cfg, Q_VALUES if cfg.actor_priorities else None)
 
 
 def table(cfg: Config, **fields: Any) -> TableSpec:

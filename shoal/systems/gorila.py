@@ -59,7 +59,7 @@ def program(cfg: Config) -> Program:
     def algorithm(nets: QNetwork, ctx: Context) -> Algorithm:
         return QLearning(cfg, nets, dqn.importance_exponent(cfg))
 
-    p = Program("gorila")
+    p = Program(cfg.system())
     device, taken = cfg.learner_device(), cfg.batch * (cfg.learners if cfg.replay_servers else 1)
     ratio = replace(cfg.ratio(), slack=max(cfg.ratio().slack, 2 * taken))
     transitions = p.channel(replay("transitions", dqn.sent(cfg), dqn.table(cfg), ratio))

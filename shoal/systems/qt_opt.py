@@ -173,7 +173,6 @@ def program(cfg: Config) -> Program:
         torch.manual_seed(ctx.seed)
         q = LabelledQ(cfg, begin(ctx, network(cfg, device).to(device)))
         learner = descent(cfg, ctx, q, LabelledLearner)
-        assert isinstance(learner, LabelledLearner)
         return LabelledLearnerRole(ctx, learner, labels, params, lagged)
 
     p.role(

@@ -19,7 +19,7 @@ from shoal.settings.schedule import linear
 from shoal.systems.config import Preset, Presets, cores, require_actions
 from shoal.systems.exploration import LadderConfig, ladder
 from shoal.systems.replayed import ReplayConfig, descent
-from shoal.systems.wiring import actors_and_learner, replay, stream
+from shoal.systems.wiring import Q_VALUES, actors_and_learner, replay, stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +62,6 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
         if self.overlap >= self.sequence:
             raise UsageError(f"overlap ({self.overlap} steps) must be less than sequence ({self.sequence} steps)")
         return self.sequence - self.overlap
-
-    def gradient_processes(self) -> int:
-        if self.learner_processes > 1:
-            raise UsageError(f"learner_processes ({self.learner_processes}) must be 0 or 1: r2d2 learns in one process")
-        return 1
 
     def progress(self, update: int) -> float:
         return super().progress(update * self.sequence)
@@ -120,8 +115,7 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> RecurrentQA
 
 def sent(cfg: Config) -> Spec:
     """What actors send: steps, with values for the first priorities and, where they are used, recurrent states."""
-    values = {"q_taken": ((), "float32"), "q_max": ((), "float32")}
-    return stream(cfg, values, network if cfg.start_state == "stored" or cfg.staleness else None)
+    return stream(cfg, Q_VALUES, network if cfg.start_state == "stored" or cfg.staleness else None)
 
 
 def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> SGDLearner:
@@ -131,7 +125,6 @@ def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> SGDLearner:
 
 def program(cfg: Config) -> Program:
     """Actors, one replay of sequences, one learner."""
-    cfg.gradient_processes()
     sequences = replay("sequences", sent(cfg), cfg.sequences(), cfg.ratio())
     return actors_and_learner(
         "r2d2", cfg, sequences, network, agent, lambda nets, ctx: learn(cfg, nets, ctx), count=cfg.batch

@@ -83,7 +83,6 @@ def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> Learner:
 
 def program(cfg: Config) -> Program:
     """Actors, a replay of sequences, a learner with a second replay of demonstrations."""
-    cfg.gradient_processes()
     found = demonstrations(cfg)
     held = 0 if found is None else demonstration_table(cfg, found).nbytes(stream_fields(r2d2.sent(cfg)))
     sequences = replay("sequences", r2d2.sent(cfg), cfg.sequences(), cfg.ratio())

@@ -15,7 +15,7 @@ from shoal.program import Program
 from shoal.settings.ranges import Count
 from shoal.settings.schedule import linear
 from shoal.systems.config import Preset, Presets, SystemConfig
-from shoal.systems.wiring import actors_and_learner, parameters, queue, trajectories
+from shoal.systems.wiring import Extras, actors_and_learner, parameters, queue, team, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ POINTGOAL: Preset = dict(
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
     core="lstm", core_size=128,
 )  # fmt: skip
+EXTRAS: Extras = {"log_prob": ((), "float32"), "value": ((), "float32")}  # of the policy that acted
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "pointgoal": POINTGOAL,
 }  # fmt: skip
@@ -95,10 +96,9 @@ def program(cfg: Config) -> Program:
     members = gradient_processes(cfg)
 
     def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
-        team = ctx.team(members) if ctx.team is not None and members > 1 else None
-        return PPOLearner(cfg, nets, cfg.steps, ctx.seed, team)
+        return PPOLearner(cfg, nets, cfg.steps, ctx.seed, team(ctx, members))
 
-    spec = trajectories(cfg, network, {"log_prob": ((), "float32"), "value": ((), "float32")})
+    spec = trajectories(cfg, network, EXTRAS)
     copies = members + 3  # of the parameters: themselves, a gradient of each member, both averages of Adam
     held = cfg.num_actors() * spec_nbytes(spec) + copies * spec_nbytes(parameters("params", lambda: network(cfg)).spec)
     return actors_and_learner(

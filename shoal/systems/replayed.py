@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.gradient_step import OptimiserConfig, make_optimiser
@@ -18,7 +18,7 @@ from shoal.replay import Ratio, TableSpec
 from shoal.settings.ranges import Count, Fraction, NonNegative
 from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import SystemConfig
-from shoal.systems.wiring import Network, actors_and_learner, parameters, replay
+from shoal.systems.wiring import Network, actors_and_learner, parameters, replay, team
 
 RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
@@ -70,7 +70,7 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
 
     def gradient_processes(self) -> int:
         """How many share a gradient; where nobody waits for the learner, the cores are the actors'."""
-        return self.processes(self.shares() if self.samples_per_insert else 1)
+        return self.processes(self.shares() if self.samples_per_insert and self.shares_gradient else 1)
 
     def shares(self) -> int:
         """Into how many shares a batch may be cut: one of fewer than 16 images, or of other rows, costs its process as
@@ -109,15 +109,17 @@ def progress(cfg: SamplingConfig, ctx: Context, update: int) -> float:
     return cfg.progress(update) if told else ctx.steps() / cfg.steps
 
 
+Kind = TypeVar("Kind", bound=SGDLearner)
+
+
 def descent(
-    cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[SGDLearner] = SGDLearner
-) -> SGDLearner:  # fmt: skip
+    cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[Kind] = SGDLearner  # type: ignore[assignment]
+) -> Kind:  # fmt: skip
     """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says."""
-    members = cfg.gradient_processes()
-    team = ctx.team(members) if ctx.team is not None and members > 1 else None
     return kind(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm,
-        progress=partial(progress, cfg, ctx), device=cfg.learner_device(), team=team,
+        progress=partial(progress, cfg, ctx), device=cfg.learner_device(),
+        team=team(ctx, cfg.gradient_processes()),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
+from shoal.algos.data_parallel import Team
 from shoal.algos.synchronised import SynchronisedLearner, gradient_spec
 from shoal.api import (
     Agent,
@@ -36,6 +37,7 @@ from shoal.types import Values
 Network = Callable[..., Any]  # (cfg, device) -> module
 Nets = TypeVar("Nets", bound=nn.Module)
 Extras = Mapping[str, tuple[tuple[int, ...], str]]  # what an agent stores beside its actions: name -> shape, dtype
+Q_VALUES: Extras = {"q_taken": ((), "float32"), "q_max": ((), "float32")}  # of which first priorities are made
 
 
 def queue(name: str, spec: Spec, capacity: int = 1) -> Channel:
@@ -93,6 +95,11 @@ def collector(
     """What makes the collector of a role that also learns, given where its parameters come from: ``agent(cfg, seed,
     ctx)`` in ``cfg.envs`` environments, whose trajectories are of ``spec``."""
     return lambda own: Collector(ctx, make(cfg.env, cfg.envs, cfg), agent(cfg, ctx.seed, ctx), own, spec)
+
+
+def team(ctx: Context, members: int) -> Team | None:
+    """So many processes that share a gradient; None for one, and where the runtime has no such processes."""
+    return ctx.team(members) if ctx.team is not None and members > 1 else None
 
 
 def begin(ctx: Context, nets: Nets) -> Nets:

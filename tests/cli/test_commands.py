@@ -72,12 +72,19 @@ WRONG = [  # arguments, what the sentence says
     ("train FAKE --config bad.toml", "bad.toml is not valid TOML"),
     ("train FAKE --config key.toml", "unknown key 'learning-rat' of fake_system; did you mean 'learning_rate'?"),
     ("train FAKE --config type.yaml", "'envs' (file type.yaml) expects an integer of at least 1, found 'many'"),
+    (
+        "train FAKE --config seed.yaml",
+        "file seed.yaml: 'seed' is an option of the run, not a setting of fake_system",
+    ),
+    ("config FAKE --seed 3", "'--seed' is an option of shoal train, not of this command, nor a setting of "),
     ("train FAKE --config x.ini", "no such config file: 'x.ini'"),
     ("train FAKE --run-dir full", "'full' exists and is not empty"),
     ("train FAKE --env CartPol-v1", "CartPole"),
     ("train FAKE --env Pendulum-v1", "fake supports Discrete actions; Pendulum-v1 has Box(1,)"),
     ("train FAKE CartPole-v1", "unexpected 'CartPole-v1': expected flags"),
     ("draw FAKE --format svgg", "did you mean 'svg'?"),
+    ("draw FAKE --format zzz", "unknown value 'zzz' of --format (there are text, mermaid, svg)"),
+    ("draw FAKE --output x.png", "--output expects a name that ends in .txt, .mmd or .svg, or --format, found 'x.png'"),
     ("draw FAKE --format svg --output no/x.svg", "no such directory: 'no'"),
     ("train queue.py", "system 'queue.py' cannot be imported: 'queue' is a module of Python's own: rename the file"),
     ("systems --all", "takes no flags"),
@@ -98,6 +105,7 @@ def test_every_mistake_is_one_sentence_and_exit_code_2(shoal: Shoal, args: str, 
     Path("spelled.toml").write_text("learning-rate = 1\nlearning_rate = 2")
     Path("latin.yaml").write_bytes(b'env: "caf\xe9s"')
     Path("queue.py").touch()
+    Path("seed.yaml").write_text("seed: 3")
     Path("full").mkdir()
     Path("full/file").touch()
     code, out, err = shoal(*[FAKE if a == "FAKE" else a for a in args.split()])

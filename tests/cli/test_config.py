@@ -12,7 +12,7 @@ import pytest
 from shoal import systems
 from shoal.api import UsageError
 from shoal.settings.config import default_values, field_docs, read_file, resolve, to_toml
-from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged
+from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Count, Positive
 
@@ -101,6 +101,28 @@ def test_flags_are_typed(system: Any) -> None:
     }  # fmt: skip
     assert parse_flags(system.Config, [("--no-life-loss", [])], "fake") == {"life_loss": False}
     assert parse_flags(system.Config, [("--hidden", ["8,9"])], "fake") == {"hidden": (8, 9)}
+
+
+def env_kwargs(system: Any, file: Path, *words: str) -> Any:
+    flags = parse_flags(system.Config, split([*words]), "fake")
+    return resolve(system, file=file, overrides=flags).cfg.env_kwargs
+
+
+def test_a_flag_sets_one_entry_over_the_layer_below(system: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """One that gives a whole dict takes the place of the one below, as do a file and an argument."""
+    file = tmp_path / "x.yaml"
+    file.write_text("env_kwargs: {goal: 1, sides: {a: 1, b: 2}}")
+    assert env_kwargs(system, file, "--env-kwargs.mass", "2") == {"goal": 1, "sides": {"a": 1, "b": 2}, "mass": 2}
+    words = ["--env-kwargs.sides.b", "7", "--env-kwargs.goal", "x"]
+    assert env_kwargs(system, file, *words) == {"goal": "x", "sides": {"a": 1, "b": 7}}
+    assert env_kwargs(system, file, "--env-kwargs", "{mass: 2}") == {"mass": 2}
+    assert env_kwargs(system, file, "--env-kwargs", "{mass: 2}", "--env-kwargs.goal", "3") == {"mass": 2, "goal": 3}
+    assert resolve(system, file=file, overrides={"env_kwargs": {"mass": 2}}).cfg.env_kwargs == {"mass": 2}
+    monkeypatch.setitem(system.PRESETS, "classic", {"env_kwargs": {"wind": 0.5, "goal": 3}})
+    assert resolve(system, file=file).cfg.env_kwargs == {"goal": 1, "sides": {"a": 1, "b": 2}}
+    flags = parse_flags(system.Config, split(["--env-kwargs.mass", "2"]), "fake")
+    assert resolve(system, overrides=flags).cfg.env_kwargs == {"wind": 0.5, "goal": 3, "mass": 2}
+    assert system.PRESETS["classic"]["env_kwargs"] == {"wind": 0.5, "goal": 3}
 
 
 @pytest.mark.parametrize("value", ["ten", 1.5, True, None, [1]])

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tolerance import rounding
 
 from shoal.algos.box_network import BoxNetwork
@@ -243,3 +244,11 @@ def test_the_command_exports_the_best_parameters(shoal: Shoal) -> None:
     assert code == 0 and out == "r/export/torchscript-best: example.npz, model.json, model.pt\n"
     facts = json.loads(Path("r/export/torchscript-best/model.json").read_text())
     assert facts["system"] == "dqn" and facts["parameters"] == "best"
+
+
+def test_weights_that_are_tied_are_written_once_for_each_name(tmp_path: Path) -> None:
+    torsos = Path(__file__).parents[1] / "nets" / "own_torsos.py"
+    policy = untrained("dqn", "CartPole-v1", torso=f"{torsos}:tied")
+    written = load_file(export(policy, "safetensors", tmp_path / "o") / "model.safetensors")
+    assert written.keys() == policy.params.keys()
+    assert torch.equal(written["encoder.own.rest.0.weight"], written["encoder.own.rest.2.weight"])

@@ -13,11 +13,13 @@ import pytest
 
 from shoal.api import UsageError
 from shoal.cli.main import USAGE
-from shoal.run import RunOptions, train
+from shoal.run import RunOptions, resume, train
 from shoal.run.evaluation import Evaluation
-from shoal.run.options import FLAGS, JSON_KEYS
+from shoal.run.options import FLAGS, JSON_KEYS, RESUMABLE
 from shoal.settings.config import field_docs
+from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import options, split
+from shoal.systems import dqn
 
 EVERYTHING = RunOptions(
     runtime="serial", run_dir="somewhere", seed=3, seconds=2.5, until_return=-1.0, hang_timeout=0.0,
@@ -91,6 +93,63 @@ def test_what_is_out_of_range_is_said_in_one_sentence(name: str, value: Any, say
     with pytest.raises(UsageError) as error:
         RunOptions(**{name: value})
     assert str(error.value) == says
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"system": 5}, "'system' expects a name of `shoal systems`, of a module or of a .py file, found 5"),
+        ({"system": dqn}, "; did you mean 'shoal.systems.dqn'?"),
+        (
+            {"config": {"steps": 3}},
+            "'config' expects the path of a TOML or YAML file, found {'steps': 3}: single ",
+        ),
+        ({"preset": None}, "'preset' expects text, found None"),
+        ({"observers": 5}, "'observers' expects functions, found 5"),
+        ({"observers": "ab"}, "'observers' expects functions, found 'ab'"),
+        ({"evaluation": 100}, "'evaluation' expects shoal.Evaluation(every=N), found 100"),
+        ({"evaluation": 0}, "'evaluation' expects shoal.Evaluation(every=N), found 0"),
+        ({"log": 5}, "'log' expects words, found 5"),
+        ({"log": "tensorbord"}, "log expects tensorboard, wandb, mlflow, found 'tensorbord'"),
+        ({"run_dir": 5}, "'run_dir' expects text or Path or none, found 5"),
+    ],
+)
+def test_a_wrong_argument_of_train_is_one_sentence(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+    fine: dict[str, Any] = {"system": "dqn", "env": "CartPole-v1", "runtime": "serial", "run_dir": tmp_path / "r"}
+    with pytest.raises(UsageError) as error:
+        train(**{**fine, **given})
+    assert says in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"every": "often"}, "'every' of an Evaluation expects an integer, found 'often'"),
+        ({"every": 100, "episodes": 2.5}, "'episodes' of an Evaluation expects an integer, found 2.5"),
+        ({"every": 100, "sampled": 1}, "'sampled' of an Evaluation expects true or false, found 1"),
+    ],
+)
+def test_a_wrong_evaluation_is_one_sentence(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Evaluation(**given)
+    assert str(error.value) == says
+    assert Evaluation(every="100") == Evaluation(every=100)  # type: ignore[arg-type]
+
+
+def test_one_observer_needs_no_list(tmp_path: Path, fake: str) -> None:
+    rows: list[Any] = []
+    train(Path(fake), env="CartPole-v1", runtime="serial", run_dir=tmp_path / "r", observers=rows.append)  # type: ignore[arg-type]
+    assert rows and rows[-1]["steps"] >= 400
+
+
+def test_settings_know_the_options_of_a_run() -> None:
+    flags = {flag.replace("-", "_") for flag in FLAGS} | {"preset", "config"}
+    assert flags == RUN_FLAGS
+    arguments = inspect.signature(train).parameters.keys() - {"overrides"}
+    assert arguments | flags | {"trust"} == RUN_OPTIONS
+    of_resume = inspect.signature(resume).parameters.keys()
+    assert of_resume >= set(RESUMABLE) and of_resume - RUN_OPTIONS == {"path", "steps", "env", "settings"}
 
 
 def test_values_take_their_own_type() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal import train
+
 from .conftest import FAKE, Shoal
 
 MISTAKES = {
@@ -79,3 +81,56 @@ def test_an_environment_without_its_spaces(name: str, says: str, shoal: Shoal) -
     Path("spaces.py").write_text(SPACES)
     code, _, err = shoal("train", "dqn", "--env", f"spaces.py:{name}", "--runtime", "serial")
     assert code == 2 and says in err and err.count("\n") == 1, err
+
+
+TORSO = """
+import torch
+class Sum(torch.nn.Module):
+    features = 1
+    def forward(self, obs):
+        return obs["obs"].sum(-1, keepdim=True)
+def torso(observations):
+    return Sum()
+def wrong(observations):
+    raise KeyError("x")
+"""
+SMALL = ("--runtime", "serial", "--steps", "60", "--envs", "2", "--unroll", "5", "--quiet")
+
+
+def test_a_run_with_a_torso_of_its_own_opens_from_another_directory(
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("nets_of_mine.py").write_text(TORSO)
+    (tmp_path / "other").mkdir()
+    for torso, run in (("nets_of_mine.py:torso", "by_file"), ("nets_of_mine:torso", "by_name")):
+        words = ("--env", "CartPole-v1", "--torso", torso, "--run-dir", run, *SMALL)
+        assert shoal("train", "impala", *words)[0] == 0
+    monkeypatch.chdir(tmp_path / "other")
+    assert shoal("eval", "../by_file", "--episodes", "1")[0] == 0
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    del sys.modules["nets_of_mine"]
+    code, _, err = shoal("eval", "../by_name", "--episodes", "1")
+    assert code == 2 and err.count("\n") == 1
+    assert "needs 'nets_of_mine:torso', and the module is not found from here" in err and "neither" not in err
+
+
+def test_a_torso_that_fails_is_one_sentence(shoal: Shoal) -> None:
+    Path("nets_of_mine.py").write_text(TORSO)
+    for system in ("impala", "d4pg"):
+        env = "Pendulum-v1" if system == "d4pg" else "CartPole-v1"
+        code, out, err = shoal("train", system, "--env", env, "--torso", "nets_of_mine.py:wrong", *SMALL)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert "torso 'nets_of_mine.py:wrong' cannot be made: KeyError: 'x'" in err and "mine.py, line 10" in err
+
+
+def test_an_edited_environment_is_read_again(shoal: Shoal) -> None:
+    """As from one cell of a notebook to the next; the edit has the same size, and may be of the same second."""
+    for runtime in ("serial", "local"):
+        for numbers, reward in ((2, 1.0), (2, 7.0), (3, 7.0)):
+            text = SPACES.replace("0.0, False, False", f"{reward}, True, False")
+            Path("edited.py").write_text(text.replace("(2,)", f"({numbers},)").replace("zeros(2", f"zeros({numbers}"))
+            run = train("impala", env="edited.py:Env", runtime=runtime, steps=100, actors=1, envs=2, unroll=5)
+            policy = run.policy()
+            assert policy.spec.observations["obs"].shape == (numbers,)
+            assert policy.evaluate(1) == [reward] == [run.report.episode_return]

@@ -54,7 +54,7 @@ def test_what_it_sees_is_what_the_training_sees() -> None:
     """The same observation through the policy and through the training's batch of environments."""
     from shoal.envs import EnvOptions, make as make_batch
 
-    batch = make_batch(f"{ODD}:offset", 1, 0, EnvOptions())
+    batch = make_batch(f"{ODD}:offset", 1, EnvOptions())
     trained_on = batch.reset(5)
     from shoal.envs.batch import sub_seeds
 

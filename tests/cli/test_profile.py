@@ -49,6 +49,21 @@ def test_of_a_system_and_again_of_its_run(tmp_path: Path, capsys: pytest.Capture
     assert again["config"] == json.loads((tmp_path / "a" / "config.json").read_text())["config"]
 
 
+def test_of_a_run_whose_preset_is_for_other_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A preset may hold what its environment ignores; settings that another version did not write have defaults."""
+    few = "--batch 8 --min-replay 50 --replay 500 --actors 1 --envs 2 --unroll 8 --hidden 8 --steps 300 --quiet"
+    words = ["train", "dqn", "--preset", "atari", "--env", "CartPole-v1", "--runtime", "serial", *few.split()]
+    assert cli.main([*words, "--run-dir", str(tmp_path / "a")]) == 0
+    file = tmp_path / "a" / "config.json"
+    facts = json.loads(file.read_text())
+    assert facts["config"]["noop_max"] and facts["config"].pop("double") is not None
+    file.write_text(json.dumps(facts))
+    capsys.readouterr()
+    profiled(tmp_path / "b", capsys, str(tmp_path / "a"), "--quiet")
+    again = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert again["preset"] == "atari" and again["origins"] == facts["origins"]
+
+
 def test_a_name_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["profile", "--seconds", "3"]) == 2
     assert "needs a run or a system" in capsys.readouterr().err

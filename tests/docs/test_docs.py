@@ -12,7 +12,7 @@ import pytest
 
 from shoal.cli import main as cli, record as cli_record, runs as cli_runs
 from shoal.program import draw
-from shoal.run.population import check_space
+from shoal.run.member import check_space
 from shoal.settings.flags import options, parse_flags, split
 from shoal.systems import SYSTEMS, load
 
@@ -58,7 +58,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     def population_only(path: Path, setup: Any, tell: Any = None) -> Any:
-        check_space(setup)
+        check_space(setup.system, setup.values, setup.interval_space())
         wired.append(setup)
         raise KeyboardInterrupt
 

@@ -14,8 +14,8 @@ ACTIONS: dict[str, gs.Space[Any]] = {"discrete": gs.Discrete(4, start=1), "multi
 
 class Legal(gym.Env[Any, Any]):
     """Five random observations of 3 numbers, each with a random mask, often of a single action. The last observation
-    allows nothing, as at the end of many games. where: ``dict``, ``info``, or ``quiet`` (in info, unannounced);
-    stuck: the third mask forbids everything, too."""
+    allows nothing, as at the end of many games. where: ``dict``, ``info``, ``quiet`` (in info, unannounced), or
+    ``late`` (as quiet, but not at a reset); stuck: the third mask forbids everything, too."""
 
     def __init__(self, where: str = "dict", action: str = "discrete", stuck: bool = False, size: int = 0) -> None:
         self.where, self.stuck, self.action_space = where, stuck, ACTIONS[action]
@@ -44,7 +44,8 @@ class Legal(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.time = 0
-        return self.observe()
+        obs, info = self.observe()
+        return obs, {} if self.where == "late" else info
 
     def step(self, action: Any) -> Any:
         chosen = np.atleast_1d(np.asarray(action) - (1 if len(self.sizes) == 1 else 0))
@@ -79,11 +80,11 @@ class Trap(gym.Env[Any, Any]):
 
 class Both(VectorEnv[Any, Any, Any]):
     """Counts to 3, then is truncated and resets: in the same step, or when told. Masks, in ``info``, allow action 0 at
-    first, action 1 then, and so on."""
+    first, action 1 then, and so on. where: ``info``, ``quiet`` or ``late``, as in ``Legal``."""
 
-    def __init__(self, num_envs: int, mode: str = "SAME_STEP") -> None:
-        self.num_envs, self.mode = num_envs, AutoresetMode[mode]
-        self.metadata = {"action_mask": True, "autoreset_mode": self.mode}
+    def __init__(self, num_envs: int, mode: str = "SAME_STEP", where: str = "info") -> None:
+        self.num_envs, self.mode, self.late = num_envs, AutoresetMode[mode], where == "late"
+        self.metadata = {"action_mask": where == "info", "autoreset_mode": self.mode}
         self.single_observation_space, self.single_action_space = gs.Box(0, 9, (1,), np.float32), gs.Discrete(4)
         self.count = np.zeros(num_envs, np.int64)
 
@@ -92,7 +93,8 @@ class Both(VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         self.count[(options or {}).get("reset_mask", np.ones(self.num_envs, bool))] = 0
-        return self.told()
+        obs, info = self.told()
+        return obs, {} if self.late else info
 
     def step(self, actions: np.ndarray) -> Any:
         assert (actions == self.count).all(), (actions, self.count)

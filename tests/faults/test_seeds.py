@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from broken_env import FAULTS
 from hypothesis import given, settings, strategies as st
 
@@ -38,6 +39,17 @@ def test_environments_of_a_life_share_no_seed(life: int, envs: int) -> None:
     assert len(set(seeds)) == envs
     assert min(seeds) > life * BLOCK, "the first is the agent's"
     assert max(seeds) < (life + 1) * BLOCK
+
+
+@pytest.mark.parametrize("lives, laps", [(1, 4096), (3, 1024), (64, 64), (4096, 1)])
+def test_many_short_launches_share_no_seed(lives: int, laps: int) -> None:
+    """A member of a population is launched again for every slice."""
+    launches = [*range(0, 128 * laps, max(1, laps // 16)), 128 * laps - 1][: 2**17 // lives]
+    found = [life_seed(7, launch * LAUNCH + n) for launch in dict.fromkeys(launches) for n in range(lives)]
+    assert len(set(found)) == len(found) and max(found) <= 2**31 - BLOCK
+    multiplier, offset = np.random.SeedSequence(7).generate_state(2).tolist()
+    for life in range(0, LIVES, 9973):  # as they were when there were no more launches
+        assert life_seed(7, life) == (life * (multiplier | 1) + offset) % LIVES * BLOCK
 
 
 def test_they_depend_on_the_run() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from shoal.nets import DuelingQHead, NoisyLinear, QHead, ReturnHead
 from shoal.nets.noisy import FEW
-from shoal.ops.noise import factorised_noise, scale_noise
+from shoal.ops.noise import scale_noise
 
 
 def test_worked_numbers() -> None:
@@ -30,7 +30,8 @@ def test_worked_numbers() -> None:
 def test_it_is_a_layer_with_the_noise_of_the_outer_product() -> None:
     torch.manual_seed(0)
     layer, x, normals = NoisyLinear(5, 3), torch.randn(7, 5, requires_grad=True), torch.randn(8)
-    weight, bias = factorised_noise(normals[:5], normals[5:])
+    bias = scale_noise(normals[5:])
+    weight = torch.outer(bias, scale_noise(normals[:5]))
     expected = F.linear(x, layer.weight + layer.sigma_weight * weight, layer.bias + layer.sigma_bias * bias)
     found = layer(x, scale_noise(normals))
     torch.testing.assert_close(found, expected)

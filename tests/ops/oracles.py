@@ -73,10 +73,6 @@ def vtrace(log_rhos, r, d, v, nv, cut, rho_bar, c_bar, pg_rho_bar, lam):
     return vs, pg
 
 
-def q_target(r, d, q):
-    return np.array([r[i] + d[i] * max(q[i]) for i in range(len(r))])
-
-
 def double_q_target(r, d, q, selector):
     out = []
     for i in range(len(r)):
@@ -86,10 +82,6 @@ def double_q_target(r, d, q, selector):
                 best = a
         out.append(r[i] + d[i] * q[i][best])
     return np.array(out)
-
-
-def td_error(targets, q, actions):
-    return np.array([targets[i] - q[i][actions[i]] for i in range(len(targets))])
 
 
 def td_loss(q, actions, r, d, next_q, selector, clip, scale, probs, beta):
@@ -245,16 +237,6 @@ def quantile_huber(theta, targets, kappa, taus):
     return out
 
 
-def proportional(p, alpha):
-    total = sum(x**alpha for x in p)
-    return np.array([x**alpha / total for x in p])
-
-
-def rank_based(p, alpha):
-    ranks = [1 + sum(other > x for other in p) for x in p]  # distinct priorities only
-    return proportional([1 / k for k in ranks], alpha)
-
-
 def importance_weights(probs, size, beta, normalise):
     raw = [(1 / (size * x)) ** beta for x in probs]
     return np.array([x / max(raw) if normalise else x for x in raw])
@@ -281,13 +263,6 @@ def rmsprop(theta, grads, lr, decay, eps, centred, momentum):
             theta[i] -= step[i]
         history.append(list(theta))
     return np.array(history)
-
-
-def factorised_noise(inputs, outputs):
-    def f(x):
-        return math.copysign(math.sqrt(abs(x)), x)
-
-    return np.array([[f(o) * f(i) for i in inputs] for o in outputs]), np.array([f(o) for o in outputs])
 
 
 def ppo_loss(log_prob, entropy, v, old_log_prob, old_v, advantage, target, weight, clip, c_v, c_e, clip_value):

@@ -15,16 +15,13 @@ from shoal.ops import (
     categorical_projection,
     double_q_target,
     dueling,
-    factorised_noise,
     huber,
     n_step_returns,
-    q_target,
     quantile_huber,
     scale_noise,
     select,
     signed_hyperbolic,
     signed_hyperbolic_inverse,
-    td_error,
 )
 
 
@@ -49,11 +46,8 @@ def close(found, *expected, tol=1e-6):
 @pytest.mark.parametrize(("B", "A"), [(1, 1), (3, 2), (17, 6)])
 def test_q_oracles(B, A):
     r, d, q, s = normal(0, B), np.abs(normal(1, B)), normal(2, B, A), normal(3, B, A)
-    actions = np.random.default_rng(4).integers(0, A, B)
     tr, td, tq, ts = map(torch.from_numpy, (r, d, q, s))
-    check(q_target(tr, td, tq), oracles.q_target(r, d, q))
     check(double_q_target(tr, td, tq, ts), oracles.double_q_target(r, d, q, s))
-    check(td_error(tr, tq, torch.from_numpy(actions)), oracles.td_error(r, q, actions))
     v = normal(5, B, 1)
     check(dueling(torch.from_numpy(v), tq), oracles.dueling(v, q))
 
@@ -64,7 +58,6 @@ def test_time_major_q_functions_equal_their_flat_form():
     )
     flat = double_q_target(r.flatten(), d.flatten(), q.flatten(0, 1), s.flatten(0, 1))
     assert torch.equal(double_q_target(r, d, q, s).flatten(), flat)
-    assert torch.equal(q_target(r, d, q).flatten(), q_target(r.flatten(), d.flatten(), q.flatten(0, 1)))
 
 
 def test_dueling_over_atoms():
@@ -143,16 +136,6 @@ def test_categorical_loss_oracles(B, N):
     assert categorical_kl(torch.softmax(tl, -1), tl).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(("p", "q"), [(1, 1), (3, 5), (8, 2)])
-def test_noise_oracle(p, q):
-    inputs, outputs = normal(0, p), normal(1, q)
-    weight, bias = factorised_noise(torch.from_numpy(inputs), torch.from_numpy(outputs))
-    expected = oracles.factorised_noise(inputs, outputs)
-    assert weight.shape == torch.nn.Linear(p, q).weight.shape
-    check(weight, expected[0])
-    check(bias, expected[1])
-
-
 # -------------------------------------------------------------------------------- worked numbers
 def delta_at(index, count=51):
     return torch.eye(count)[index : index + 1]
@@ -226,7 +209,7 @@ def test_dqn_item_5():
     """dqn-family.md 4.5: Double 2.7, DQN 4.5."""
     online, target = f32([1, 2]), f32([5, 3])
     close(double_q_target(f32(0), f32(0.9), target, online), 2.7)
-    close(q_target(f32(0), f32(0.9), target), 4.5)
+    close(double_q_target(f32(0), f32(0.9), target, target), 4.5)  # what selects is what evaluates
 
 
 def test_dqn_item_6():
@@ -236,9 +219,8 @@ def test_dqn_item_6():
 
 
 def test_dqn_item_8():
-    """dqn-family.md 4.8: f(-4) = -2, f(2.25) = 1.5, product -3."""
+    """dqn-family.md 4.8: f(-4) = -2, f(2.25) = 1.5. (Their product -3 is the noisy layer's.)"""
     close(scale_noise(f32(-4, 2.25)), -2, 1.5)
-    close(factorised_noise(f32(-4), f32(2.25))[0], -3)
 
 
 def test_dqn_trap_weight_after_clip():
@@ -279,20 +261,16 @@ def test_r2d2_item_2():
     close(n_step_returns(r, d, torch.zeros(5, 1), cut, 5)[0], 2.973107784)
     target = signed_hyperbolic(n_step_returns(r, d, bootstrap.expand(5).unsqueeze(1), cut, 5)[0])
     close(target, 3.334158, tol=2e-6)
-    close(td_error(target, f32([2.5, 9]), torch.tensor([0])), 0.834158, tol=2e-6)
+    close(target - select(f32([2.5, 9]), torch.tensor([0])), 0.834158, tol=2e-6)
 
 
 # -------------------------------------------------------------------------------------- contracts
 def test_gradients_stop_where_they_should():
     q, other = f32([1, 2]).requires_grad_(), f32([3, 1]).requires_grad_()
     r, d = f32(1.0), f32(0.9)
-    assert not q_target(r, d, q).requires_grad and not double_q_target(r, d, q, other).requires_grad
-    targets = f32(5.0).requires_grad_()
-    td_error(targets, q, torch.tensor([1])).sum().backward()
-    assert targets.grad is None
-    close(q.grad, 0, -1)
+    assert not double_q_target(r, d, q, other).requires_grad
     quantile_huber(other, q, 1.0).sum().backward()
-    close(q.grad, 0, -1)
+    assert q.grad is None
     assert other.grad.abs().sum() > 0
 
 
@@ -306,7 +284,7 @@ def test_select_takes_any_integer_type():
 def test_errors_state_expected_and_found():
     q, r = torch.zeros(3, 2), torch.zeros(3)
     with pytest.raises(ValueError, match=r"expected next_q without its last axis of shape \(4,\), found \(3,\)"):
-        q_target(torch.zeros(4), torch.zeros(4), q)
+        double_q_target(torch.zeros(4), torch.zeros(4), q, q)
     with pytest.raises(ValueError, match=r"expected selector_q of shape \(3, 2\).*found \(3, 5\)"):
         double_q_target(r, r, q, torch.zeros(3, 5))
     with pytest.raises(ValueError, match=r"expected value of shape \(3, 1\), found \(3,\)"):

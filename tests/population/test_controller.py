@@ -154,6 +154,29 @@ def test_its_state_is_json_and_goes_on_where_it_was() -> None:
     assert made.lineage == other.lineage and made.members == other.members
 
 
+def test_hyperparameters_that_cannot_run_are_drawn_again() -> None:
+    space = {"parts": Interval(1, 8, integer=True)}
+    asked: list[int] = []
+
+    def runs(values: dict[str, Any]) -> bool:
+        asked.append(values["parts"])
+        return values["parts"] in (1, 2, 4, 8)
+
+    made = Population(space, 16, Rules(share=0.5), seed=1, runs=runs)
+    assert {m.values["parts"] for m in made.members} <= {1, 2, 4, 8} < set(asked)
+    free = Population(space, 16, Rules(), seed=1)
+    assert any(one.values == other.values for one, other in zip(made.members, free.members, strict=True))
+    for member in made.members:
+        made.report(member.index, 10, float(member.index))
+    copies = [copy for copy in map(made.turn, range(8)) if copy is not None]
+    assert copies and all(copy.after["parts"] in (1, 2, 4, 8) for copy in copies)
+    made.runs = lambda values: False
+    stuck = made.copy(made.members[0], made.members[15])
+    assert stuck.after == made.members[15].values, "where nothing else can run, what runs"
+    with pytest.raises(UsageError, match="of 50 draws of hyperparameters in a row none can run"):
+        Population(space, 2, Rules(), runs=lambda values: False)
+
+
 # ------------------------------------------------------------------------------ the toy surface
 def toy(theta: Any, values: dict[str, float], steps: int) -> tuple[Any, float]:
     """Jaderberg et al. 2017, section 3.2: Q = 1.2 - x0^2 - x1^2 is maximised by way of 1.2 - h0 x0^2 - h1 x1^2."""

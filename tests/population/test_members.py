@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,20 +23,25 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from shoal.api import ShoalError
+from shoal.algos.hyperparameters import Interval, interval_of
+from shoal.api import ShoalError, UsageError
 from shoal.cli import main as cli
 from shoal.records import checkpoint
+from shoal.records.run_lock import RunLock
 from shoal.run import Run, runtimes
-from shoal.run.member import Reached, Slice, copy_member, train_slice
-from shoal.run.population import PopulationRun, Setup, best_member, check_space, interval_of, member_path
+from shoal.run.member import Reached, Slice, check_space, copy_member, train_slice
+from shoal.run.population import PopulationRun, Setup, best_member, member_path
+from shoal.settings import schedule
 from shoal.settings.config import resolve
-from shoal.systems import impala
+from shoal.settings.ranges import Fraction
+from shoal.systems import impala, recurrent_ppo
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "systems"))
 from helpers import spy
 from states import same
 
+RECURRENT = "--of recurrent-ppo --core lstm --core-size 8 --envs 8 --actors 1 --unroll 8"
 FIELDS = dict(env="CartPole-v1", actors=1, envs=4, unroll=8, hidden=(8,), device="cpu", steps=3_000,
               learning_rate=1e-3, optimiser="rmsprop")  # fmt: skip
 
@@ -259,6 +265,8 @@ def test_intervals() -> None:
     gamma = interval_of("gamma", 0.99)
     assert (gamma["low"], gamma["high"]) == (pytest.approx(0.9), pytest.approx(0.999)) and gamma["one_minus"]
     assert interval_of("batch", 16)["integer"]
+    exponent = interval_of("importance_exponent", 0.4, hint=Fraction)
+    assert (exponent["low"], exponent["high"]) == (pytest.approx(0.04), 1.0)
 
 
 @pytest.mark.parametrize("words,told", [
@@ -274,6 +282,11 @@ def test_intervals() -> None:
     ("--mutate learning_rate", "needs the system of its members"),
     ("--of impala --mutate learning_rate --exploit best", "unknown value 'best' of --exploit"),
     ("--of impala --mutate entropy_cost --entropy-cost 0", "give its interval"),
+    ("--of impala --mutate learning_rate --share 0.7", "share expects a number above 0 and at most 0.5, found 0.7"),
+    ("--of rainbow --mutate importance_exponent=0.1:4", "importance_exponent expects a number from 0 to 1, found the "
+     "interval 0.1:4: give another, as in --mutate importance_exponent=LOW:HIGH"),
+    (f"{RECURRENT} --mutate minibatches=1:8", "minibatches cannot be mutated from 1 to 8, as members cannot run with "
+     "3, 5, 6, 7: with a recurrent core, minibatches (3) must divide"),
 ])  # fmt: skip
 def test_mistakes_are_told_and_leave_nothing(
     words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -283,6 +296,67 @@ def test_mistakes_are_told_and_leave_nothing(
     assert told in capsys.readouterr().err
     shutil.rmtree(tmp_path / "runs", ignore_errors=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_interval_of_a_bounded_field_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = Mock(side_effect=UsageError("that is enough"))
+    monkeypatch.setattr(PopulationRun, "begin", begin)
+    words = "--of rainbow --mutate importance_exponent --env CartPole-v1 --run-dir"
+    assert cli.main(["train", "pbt", *words.split(), str(tmp_path / "run")]) == 2
+    assert "that is enough" in capsys.readouterr().err
+    space = begin.call_args.args[1].space["importance_exponent"]
+    assert 0 < space["low"] < 0.1 and space["high"] == 1.0
+
+
+def test_members_draw_what_can_run_from_intervals_too_wide_to_be_tried(tmp_path: Path) -> None:
+    fields = dict(env="toy:memory", core="lstm", core_size=8, envs=128, actors=1, unroll=8, device="cpu", minibatches=4)
+    plain = resolve(recurrent_ppo, "none", None, fields, source="argument", name="recurrent-ppo").values()
+    plain |= {k: list(v) for k, v in plain.items() if isinstance(v, tuple)}
+    told: list[str] = []
+    space = {"minibatches": interval_of("minibatches", 4, 1, 128)}
+    made = setup(system="recurrent-ppo", size=12, values=schedule.plain(plain), space=space)
+    run = PopulationRun.begin(tmp_path / "run", made, told.append)
+    assert all(128 % m.values["minibatches"] == 0 for m in run.control.members)
+    assert any("cannot run, others are drawn: with a recurrent core, minibatches" in line for line in told)
+
+
+def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
+    run = PopulationRun.begin(tmp_path / "run", setup())
+    with pytest.raises(UsageError) as refused:
+        train_slice(replace(piece(tmp_path / "m", 100), values={**values(), "unroll": 0}))
+    run._failed(0, "".join(traceback.format_exception(refused.type, refused.value, refused.tb)))
+    run._failed(1, "ValueError: a crash")
+    assert [m.lost for m in run.control.members] == [True, False, False]
+    train_slice(piece(tmp_path / "m", 100))
+    lock = RunLock(tmp_path / "m")
+    with pytest.raises(ShoalError, match="still going on") as held:
+        train_slice(piece(tmp_path / "m", 200))
+    assert not isinstance(held.value, UsageError), "it will not be held for ever"
+    lock.release()
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_population_killed_between_a_row_and_its_state_notes_each_slice_once(tmp_path: Path, at: int) -> None:
+    run = PopulationRun.begin(tmp_path / "run", setup(size=1, slots=1))
+    save, saves = run._save, []
+
+    def killed() -> None:
+        saves.append(rows(run.path / "scores.csv"))
+        if len(saves) == at:
+            run._note("lineage.csv", {"child": 0})
+            raise InterruptedError
+        save()
+
+    run._save = killed  # type: ignore[method-assign]
+    with pytest.raises(InterruptedError):
+        run.go()
+    again = PopulationRun.reopen(run.path)
+    assert again.go().reason == "steps" and again.control.members[0].trained >= 1_500
+    found = rows(run.path / "scores.csv")
+    assert found[:at] == saves[-1] and len(found) == 3, "the slice that had ended has the score that it had"
+    assert len({row["step"] for row in found}) == 3 and rows(run.path / "lineage.csv") == []
 
 
 def test_an_environment_of_ones_own_means_the_same_from_every_directory(
@@ -297,4 +371,4 @@ def test_an_environment_of_ones_own_means_the_same_from_every_directory(
 
 def test_a_field_that_no_system_has() -> None:
     with pytest.raises(Exception, match="learning_rate"):
-        check_space(setup(space={"learning_rat": interval_of("learning_rat", 1e-3)}))
+        check_space("impala", values(), {"learning_rat": Interval(1e-4, 1e-2)})

@@ -25,6 +25,8 @@ class Told:
         self.rows: list[tuple[int, dict[str, float]]] = []
         self.calls: list[str] = []
         self.config: dict[str, Any] = {}
+        self.tags: dict[str, str] = {}
+        self.ids: list[str] = []
         self.fails = fails
 
     def _call(self, name: str) -> None:
@@ -35,15 +37,32 @@ class Told:
     def module(self, name: str) -> types.ModuleType:
         out: Any = types.ModuleType(name)
         out.init, out.log, out.finish = self.init, self.log, lambda: self._call("finish")
-        out.set_experiment, out.start_run = lambda n: None, lambda run_name: self._call("init")
-        out.log_params, out.log_metrics = self.config.update, self.log
+        out.set_experiment, out.start_run = lambda n: None, self.start_run
+        out.log_params, out.set_tags, out.log_metrics = self.log_params, self.tags.update, self.log
         out.end_run = lambda: self._call("finish")
         return out
 
-    def init(self, project: str, name: str, config: dict[str, Any], dir: str) -> Any:
+    def init(
+        self, project: str, name: str, config: dict[str, Any], dir: str,
+        id: str = "", resume: str = "never", allow_val_change: bool = False,
+    ) -> Any:  # fmt: skip
         self._call("init")
+        assert not id or (resume == "allow" and allow_val_change), "W&B would refuse, or begin another run"
         self.config.update(config)
-        return types.SimpleNamespace(log=self.log, finish=lambda: self._call("finish"))
+        self.ids.append(id or f"new{len(self.ids)}")
+        return types.SimpleNamespace(id=self.ids[-1], log=self.log, finish=lambda: self._call("finish"))
+
+    def start_run(self, run_name: str = "", run_id: str = "") -> Any:
+        self._call("init")
+        assert bool(run_name) != bool(run_id)
+        self.ids.append(run_id or f"new{len(self.ids)}")
+        data = types.SimpleNamespace(params=dict(self.config))
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=self.ids[-1]), data=data)
+
+    def log_params(self, params: dict[str, str]) -> None:
+        changed = [name for name, value in params.items() if self.config.get(name, value) != value]
+        assert not changed, "changing param values is not allowed"
+        self.config.update(params)
 
     def log(self, row: dict[str, float], step: int, synchronous: bool = True) -> None:
         self._call("log")
@@ -62,6 +81,23 @@ def test_rows_reach_the_back_end(name: str, tmp_path: Path, monkeypatch: pytest.
     assert {"loss", "policy_lag_p95", "seconds", "steps_per_second"} <= told.rows[-1][1].keys()
     assert all(isinstance(v, float) for _, row in told.rows for v in row.values())
     assert str(told.config["unroll"]) == str(run.config["unroll"])
+    facts = {name: str(told.config[name]) for name in ("system", "preset", "runtime", "seed")}
+    assert facts == {"system": "impala", "preset": "none", "runtime": "serial", "seed": "1"}
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_run_that_goes_on_is_the_same_run_of_the_back_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told()
+    monkeypatch.setitem(sys.modules, name, told.module(name))
+    shoal.train("impala", run_dir=tmp_path / "r", log=name, **SMALL)
+    for steps in (3_000, 4_000):
+        shoal.resume(tmp_path / "r", steps=steps, learning_rate=1e-5)
+    assert told.ids == ["new0"] * 3 and "failed" not in capsys.readouterr().err
+    shown = told.config if name == "wandb" else told.tags  # MLflow keeps the first value
+    assert (str(shown["steps"]), str(shown["learning_rate"])) == ("4000", "1e-05")
+    assert name == "wandb" or (told.tags.keys() == {"steps", "learning_rate"} and told.config["steps"] == "2200")
 
 
 @pytest.mark.parametrize("fails", ["init", "log", "finish"])

@@ -21,6 +21,33 @@ from shoal.metering.recorder import Recorder, Telemetry
 from shoal.records.metric_files import MetricFiles, read_curve
 
 
+def test_a_record_never_takes_the_place_of_a_column_of_the_runs_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Aggregator()
+    files = MetricFiles(tmp_path)
+    for _ in range(2):
+        recorder = Recorder()
+        recorder.count("env_steps", 10)
+        recorder.episode(1.0, 5)
+        for name, value in {"steps": 5.0, "row": 7.0, "seconds": -1.0, "episode_return": 42.0, "loss": 0.5}.items():
+            recorder.record(name, value)
+        run.add("learner", recorder.drain())
+        files.update(run.snapshot({}))
+    files.close()
+    first, second = read_curve(tmp_path)
+    own = [(r["row"], r["steps"], r["seconds"] >= 0, r["episode_return"]) for r in (first, second)]
+    assert own == [(1, 10, True, 1.0), (2, 20, True, 1.0)]
+    assert {k: v for k, v in second.items() if k.startswith("record/")} == {
+        "record/steps": 5.0, "record/row": 7.0, "record/seconds": -1.0, "record/episode_return": 42.0,
+    }  # fmt: skip
+    assert second["loss"] == 0.5
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 4 and any("'row' that a role records is the run's own" in line for line in told)
+    MetricFiles(tmp_path, after=1).close()  # a run that goes on behind its first row
+    assert [r["row"] for r in read_curve(tmp_path)] == [1]
+
+
 # -------------------------------------------------------------------------------------- recorder
 def test_phases_add_up_and_an_inner_one_stops_the_outer() -> None:
     recorder = Recorder()

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 import shoal
+from shoal import systems
 from shoal.analysis.curves import groups
 from shoal.cli.main import main
-from shoal.run.changes import told
+from shoal.run.changes import told, wanted
+from shoal.settings.config import default_values
+from shoal.settings.flags import parse_flags, split
 
 SMALL: dict[str, Any] = dict(
     env="CartPole-v1", preset="none", actors=1, envs=4, unroll=5, hidden=(8,), device="cpu", checkpoint_every=0.0
@@ -39,6 +42,33 @@ def test_a_setting_changes_from_its_step_on(tmp_path: Path, runtime: str) -> Non
     opened = shoal.Run.open(path)
     assert [c["settings"].keys() for c in opened.changes] == [expected.keys(), {"steps"}]
     assert told(opened.changes)[0] == f"learning_rate 0.001 -> 0.0001, steps 1000 -> 3000 at {before:,} steps"
+
+
+def test_an_entry_changes_in_what_the_run_had() -> None:
+    system = systems.load("impala")
+    had = {**default_values(system.Config), "env_kwargs": {"goal": 1, "mass": 1}}
+    flags = parse_flags(system.Config, split(["--env-kwargs.mass", "2"]), "impala")
+    assert wanted(system, "impala", had, flags, flags=True) == {"env_kwargs": {"goal": 1, "mass": 2}}
+    given = {"env_kwargs": {"mass": 2}}
+    assert wanted(system, "impala", had, given, flags=False) == given
+
+
+def test_options_of_the_run_that_may_change(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    how: dict[str, Any] = dict(evaluation=shoal.Evaluation(every=400, episodes=1), **SMALL)
+    shoal.train("impala", run_dir=path, runtime="local", steps=500, **how)
+    words = "--hang-timeout 300 --checkpoint-every 50 --checkpoint-replay-gb 2 --log tensorboard --eval-every 300"
+    assert main(["resume", str(path), "--steps", "1000", "--quiet", *words.split()]) == 0
+    facts = json.loads((path / "config.json").read_text())
+    assert facts["hang_timeout"] == 300.0 and facts["checkpoint"] == {"every": 50.0, "replay_gb": 2.0}
+    assert facts["log"] == ["tensorboard"] and (path / "tensorboard").is_dir()
+    assert facts["evaluation"] == {"every": 300, "episodes": 1, "sampled": False}
+    shoal.resume(path, steps=1_500, hang_timeout=200, log=(), evaluation=shoal.Evaluation(every=300, episodes=2))
+    facts = json.loads((path / "config.json").read_text())
+    assert (facts["hang_timeout"], facts["log"], facts["checkpoint"]["every"]) == (200.0, [], 50.0)
+    assert facts["evaluation"]["episodes"] == 2 and [*facts["changes"][-1]["settings"]] == ["steps"]
+    with pytest.raises(shoal.ShoalError, match="'evaluation' cannot begin or end when a run goes on: its program has"):
+        shoal.resume(path, steps=2_000, evaluation=shoal.Evaluation())
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +101,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("impala", "--replay 64", "--replay cannot change"),
         ("impala", "--env Acrobot-v1", "--env cannot change when a run goes on, another environment is another run"),
         ("impala", "--reward-scale 2", "the serial runtime plays its environments again"),
+        (
+            "impala",
+            "--seed 3",
+            "--seed is an option of the run, and stays as it was when the run goes on; --hang-",
+        ),
+        ("impala", "--run_dir x", "--run-dir is an option of the run"),
+        ("impala", "--init-from x", "--init-from is an option of the run"),
+        ("impala", "--preset none", "--preset is an option of the run"),
+        ("impala", "--hang-timeout -1", "--hang-timeout expects a finite number of at least 0, found -1"),
+        ("impala", "--log tensorbord", "did you mean 'tensorboard'?"),
+        ("impala", "--eval-every 100", "--eval-every cannot begin or end when a run goes on: its program has an"),
+        ("impala", "--checkpoint-evry 3", "of shoal resume impala; did you mean '--checkpoint-every'?"),
         ("impala", "--learning-rat 1", "unknown flag '--learning-rat' of shoal resume impala; did you mean '--learni"),
         ("impala", "--learning-rate fast", "--learning-rate expects"),
         ("impala", "--learning-rate -1", "--learning-rate expects a finite number of at least 0"),
@@ -97,6 +139,26 @@ def test_what_changes_shapes_is_refused(
     told = capsys.readouterr().err
     assert says in told and told.count("\n") == 1
     assert (runs[system] / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        (
+            {"seed": 3},
+            "'seed' is an option of the run, and stays as it was when the run goes on; 'hang_timeout', ",
+        ),
+        ({"preset": "none"}, "'preset' is an option of the run"),
+        ({"hang_timeout": "long"}, "'hang_timeout' expects a finite number of at least 0, found 'long'"),
+        ({"evaluation": 100}, "'evaluation' expects shoal.Evaluation(every=N), found 100"),
+        ({"log": 5}, "'log' expects words, found 5"),
+        ({"observers": 5}, "'observers' expects functions, found 5"),
+    ],
+)
+def test_what_stays_or_is_wrong_in_python(runs: dict[str, Path], given: dict[str, Any], says: str) -> None:
+    with pytest.raises(shoal.ShoalError) as error:
+        shoal.resume(runs["impala"], steps=500, **given)
+    assert says in str(error.value)
 
 
 def test_a_setting_that_fails_only_when_the_state_is_loaded_is_not_kept(

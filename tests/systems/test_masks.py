@@ -316,6 +316,19 @@ def test_an_info_mask_that_is_missing_wrong_or_unannounced_is_named() -> None:
     make(LEGAL, 2, EnvOptions(env_kwargs={"where": "quiet"}, action_mask="none")).reset(0)
     with pytest.raises(EnvironmentFailed, match=r"CartPole-v1' gave no info\['action_mask'\]"):
         make("CartPole-v1", 2, EnvOptions(action_mask="info", backend="gymnasium")).reset(0)
+    for env in (LEGAL, BOTH):
+        late: Any = make(env, 2, EnvOptions(env_kwargs={"where": "late"}))
+        late.reset(0)
+        allowed = [one.unwrapped.mask.argmax() for one in late.env.envs] if env == LEGAL else [0, 0]
+        with pytest.raises(EnvironmentFailed, match=r"gives an info\['action_mask'\]"):
+            late.step(np.array(allowed))
+    for mode in ("SAME_STEP", "DISABLED"):
+        with pytest.raises(EnvironmentFailed, match=r"Both' gives an info\['action_mask'\]"):
+            make(BOTH, 2, EnvOptions(env_kwargs={"where": "quiet", "mode": mode})).reset(0)
+        ignored = make(BOTH, 2, EnvOptions(env_kwargs={"where": "quiet", "mode": mode}, action_mask="none"))
+        ignored.reset(0)
+        assert MASK not in ignored.step(np.zeros(2, np.int64)).obs
+        make(BOTH, 2, EnvOptions(env_kwargs={"where": "quiet", "mode": mode}, action_mask="info")).reset(0)
     from shoal.envs.masks import one
 
     for wrong in ((np.ones(2), np.ones(2)), np.ones(5), np.array(["a"] * 4)):

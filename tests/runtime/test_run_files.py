@@ -1,0 +1,75 @@
+"""Files of a run are written whole or not at all, and read as they were written."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoal.api import ShoalError
+from shoal.metering.aggregator import Aggregator
+from shoal.metering.recorder import Telemetry
+from shoal.records.evaluation_files import EvaluationFiles
+from shoal.records.report import Report
+from shoal.records.run_dir import RunDirectory, load_params, save_params
+from shoal.records.whole_files import write_whole
+
+
+def report() -> Report:
+    run = Aggregator()
+    run.add("actor", Telemetry(counts={"env_steps": 30, "updates": 4}, episodes=[(2.0, 7), (4.0, 8)]))
+    run.restarts = 1
+    return Report.of("steps", run, {"params": {"w": torch.arange(3.0)}})
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_is_whole_or_what_it_was(tmp_path: Path, sync: bool) -> None:
+    file = tmp_path / "file"
+    write_whole(file, "one\n", sync)
+    write_whole(file, b"\x00two", sync)
+    assert file.read_bytes() == b"\x00two"
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(file, "\ud800", sync)
+    assert file.read_bytes() == b"\x00two" and list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_written_leaves_no_part_of_itself(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    for name in ("config.json", "params.json", "best"):
+        (directory.path / name).mkdir()
+    (directory.path / "best" / "params.json").mkdir()
+    with pytest.raises(ShoalError, match=r"cannot write '.*config\.json'"):
+        directory.describe({}, {}, {})
+    with pytest.raises(ShoalError, match="what was learnt cannot be saved"):
+        directory.finish(report())
+    with pytest.raises(IsADirectoryError):
+        EvaluationFiles(directory.path, "params").add(1, 1, [1.0], {"w": torch.zeros(1)})
+    directory.close()
+    assert not [path for path in directory.path.rglob("*") if path.suffix == ".tmp"]
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    ended = report()
+    assert (ended.steps, ended.updates, ended.episodes, ended.restarts) == (30, 4, 2, 1) and ended.episode_return == 3.0
+    facts = json.loads(json.dumps(ended.to_json()))
+    found = Report.from_json(facts)
+    assert found.to_json() == facts and "error" not in facts
+    none = Report("failed", 0, 0, 0.0, math.nan, 0, error="why")
+    assert none.to_json()["episode_return"] is None and Report.from_json(none.to_json()).error == "why"
+
+
+def test_parameters_and_the_best_ones_have_one_kind_of_index(tmp_path: Path) -> None:
+    ended = report()
+    save_params(tmp_path, ended)
+    EvaluationFiles(tmp_path, "params").add(30, 4, [1.0, 2.0], ended.params["params"])
+    last, best = (json.loads((path / "params.json").read_text()) for path in (tmp_path, tmp_path / "best"))
+    assert (
+        last["channels"]["params"]["tensors"] == best["channels"]["params"]["tensors"] == {"w": ["torch.float32", [3]]}
+    )
+    assert last.keys() < best.keys() and best.keys() - last.keys() == {"score", "episodes"}
+    for path in (tmp_path, tmp_path / "best"):
+        updates, params = load_params(path)
+        assert updates == 4 and params["w"].tolist() == [0.0, 1.0, 2.0]

@@ -1,0 +1,167 @@
+"""Boxes of actions and ranges of returns: what follows from what, and which are refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gs
+from helpers import config
+
+from shoal.api import UsageError
+from shoal.systems import d4pg, load, return_range
+
+
+class Boxed(gym.Env[Any, Any]):
+    """Rewards of ``reward`` in every step, episodes of 20; with ``last`` they terminate, with that reward."""
+
+    def __init__(
+        self, low: float | list[float] = -1.0, high: float | list[float] = 1.0, reward: float = 1.0,
+        last: float | None = None, dtype: str = "float32",
+    ) -> None:  # fmt: skip
+        self.observation_space = gs.Box(-1, 1, (2,))
+        self.action_space = gs.Box(np.atleast_1d(low).astype(dtype), np.atleast_1d(high).astype(dtype), dtype=dtype)
+        self.reward, self.last = reward, last
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.time += 1
+        obs, ended = np.full(2, self.time / 20, np.float32), self.time == 20
+        if self.last is None:
+            return obs, self.reward, False, ended, {}
+        return obs, self.last if ended else self.reward, ended, False, {}
+
+
+def same_step(num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    return gym.vector.SyncVectorEnv([Boxed] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+
+
+def boxed(system: str, fields: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    return config(system, env=f"{__name__}:Boxed", env_kwargs=kwargs, **(fields or {}))
+
+
+@pytest.mark.parametrize("system", ["apex-dpg", "d4pg"])
+@pytest.mark.parametrize("bounds", [dict(high=math.inf), dict(low=-math.inf), dict(low=-math.inf, high=math.inf)])
+def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=rf"{system} scales its .* a bounded box of float32; .*Boxed has the bounds"):
+        load(system).program(boxed(system, **bounds))
+
+
+@pytest.mark.parametrize("bounds", [
+    dict(low=-1e300, high=1e300), dict(low=1e9, high=1e9 + 1e-3),
+], ids=["wide", "narrow"])  # fmt: skip
+def test_a_box_that_float32_cannot_hold_is_refused(bounds: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="scales its actions into a bounded box of float32"):
+        d4pg.program(boxed("d4pg", dtype="float64", **bounds))
+
+
+def test_the_middle_of_a_large_box_is_finite() -> None:
+    nets = d4pg.network(boxed("d4pg", low=[2e38, 2e38], high=[3e38, 3e38]))
+    found = nets.to_box(torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]))
+    np.testing.assert_allclose(found.numpy(), np.outer([2e38, 2.5e38, 3e38], [1, 1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("system", ["apex-dpg", "qt-opt"])
+def test_a_critic_does_not_depend_on_an_action_that_cannot_change(system: str) -> None:
+    """It sees 0 there, always; what it would say of anything else is noise, which a policy would climb."""
+    cfg = boxed(system, low=[-1.0, 0.5], high=[1.0, 0.5])
+    nets = load(system).network(cfg)
+    critic = nets.critic
+    assert critic is not None
+    features, actions = torch.randn(6, nets.encoder.features), torch.randn(6, 2).tanh()
+    elsewhere = actions * torch.tensor([1.0, -1.0])
+    assert torch.equal(critic(features, actions), critic(features, elsewhere))
+    assert not torch.equal(critic(features, actions), critic(features, -actions))
+
+
+@pytest.mark.parametrize("fields, reward, sentence", [
+    (dict(v_min=3.0, v_max=3.0), 1.0, "v_min must be below v_max; found 3 and 3"),
+    (dict(v_min=5.0, v_max=-5.0), 1.0, "v_min must be below v_max; found 5 and -5"),
+    (dict(v_min=5.0, v_max=-5.0, critic="mean"), 1.0, "v_min must be below v_max; found 5 and -5"),
+    (dict(v_min=-50.0, v_max=-10.0), 1.0, r"no return of .* under random play lies from -50 to -10 .*from 1 to 100"),
+    (dict(v_min=10.0, v_max=50.0), -1.0, r"from 10 to 50 .*rewards from -1 to -1 .* returns from -100 to -1"),
+    (dict(v_min=-100.0, v_max=0.0), 1.0, "no return of .* lies from -100 to 0"),
+    (dict(v_min=0.0, v_max=100.0), -1.0, "no return of .* lies from 0 to 100"),
+    (dict(gamma=1.0, v_min=-50.0, v_max=-10.0), 1.0, "no return of .* make returns from 1 to inf at --gamma 1"),
+    (dict(v_min=300.0), 1.0, "no return of"),
+    (dict(v_min=-1e39, v_max=1e39), 1.0, "v_min and v_max expect numbers with 51 returns of float32 between them"),
+    (dict(v_min=0.0, v_max=1e-46, gamma=0.0), 0.0, "51 returns of float32 between them, found 0 and 1e-46"),
+    (dict(reward_range=(2.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 2 and 1"),
+    (dict(reward_range=(1.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 1 and 1"),
+    (dict(reward_range=(-2.0, 1.0), v_min=200.0), 1.0, "v_min must be below v_max; found 200 and 100"),
+    (dict(reward_range=(-1.0, -0.5)), 1.0, "no return of .* lies from -100 to -50"),
+    (dict(gamma=1.0), 1.0, "with --gamma 1 the range of returns does not follow from rewards"),
+    (dict(atoms=1), 1.0, "--atoms expects at least 2 returns, found 1"),
+])  # fmt: skip
+def test_a_range_of_returns_that_cannot_be_is_refused(fields: Any, reward: float, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as refusal:
+        d4pg.program(boxed("d4pg", fields, reward=reward))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("reward, low, high, words", [
+    (1.0, -10.0, 110.0, "rewards from 1 to 1 in 1,000 random steps"), (-2.0, -220.0, 20.0, "rewards from -2 to -2"),
+    (0.0, -10.0, 110.0, "rewards assumed from 0 to 1, as 1,000 random steps gave none"),
+])  # fmt: skip
+def test_a_range_of_returns_follows_from_rewards(reward: float, low: float, high: float, words: str) -> None:
+    """r / (1 - gamma), 0 included, and a tenth more on either side; what is given stays."""
+    cfg = boxed("d4pg", reward=reward)
+    found = return_range.return_range(cfg.env, cfg, 0.99, None, None)
+    assert found[:2] == pytest.approx((low, high)) and words in found[2] and "--v-min" in found[2]
+    found = return_range.return_range(cfg.env, cfg, 0.99, -7.0, None)
+    assert found[:2] == pytest.approx((-7.0, high))
+    within = sorted((-7.0, 100 * reward))
+    assert return_range.return_range(cfg.env, cfg, 0.99, min(within) - 1, max(within) + 1)[2] == ""
+    assert return_range.return_range(cfg.env, cfg, 1.0, -7.0, 8.0) == (-7.0, 8.0, "")
+
+
+@pytest.mark.parametrize("reward, last, low, high, words", [
+    (-1.0, 100.0, -100.0 - 19.9, 99.0 + 19.9, "from -1 to -1 .* and once one that ends an episode, from 100 to 100"),
+    (0.0, -5.0, -5.0 - 0.5, 0.5, "from 0 to 0 .* from -5 to -5"),
+    (0.0, 0.5, -10.0, 110.0, "rewards assumed from 0 to 1, as 1,000 random steps gave no more than 0.5"),
+    (0.04, 0.04, -10.0, 110.0, "rewards assumed from 0 to 1, as 1,000 random steps gave no more than 0.04"),
+])  # fmt: skip
+def test_the_reward_that_ends_an_episode_counts_once(
+    reward: float, last: float, low: float, high: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And rewards between 0 and 1 may be as large as 1, though random play earns little."""
+    monkeypatch.setattr(return_range, "_seen", {})
+    cfg = boxed("d4pg", reward=reward, last=last)
+    found = return_range.return_range(cfg.env, cfg, 0.99, None, None)
+    assert found[:2] == pytest.approx((low, high)) and re.search(words, found[2])
+
+
+@pytest.mark.parametrize("fields, low, high, words", [
+    ({}, -200.0, 1_500.0, "rewards from -2 to 15 (reward_range), divided by 1 - gamma"),
+    (dict(gamma=0.9), -20.0, 150.0, "rewards from -2 to 15"),
+    (dict(reward_scale=0.1), -20.0, 150.0, "rewards from -0.2 to 1.5"),
+    (dict(reward_scale=-1.0), -1_500.0, 200.0, "rewards from -15 to 2"),
+    (dict(reward_clip="unit"), -100.0, 100.0, "rewards from -1 to 1"),
+    (dict(v_max=700.0), -200.0, 700.0, "rewards from -2 to 15"),
+])  # fmt: skip
+def test_a_range_follows_from_given_rewards(fields: Any, low: float, high: float, words: str) -> None:
+    cfg = boxed("d4pg", fields, reward=1.0)
+    found = return_range.return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max, (-2.0, 15.0))
+    assert found[:2] == pytest.approx((low, high), rel=1e-6) and words in found[2] and "--v-min" in found[2]
+
+
+def test_what_is_assumed_of_rewards_is_scaled_as_they_are() -> None:
+    cfg = boxed("d4pg", dict(reward_scale=10.0), reward=0.05)
+    low, high, told = return_range.return_range(cfg.env, cfg, 0.99, None, None)
+    assert (low, high) == pytest.approx((-100.0, 1_100.0)) and "assumed from 0 to 10" in told
+
+
+def test_a_range_without_what_random_play_earns_is_told() -> None:
+    """It may be right, where episodes are short: it is told, not refused."""
+    cfg = boxed("d4pg", reward=1.0)
+    low, high, told = return_range.return_range(cfg.env, cfg, 0.99, -7.0, 8.0)
+    assert (low, high) == (-7.0, 8.0) and "earns 1 a step, which for ever is a return of 100" in told
