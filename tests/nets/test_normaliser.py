@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.nets import RewardScaler, RunningNorm
+from shoal.api import UsageError
+from shoal.nets import RewardScaler, RunningNorm, running_norms
 
 
 def test_running_norm_is_numpy_on_everything_seen():
@@ -73,3 +74,9 @@ def test_reward_scaler(split):
     want = np.clip(reward[rows] / np.sqrt(returns.var() + 1e-8), -1.5, 1.5)
     np.testing.assert_allclose(got, want, rtol=1e-5)
     np.testing.assert_allclose(scaler.stats.var, returns.var(), rtol=1e-10)
+
+
+def test_a_name_that_no_part_of_a_network_can_have_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"without a dot in their names, found 'obs/a\.b'"):
+        running_norms(["obs/a", "obs/a.b"], lambda name: RunningNorm((2,)))
+    assert set(running_norms(["obs/a", "obs/b"], lambda name: RunningNorm((2,)))) == {"obs/a", "obs/b"}

@@ -111,7 +111,7 @@ def test_running_statistics_travel_with_the_parameters() -> None:
 def test_qt_opt_averages_running_statistics_and_takes_over_counters() -> None:
     from shoal.algos.cem_learning import LabelledQ
 
-    qt_opt = load("qt_opt")
+    qt_opt = load("qt-opt")
     cfg = qt_opt.Config(env="Pendulum-v1", torso=f"{FILE}:batch_norm", polyak=0.5)
     rule = LabelledQ(cfg, qt_opt.network(cfg))
     learned = rule.nets.encoder.own.rest[0]
