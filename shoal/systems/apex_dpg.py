@@ -21,7 +21,7 @@ from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Finite, NonNegative, Replicas
-from shoal.systems.config import Preset, Presets, SystemConfig, cores, require_actions
+from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import Q_VALUES, stream
 
@@ -33,6 +33,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Ape-X DPG."""
 
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
+    leaves_core: ClassVar[bool] = True
 
     env: str = "Pendulum-v1"
     actors: Replicas = 0
@@ -61,9 +62,6 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Power of the priority in proportion to which surplus transitions are drawn to leave."""
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
-
-    def num_actors(self) -> int:
-        return self.actors or self.sharing(max(1, cores() - 1))
 
     def shares(self) -> int:
         """Also of vectors, whose critic and policy learn apart, where a share's products are many."""

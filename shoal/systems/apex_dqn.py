@@ -6,17 +6,20 @@ Horgan et al. 2018, "Distributed Prioritized Experience Replay".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shoal.program import Program
 from shoal.settings.ranges import Count, Natural, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets, cores
+from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import replay_program
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(dqn.Config):
     """Ape-X DQN. The ladder of epsilons spans all environments of all actors."""
+
+    leaves_core: ClassVar[bool] = True
 
     actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
@@ -32,9 +35,6 @@ class Config(dqn.Config):
     epsilon_steps: Natural = 0
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
-
-    def num_actors(self) -> int:
-        return self.actors or self.sharing(max(1, cores() - 1))
 
 
 PAPER: Preset = dict(  # sections 3.1 and 4.1, appendix C

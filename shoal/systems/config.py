@@ -56,6 +56,7 @@ class SystemConfig(EnvOptions):
     """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
     at most."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
+    leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
     whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
 
@@ -86,7 +87,7 @@ class SystemConfig(EnvOptions):
 
     def num_actors(self) -> int:
         """Actor processes, counted."""
-        return self.actors or self.sharing(cores())
+        return self.actors or self.sharing(max(1, cores() - self.leaves_core))
 
     def sharing(self, most: int) -> int:
         """The most actors, up to ``most``, that can share ``total_envs`` evenly."""

@@ -16,7 +16,7 @@ from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Replicas
 from shoal.settings.schedule import linear
-from shoal.systems.config import Preset, Presets, cores, require_actions
+from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.exploration import LadderConfig, ladder
 from shoal.systems.replayed import ReplayConfig, descent
 from shoal.systems.wiring import Q_VALUES, actors_and_learner, replay, stream
@@ -27,6 +27,8 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     """R2D2. The replay holds sequences; the ladder of epsilons spans all environments of all actors."""
 
     items_are_steps: ClassVar[bool] = False  # a short episode is a sequence too
+    shares_gradient: ClassVar[bool] = False
+    leaves_core: ClassVar[bool] = True
 
     actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
@@ -53,9 +55,6 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     min_replay: Count = 100
     """Sequences in the replay before the first update."""
     target_period: Count = 400
-
-    def num_actors(self) -> int:
-        return self.actors or self.sharing(max(1, cores() - 1))
 
     def stride(self) -> int:
         """Steps between the starts of two sequences."""
