@@ -48,7 +48,7 @@ ATARI = args.env.startswith("ALE/")
 
 
 def make():
-    if ATARI:
+    if ATARI and args.vec == "subproc":  # of a process that steps, not of the one that learns
         torch.set_num_threads(1)
     return make_env(args.env)
 
