@@ -42,20 +42,29 @@ def version(module: str) -> str:
     return ""
 
 
+def forget_edited() -> None:
+    """A run begins: files that were edited since they were read are read again. (Within a run they stay as they
+    were.)"""
+    for name, module in [*sys.modules.items()]:
+        was = vars(module).get(VERSION) if name.startswith("_shoal_") else None
+        if was is not None and was != version(str(module.__file__)):
+            del sys.modules[name]
+
+
 def load(module: str, what: str, kind: str = "own") -> ModuleType:
-    """The module of this name or in this file, which is read again where it was edited. ``what`` is it for, as a
-    message begins, and ``kind`` in a word. Raises UsageError if there is none, or it fails."""
+    """The module of this name or in this file. ``what`` is it for, as a message begins, and ``kind`` in a word. Raises
+    UsageError if there is none, or it fails."""
     if not is_file(module):
         return by_name(module, what)
     path = Path(module).resolve()
     if not path.is_file():
         raise UsageError(f"{what}: there is no file {module!r}")
-    name, now = f"_shoal_{kind}_{path.stem}", version(str(path))
+    name, read = f"_shoal_{kind}_{path.stem}", version(str(path))
     known = sys.modules.get(name)
-    if known is not None and (known.__file__, getattr(known, VERSION, "")) == (str(path), now):
+    if known is not None and known.__file__ == str(path):
         return known
     loaded = by_path(path, name, what)
-    setattr(loaded, VERSION, now)
+    setattr(loaded, VERSION, read)
     return loaded
 
 
@@ -76,7 +85,9 @@ def by_path(path: Path, name: str, what: str) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # it may import its neighbours
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Reader(name, str(path)))
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=_Reader(name, str(path)) if path.suffix == ".py" else None
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

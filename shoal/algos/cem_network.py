@@ -48,10 +48,10 @@ class CEMNetwork(BoxNetwork):
         super().__init__(env, torso, hidden, activation, precision, device)
         self.search, self.bounded = search, bounded
         self.critic = Critic(self.encoder.features, self.actions, hidden, 1, activation, late_action=False)
-        self.leave_out_fixed(self.critic)
         last = cast(nn.Linear, self.critic.rest[-1])
         nn.init.uniform_(last.weight, -3e-3, 3e-3)  # at first all actions are worth about the same
         nn.init.uniform_(last.bias, -3e-3, 3e-3)
+        self.leave_out_fixed(self.critic)
         self.perceptron = None if self.shared else perceptron(self.critic.rest, activation)
         shape = (search.iterations, 1, search.samples, self.actions)
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(0), device="cpu")

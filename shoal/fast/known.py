@@ -3,16 +3,19 @@ need not walk a graph of one operation to find it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
     """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
     loss = (leaf * gradient).sum()  # has that gradient; not yet the value
-    loss.data.copy_(torch.tensor(value, dtype=torch.float64))  # infinite where the loss's own type ends
+    loss.data.fill_(value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value))
     loss.known = leaf, gradient  # type: ignore[attr-defined]
     return loss
 

@@ -53,6 +53,7 @@ class Encoder(nn.Module):
         self._lead_of, self._event_dims = name, len(spec.shape)
         self.own: nn.Module | None = None
         self.images = nn.ModuleDict()
+        self._keys: dict[str, str] = {}  # observation -> its name in ``images``
         self.flat: list[str] = []
         self.mlp: nn.Module = nn.Identity()
         factory = resolve_torso(torso)
@@ -67,7 +68,11 @@ class Encoder(nn.Module):
         for name, spec in self.observations.items():
             if spec.kind == "image" and torso not in ("mlp", "none"):
                 image = _image_torso(cast(str, torso), spec.shape, layer_norm, fc)
-                self.images[_key(name)] = image
+                key = name.replace(".", "_")  # ModuleDict takes no dots
+                while key in self.images or key in self.observations.keys() - {name}:  # each has a torso of its own
+                    key += "_"
+                self._keys[name] = key
+                self.images[key] = image
                 self.features += image.features
             else:
                 self.flat.append(name)
@@ -92,7 +97,7 @@ class Encoder(nn.Module):
 
     def see(self, rows: Mapping[str, Tensor]) -> Tensor:
         """What the torsos make of images alone, ``[N, seen_features]``; of everything, where there are none."""
-        seen = [self.images[_key(n)](x) for n, x in rows.items() if _key(n) in self.images]
+        seen = [self.images[self._keys[n]](x) for n, x in rows.items() if n in self._keys]
         return torch.cat(seen, -1).float() if seen else cast(Tensor, self(rows))
 
     def vector(self, rows: Mapping[str, Tensor]) -> Tensor:
@@ -118,7 +123,7 @@ class Encoder(nn.Module):
         return cast(list[nn.Linear], linear), between.pop()
 
     def _join(self, rows: Mapping[str, Tensor]) -> Tensor:
-        parts: list[Tensor] = [self.images[_key(n)](x).float() for n, x in rows.items() if n not in self.flat]
+        parts: list[Tensor] = [self.images[self._keys[n]](x).float() for n, x in rows.items() if n in self._keys]
         if self.flat:
             x = self.vector(rows)
             with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
@@ -153,10 +158,6 @@ def _called(own: nn.Module, rows: dict[str, Tensor]) -> Tensor:
     finally:
         for module in training:
             module.training = True
-
-
-def _key(name: str) -> str:
-    return name.replace("%", "%25").replace(".", "%2E")  # ModuleDict takes no dots, and no two names may share a torso
 
 
 def _image_torso(torso: str, shape: tuple[int, ...], layer_norm: bool, fc: bool) -> NatureCNN | ImpalaResNet | ResNet50:

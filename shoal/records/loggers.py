@@ -71,9 +71,9 @@ class MLflow:
         run = self._mlflow.start_run(**which)
         file.write_text(run.info.run_id, encoding="utf-8")
         values = {name: str(value)[:250] for name, value in config.items()}
-        known = run.data.params
-        self._mlflow.log_params({name: value for name, value in values.items() if name not in known})
-        self._mlflow.set_tags({name: value for name, value in values.items() if known.get(name, value) != value})
+        begun_with, shown = run.data.params, {**run.data.params, **run.data.tags}
+        self._mlflow.log_params({name: value for name, value in values.items() if name not in begun_with})
+        self._mlflow.set_tags({name: value for name, value in values.items() if shown.get(name, value) != value})
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._mlflow.log_metrics(dict(row), step=steps, synchronous=False)

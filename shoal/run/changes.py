@@ -20,7 +20,7 @@ from shoal.run.evaluation import Evaluation
 from shoal.run.options import RESUMABLE, RESUMABLE_FLAGS
 from shoal.settings.config import build, default_values
 from shoal.settings.entries import over
-from shoal.settings.fields import RUN_OPTIONS
+from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
 from shoal.types import Values
@@ -58,7 +58,8 @@ def check(
             raise UsageError(f"{_shown(name, flags)} cannot change when a run goes on, it follows from other settings")
 
     def built_with(names: Sequence[str]) -> Values:
-        return shapes(system.program(build(system.Config, {**values, **{name: new[name] for name in names}})))
+        cfg = build(system.Config, {**values, **{name: new[name] for name in names}})
+        return {**shapes(system.program(cfg)), **cfg.kept()}
 
     before, blamed = built_with(()), list(new)
     if before == (now := built_with(blamed)):
@@ -79,7 +80,7 @@ def check(
 def refuse_options(names: Iterable[str], flags: bool) -> None:
     """UsageError for a name, among those of settings, that is an option of the run: one that stays as it was."""
     for name in names:
-        if name.replace("-", "_") in RUN_OPTIONS:
+        if name.replace("-", "_") in (RUN_FLAGS if flags else RUN_OPTIONS):
             raise UsageError(
                 f"{_shown(name, flags)} is an option of the run, and stays as it was when the run goes on; "
                 f"{', '.join(_shown(n, flags) for n in (RESUMABLE_FLAGS if flags else RESUMABLE))} may change"

@@ -8,14 +8,13 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from shoal.algos.hyperparameters import Choice, Interval, Space
+from shoal.algos.hyperparameters import Choice, Space
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
@@ -30,7 +29,6 @@ from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 from shoal.types import Values
 
-WIDE = 64  # integers in an interval, above which only its ends are tried before a population begins
 WINDOW = 100  # episodes whose mean return is a member's score
 ENDED = "slice.json"  # what the last slice came to, for a population that was killed before it noted it
 FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl", "episodes.csv")
@@ -50,7 +48,7 @@ def check_space(name: str, values: Values, space: Space) -> None:
             if field in ("envs", "total_envs", *at_start(system)):
                 raise UsageError(f"{field} cannot be mutated: what members save is of the one they began with")
             refused: dict[str, UsageError] = {}
-            for value in _tried(one):
+            for value in one.values if isinstance(one, Choice) else (one.low, one.high):
                 try:
                     found = shapes_of(system, {**values, field: value})
                 except UsageError as error:
@@ -64,17 +62,10 @@ def check_space(name: str, values: Values, space: Space) -> None:
                 raise UsageError(f"{field} cannot be mutated{where}, as members cannot run with {which}: {why}")
 
 
-def _tried(one: Interval | Choice) -> Iterable[Any]:
-    if isinstance(one, Choice):
-        return one.values
-    if one.integer and one.high - one.low < WIDE:
-        return range(round(one.low), round(one.high) + 1)
-    return one.low, one.high
-
-
 def shapes_of(system: Any, values: Values) -> Values:
     """What members of this configuration exchange. UsageError or WiringError if no program can be made of it."""
-    return shapes(system.program(build(system.Config, coerce_all(system.Config, values, "of a member"))))
+    cfg = build(system.Config, coerce_all(system.Config, values, "of a member"))
+    return {**shapes(system.program(cfg)), **cfg.kept()}
 
 
 @dataclass(frozen=True)

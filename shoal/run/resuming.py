@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
@@ -77,6 +78,7 @@ def go_on(
 ) -> Run:  # fmt: skip
     """What ``resume`` and ``shoal resume`` share. anew: options of the run, of those in ``RESUMABLE``; flags: the
     settings were given as flags."""
+    own_code.forget_edited()
     check_limits(**limits)
     changes.refuse_options(settings, flags)
     anew = {**anew, **{name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}}

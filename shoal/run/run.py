@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.policy import Policy
@@ -74,6 +75,7 @@ class Run:
             raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
 
         check_trust(self.path, self.system, self.config, trust or self.trusted)
+        own_code.forget_edited()
         system, values = systems.load(self.system), with_environment(self.path, self.config, env)
         cfg = build(system.Config, coerce_all(system.Config, values, str(self.path / "config.json")))
         version, params = load_params(path, self.channel)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from shoal import own_code
 from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import given, looking
 from shoal.local.apart import Call, apart, call_here
@@ -89,6 +90,7 @@ def train(
     from shoal import systems
 
     name, functions = _name(system), observing(observers)
+    own_code.forget_edited()
     options = RunOptions(
         runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
         hang_timeout=hang_timeout, evaluation=Evaluation() if evaluation is None else evaluation,

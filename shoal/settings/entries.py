@@ -34,9 +34,9 @@ def read(flag: str, entry: str, words: list[str]) -> Values:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Values:
-    """Both, those of the second where names are in both; dicts in them likewise. Entries if both are."""
+    """Both, those of the second where names are in both; Entries in them likewise. Entries if both are."""
     inner = {
-        k: joined(first[k], v) for k, v in second.items() if isinstance(v, dict) and isinstance(first.get(k), dict)
+        k: joined(first[k], v) for k, v in second.items() if isinstance(v, Entries) and isinstance(first.get(k), dict)
     }
     both = {**first, **second, **inner}
     return Entries(both) if isinstance(first, Entries) and isinstance(second, Entries) else both

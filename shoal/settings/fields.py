@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 from shoal.api import UsageError
 from shoal.settings.flags import ranged
@@ -40,10 +41,12 @@ def _storable(hint: Any) -> bool:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _storable(args[0])
+    if isinstance(hint, NewType):
+        return _storable(hint.__supertype__)
     if origin is Literal:
         return all(type(arg) in PLAIN for arg in args)
-    if origin is dict:
+    if origin in (dict, Mapping):
         return args[0] is str and (args[1] is Any or _storable(args[1]))
-    if origin in (Union, types.UnionType, list, tuple):
+    if origin in (Union, types.UnionType, list, tuple, Sequence):
         return all(arg is ... or _storable(arg) for arg in args)
-    return hint in (*PLAIN, dict, list)
+    return hint in (*PLAIN, dict, list, Any, object)  # those that say nothing of what they hold are believed

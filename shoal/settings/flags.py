@@ -224,7 +224,8 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
 
 
 def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
-    flag, many = flag_name(field), get_origin(hint) in (tuple, list)
+    flag, arms = flag_name(field), get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    many = next((arm for arm in arms if get_origin(arm) in (tuple, list)), None)  # of values, whatever else it may be
     if hint is bool:
         if not words or (len(words) == 1 and words[0].lower() in ("true", "false")):
             return not words or words[0].lower() == "true"
@@ -237,9 +238,9 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     text = words[0] if words else ""
     if type(None) in get_args(hint) and text.lower() in ("none", "null"):
         return None
-    if hint is int or int in get_args(hint):
+    if many or hint is int or int in arms:
         with contextlib.suppress(ValueError):
-            return coerce(tuple[int, ...], words) if many else coerce(int, text)
+            return coerce(many, words) if many else coerce(int, text)
     import tyro
 
     one = dataclasses.make_dataclass("Flag", [("value", hint)])

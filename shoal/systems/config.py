@@ -95,6 +95,10 @@ class SystemConfig(EnvOptions):
             return most
         return max(n for n in range(1, most + 1) if self.total_envs % n == 0)
 
+    def kept(self) -> Values:
+        """What a run keeps that follows from several settings, by name: it cannot go on with those that change it."""
+        return {}
+
     def updates(self) -> float | None:
         """Gradient updates (rollouts, of PPO) that the run's ``steps`` make; None: nobody can say."""
         return None

@@ -18,15 +18,14 @@ from shoal.systems import apex_dpg
 from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import descent
 from shoal.systems.return_range import require_atoms, require_order, return_range
+from shoal.types import Values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(apex_dpg.Config):
     """D4PG."""
 
-    at_start: ClassVar[tuple[str, ...]] = (
-        "critic", "atoms", "components", "v_min", "v_max", "reward_range", "gamma", "reward_scale", "reward_clip",
-    )  # fmt: skip
+    at_start: ClassVar[tuple[str, ...]] = ("critic", "atoms", "components", "v_min", "v_max")
 
     critic: Literal["categorical", "mixture", "mean"] = "categorical"
     """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""
@@ -47,6 +46,17 @@ class Config(apex_dpg.Config):
     prioritised: bool = False
     importance_exponent: float = 1.0
     evict: Literal["proportional", "fifo"] = "fifo"
+
+    def kept(self) -> Values:
+        """The range of returns."""
+        if self.critic == "mean":
+            return {}
+        low, high, _ = self.return_range()
+        return {"returns": {"from": low, "to": high}}
+
+    def return_range(self) -> tuple[float, float, str]:
+        """Smallest and largest discounted return, and a sentence on where they came from."""
+        return return_range(self.env, self, self.gamma, self.v_min, self.v_max, self.reward_range)
 
     def returns(self) -> Returns:
         """What the critic says of the return. A range not yet known does not matter to actors: parameters bring it."""
@@ -84,7 +94,7 @@ def program(cfg: Config) -> Program:
     require_order(cfg.v_min, cfg.v_max)
     message = ""
     if cfg.critic != "mean":
-        low, high, message = return_range(cfg.env, cfg, cfg.gamma, cfg.v_min, cfg.v_max, cfg.reward_range)
+        low, high, message = cfg.return_range()
         if cfg.critic == "categorical":
             require_atoms(low, high, cfg.atoms)
         cfg = replace(cfg, v_min=low, v_max=high)

@@ -26,7 +26,7 @@ def require_atoms(low: float, high: float, count: int) -> None:
         between = np.diff(np.linspace(low, high, count).astype(np.float32))
     if not (np.isfinite(between) & (between > 0)).all():
         raise UsageError(
-            f"v_min and v_max expect numbers with {count} returns of float32 between them, found {low:g} and {high:g}"
+            f"v_min and v_max expect numbers with {count} returns of float32 between them, found {low!r} and {high!r}"
         )
 
 
@@ -54,13 +54,18 @@ def return_range(
         clip, scale = options.reward_clip, options.reward_scale
         least, most = sorted(training_reward(np.array(rewards, np.float64), clip, scale).tolist())
         low, high = least * horizon if low is None else low, most * horizon if high is None else high
-        require_order(low, high)
+        if low >= high:
+            raise UsageError(
+                f"reward_range {rewards[0]:g} to {rewards[1]:g}, clipped and scaled to {least:g} to {most:g}, makes "
+                f"returns from {low:g} to {high:g}: expected the smaller first"
+            )
         why = f"rewards from {least:.4g} to {most:.4g} (reward_range), divided by 1 - gamma"
     bottom, top = _possible(seen, horizon)
     if (low is not None and low > top) or (high is not None and high < bottom):
         given = f"from {bottom if low is None else low:g} to {top if high is None else high:g}"
+        whose = "reward_range" if why else "v_min, v_max"
         raise UsageError(
-            f"no return of {env} under random play lies {given} (v_min, v_max): its rewards from {seen.least:.4g} to "
+            f"no return of {env} under random play lies {given} ({whose}): its rewards from {seen.least:.4g} to "
             f"{seen.most:.4g} make returns from {bottom:.4g} to {top:.4g} at --gamma {gamma:g}"
         )
     outside = ""

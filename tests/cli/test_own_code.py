@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shoal import train
+from shoal import Evaluation, train
 
 from .conftest import FAKE, Shoal
 
@@ -134,3 +135,17 @@ def test_an_edited_environment_is_read_again(shoal: Shoal) -> None:
             policy = run.policy()
             assert policy.spec.observations["obs"].shape == (numbers,)
             assert policy.evaluate(1) == [reward] == [run.report.episode_return]
+
+
+def test_an_environment_edited_within_a_run_stays_as_it_was(shoal: Shoal) -> None:
+    """Its last evaluation is of what was trained."""
+    text = SPACES.replace("0.0, False, False", "1.0, True, False")
+    file = Path("changing.py").resolve()
+    file.write_text(text)
+    edit = lambda row: file.write_text(text.replace("1.0, True", "9.0, True")) and None  # noqa: E731
+    how = Evaluation(every=50_000, episodes=1)
+    run = train("dqn", env="changing.py:Env", runtime="serial", steps=1_200, observers=edit, evaluation=how)
+    assert "9.0, True" in file.read_text()
+    with open(run.path / "evaluations.csv", newline="") as rows:
+        assert [float(row["mean"]) for row in csv.DictReader(rows)] == [1.0]
+    assert run.policy().evaluate(1) == [9.0], "what comes after the run is another matter"

@@ -56,7 +56,7 @@ class Told:
         self._call("init")
         assert bool(run_name) != bool(run_id)
         self.ids.append(run_id or f"new{len(self.ids)}")
-        data = types.SimpleNamespace(params=dict(self.config))
+        data = types.SimpleNamespace(params=dict(self.config), tags=dict(self.tags))
         return types.SimpleNamespace(info=types.SimpleNamespace(run_id=self.ids[-1]), data=data)
 
     def log_params(self, params: dict[str, str]) -> None:
@@ -92,11 +92,12 @@ def test_a_run_that_goes_on_is_the_same_run_of_the_back_end(
     told = Told()
     monkeypatch.setitem(sys.modules, name, told.module(name))
     shoal.train("impala", run_dir=tmp_path / "r", log=name, **SMALL)
-    for steps in (3_000, 4_000):
-        shoal.resume(tmp_path / "r", steps=steps, learning_rate=1e-5)
-    assert told.ids == ["new0"] * 3 and "failed" not in capsys.readouterr().err
+    was = shoal.Run.open(tmp_path / "r").config["learning_rate"]
+    for steps, rate in ((3_000, was), (4_000, 1e-5), (4_100, was), (4_200, 1e-5), (4_300, was)):
+        shoal.resume(tmp_path / "r", steps=steps, learning_rate=rate)
+    assert told.ids == ["new0"] * 6 and "failed" not in capsys.readouterr().err
     shown = told.config if name == "wandb" else told.tags  # MLflow keeps the first value
-    assert (str(shown["steps"]), str(shown["learning_rate"])) == ("4000", "1e-05")
+    assert (str(shown["steps"]), str(shown["learning_rate"])) == ("4300", str(was))
     assert name == "wandb" or (told.tags.keys() == {"steps", "learning_rate"} and told.config["steps"] == "2200")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +16,8 @@ from gymnasium import spaces as gs
 from helpers import config
 
 from shoal.api import UsageError
+from shoal.cli.main import main
+from shoal.run import changes
 from shoal.systems import d4pg, load, return_range
 
 
@@ -94,10 +98,11 @@ def test_a_critic_does_not_depend_on_an_action_that_cannot_change(system: str) -
     (dict(gamma=1.0, v_min=-50.0, v_max=-10.0), 1.0, "no return of .* make returns from 1 to inf at --gamma 1"),
     (dict(v_min=300.0), 1.0, "no return of"),
     (dict(v_min=-1e39, v_max=1e39), 1.0, "v_min and v_max expect numbers with 51 returns of float32 between them"),
-    (dict(v_min=0.0, v_max=1e-46, gamma=0.0), 0.0, "51 returns of float32 between them, found 0 and 1e-46"),
+    (dict(v_min=0.0, v_max=1e-46, gamma=0.0), 0.0, "51 returns of float32 between them, found 0.0 and 1e-46"),
     (dict(reward_range=(2.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 2 and 1"),
     (dict(reward_range=(1.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 1 and 1"),
-    (dict(reward_range=(-2.0, 1.0), v_min=200.0), 1.0, "v_min must be below v_max; found 200 and 100"),
+    (dict(reward_range=(-2.0, 1.0), v_min=200.0), 1.0, "makes returns from 200 to 100: expected the smaller first"),
+    (dict(reward_range=(-17.0, -2.0), reward_clip="unit"), 1.0, "range -17 to -2, clipped and scaled to -1 to -1"),
     (dict(reward_range=(-1.0, -0.5)), 1.0, "no return of .* lies from -100 to -50"),
     (dict(gamma=1.0), 1.0, "with --gamma 1 the range of returns does not follow from rewards"),
     (dict(atoms=1), 1.0, "--atoms expects at least 2 returns, found 1"),
@@ -165,3 +170,32 @@ def test_a_range_without_what_random_play_earns_is_told() -> None:
     cfg = boxed("d4pg", reward=1.0)
     low, high, told = return_range.return_range(cfg.env, cfg, 0.99, -7.0, 8.0)
     assert (low, high) == (-7.0, 8.0) and "earns 1 a step, which for ever is a return of 100" in told
+
+
+@pytest.mark.parametrize("fields, kept", [
+    ({}, False), (dict(reward_range=(-1.0, 2.0)), False), (dict(critic="mean"), True), (dict(v_min=-9.0), False),
+    (dict(v_min=-9.0, v_max=90.0), True), (dict(v_min=-9.0, v_max=90.0, critic="mixture"), True),
+])  # fmt: skip
+@pytest.mark.parametrize("change", [dict(gamma=0.9), dict(reward_scale=0.1)])
+def test_what_changes_the_range_of_a_run_is_refused(fields: dict[str, Any], kept: bool, change: dict[str, Any]) -> None:
+    cfg = boxed("d4pg", fields, reward=1.0)
+    values = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
+    if kept:
+        changes.check(d4pg, values, change, "local", Path("run"), True)
+        return
+    with pytest.raises(UsageError, match=r"cannot change when a run goes on, it changes what was saved \(returns/"):
+        changes.check(d4pg, values, change, "local", Path("run"), True)
+
+
+def test_a_range_of_rewards_is_given_as_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("-17 0", "-17,0"):
+        assert main(["config", "d4pg", "--env", "Pendulum-v1", "--toml", "--reward-range", *words.split()]) == 0
+        assert "reward_range = [-17.0, 0.0]" in capsys.readouterr().out
+    assert main(["config", "d4pg", "--env", "Pendulum-v1", "--reward-range", "1"]) == 2
+    assert "--reward-range expects 2 values or none, found '1'" in capsys.readouterr().err
+
+
+def test_a_flat_critic_of_qt_opt_does_not_depend_on_it_either() -> None:
+    nets = load("qt-opt").network(boxed("qt-opt", dict(hidden=()), low=[-1.0, 0.5], high=[1.0, 0.5]))
+    features, actions = torch.randn(6, nets.encoder.features), torch.randn(6, 2).tanh()
+    assert torch.equal(nets.critic(features, actions), nets.critic(features, actions * torch.tensor([1.0, -1.0])))
