@@ -34,14 +34,22 @@ def read(flag: str, entry: str, words: list[str]) -> Values:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Values:
-    """Both, those of the second where names are in both; Entries in them likewise. Entries if both are."""
-    inner = {
-        k: joined(first[k], v) for k, v in second.items() if isinstance(v, Entries) and isinstance(first.get(k), dict)
-    }
-    both = {**first, **second, **inner}
-    return Entries(both) if isinstance(first, Entries) and isinstance(second, Entries) else both
+    """What two flags of one command say: those of the second where names are in both, dicts in them likewise. Entries
+    if both are."""
+    return _laid_over(first, second, dict)
 
 
 def over(below: Any, value: Any) -> Any:
     """A setting's ``value`` in a layer, laid over that of the layers below."""
-    return joined(below, value) if isinstance(value, Entries) and isinstance(below, Mapping) else value
+    return _laid_over(below, value, Entries) if isinstance(value, Entries) and isinstance(below, Mapping) else value
+
+
+def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any], kind: type[dict[str, Any]]) -> Values:
+    """``values`` in the place of what is ``below``; of a ``kind`` of dict, entry by entry."""
+    inner = {
+        name: _laid_over(below[name], value, kind)
+        for name, value in values.items()
+        if isinstance(value, kind) and isinstance(below.get(name), dict)
+    }
+    both = {**below, **values, **inner}
+    return Entries(both) if isinstance(below, Entries) and isinstance(values, Entries) else both

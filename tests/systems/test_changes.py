@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +51,28 @@ def test_an_entry_changes_in_what_the_run_had() -> None:
     had = {**default_values(system.Config), "env_kwargs": {"goal": 1, "mass": 1}}
     flags = parse_flags(system.Config, split(["--env-kwargs.mass", "2"]), "impala")
     assert wanted(system, "impala", had, flags, flags=True) == {"env_kwargs": {"goal": 1, "mass": 2}}
+    had = {**had, "env_kwargs": {"goal": {"x": 1, "y": 2}, "mass": 1}}
+    for words, goal in ((["--env-kwargs.goal.x", "3"], {"x": 3, "y": 2}), (["--env-kwargs.goal", "{x: 3}"], {"x": 3})):
+        flags = parse_flags(system.Config, split(words), "impala")
+        assert wanted(system, "impala", had, flags, flags=True) == {"env_kwargs": {"goal": goal, "mass": 1}}
     given = {"env_kwargs": {"mass": 2}}
     assert wanted(system, "impala", had, given, flags=False) == given
 
 
-def test_options_of_the_run_that_may_change(tmp_path: Path) -> None:
+def test_options_of_the_run_that_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[Any] = []
+    wandb: Any = types.ModuleType("wandb")
+    kept = types.SimpleNamespace(id="one", log=lambda row, step: rows.append(step), finish=lambda: None)
+    wandb.init = lambda **how: kept
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     path = tmp_path / "r"
     how: dict[str, Any] = dict(evaluation=shoal.Evaluation(every=400, episodes=1), **SMALL)
     shoal.train("impala", run_dir=path, runtime="local", steps=500, **how)
-    words = "--hang-timeout 300 --checkpoint-every 50 --checkpoint-replay-gb 2 --log tensorboard --eval-every 300"
+    words = "--hang-timeout 300 --checkpoint-every 50 --checkpoint-replay-gb 2 --log wandb --eval-every 300"
     assert main(["resume", str(path), "--steps", "1000", "--quiet", *words.split()]) == 0
     facts = json.loads((path / "config.json").read_text())
     assert facts["hang_timeout"] == 300.0 and facts["checkpoint"] == {"every": 50.0, "replay_gb": 2.0}
-    assert facts["log"] == ["tensorboard"] and (path / "tensorboard").is_dir()
+    assert facts["log"] == ["wandb"] and rows
     assert facts["evaluation"] == {"every": 300, "episodes": 1, "sampled": False}
     shoal.resume(path, steps=1_500, hang_timeout=200, log=(), evaluation=shoal.Evaluation(every=300, episodes=2))
     facts = json.loads((path / "config.json").read_text())
