@@ -59,10 +59,11 @@ def load(module: str, what: str, kind: str = "own") -> ModuleType:
     path = Path(module).resolve()
     if not path.is_file():
         raise UsageError(f"{what}: there is no file {module!r}")
-    name, read = f"_shoal_{kind}_{path.stem}", version(str(path))
+    name = f"_shoal_{kind}_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path):
         return known
+    read = version(str(path))  # before it is: an edit in between is one since then
     loaded = by_path(path, name, what)
     setattr(loaded, VERSION, read)
     return loaded

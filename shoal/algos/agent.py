@@ -21,7 +21,7 @@ class NetworkAgent(Generic[Network, Random]):
     """An agent but for ``act``: ``nets``, which only infers from now on, and ``rng``, of which alone it draws."""
 
     def __init__(self, nets: Network, rng: Random) -> None:
-        self.nets: Network = inferring(nets).eval()
+        self.nets: Network = inferring(nets)
         self.rng: Random = rng
         self._live = LiveTensors(nets)
 

@@ -45,7 +45,7 @@ class OffPolicy(Algorithm):
     ) -> None:  # fmt: skip
         super().__init__(nets)
         self.target_period, self.beta, self.reduction = target_period, beta, reduction
-        self.target: Any = inferring(copy.deepcopy(nets)).eval()
+        self.target: Any = inferring(copy.deepcopy(nets))
         self.frozen = (self.target,)
         self._copied = -1  # the step at which ``follow`` last copied
 

@@ -158,8 +158,8 @@ class Population:
         return None if parent is None else self.copy(member, parent)
 
     def copy(self, member: Member, parent: Member) -> Copy:
-        """``member`` goes on from ``parent``, with other hyperparameters, or its own where none of those can run; what
-        it had reached is forgotten."""
+        """``member`` goes on from ``parent``, with other hyperparameters, or the parent's where none of those can run;
+        what it had reached is forgotten."""
         rules = self.rules
 
         def explored() -> Values:

@@ -25,7 +25,6 @@ RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags o
 def train(args: list[str]) -> int:
     """shoal train pbt"""
     from shoal import systems
-    from shoal.algos.hyperparameters import interval_of
     from shoal.algos.population import Exploit, Explore, Rules
     from shoal.records.run_dir import new_directory
     from shoal.run.population import PopulationRun, Setup
@@ -54,7 +53,7 @@ def train(args: list[str]) -> int:
     steps = resolved.cfg.steps
     given = {flag.replace("-", "_"): opts[flag] for flag in RULES if flag in opts}
     rules = Rules(**{"interval": max(1, steps // 20), **given})
-    space = space_of(opts["mutate"], values, name, interval_of, ranged(type(resolved.cfg)))
+    space = space_of(opts["mutate"], values, name, ranged(type(resolved.cfg)))
     size = opts.get("population", 8)
     slots = opts.get("slots", 0) or min(size, cores() if runtime == "serial" else 1)
     seed = opts.get("seed", 0)
@@ -68,11 +67,10 @@ def train(args: list[str]) -> int:
         return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
 
 
-def space_of(
-    text: str, values: Values, system: str, interval: Any, hints: Mapping[str, Any] | None = None
-) -> dict[str, Values]:
+def space_of(text: str, values: Values, system: str, hints: Mapping[str, Any]) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
-    ``values``. hints: the types of fields; what has none is any number."""
+    ``values``. hints: the types of fields."""
+    from shoal.algos.hyperparameters import interval_of
     from shoal.settings.flags import unknown
     from shoal.settings.schedule import is_schedule, read
 
@@ -84,12 +82,12 @@ def space_of(
             raise unknown("field", field, list(values), f"--mutate of {system}")
         low, _, high = ends.partition(":")
         try:
-            given = (float(low), float(high)) if ends else (None, None)
+            least, most = (float(low), float(high)) if ends else (None, None)
         except ValueError:
             raise UsageError(f"--mutate takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
         if is_schedule(values[field]):  # members find their own
             values[field] = read(values[field]).start
-        out[field] = interval(field, values[field], *given, (hints or {}).get(field, float))
+        out[field] = interval_of(field, values[field], least, most, hints[field])
     return out
 
 

@@ -18,7 +18,7 @@ from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
 from shoal.settings.config import default_values, refuse_foreign
-from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, split
+from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, split
 from shoal.settings.ranges import Count, Natural
 from shoal.types import Values
 
@@ -38,9 +38,8 @@ def command(args: list[str]) -> int:
     """shoal record RUN|MODULE:FUNCTION|keyboard --out ID|DIR, or shoal record --list|--show SET"""
     source = args[0] if args and not args[0].startswith("--") else ""
     groups = split(args[1:] if source else args)
-    mine = [g for g in groups if g[0].removeprefix("--").replace("_", "-") in FLAGS]
+    mine, rest = divide(groups, FLAGS)
     opts = options(mine, FLAGS, "record")
-    rest = [g for g in groups if g not in mine]
     if not source:
         return _look(opts, rest)
     kind = KEYBOARD if source == KEYBOARD else "function" if ":" in source and not Path(source).is_dir() else "run"

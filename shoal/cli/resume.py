@@ -21,7 +21,7 @@ def command(args: list[str]) -> int:
     from shoal.run.options import FLAGS, LIMITS, RESUMABLE_FLAGS, given_by
     from shoal.run.population import is_population
     from shoal.run.resuming import go_on
-    from shoal.settings.flags import options, split
+    from shoal.settings.flags import divide, options, split
 
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
@@ -30,8 +30,7 @@ def command(args: list[str]) -> int:
     groups, path = split(args[1:]), Path(args[0])
     whole = is_population(path)
     kinds |= {} if whole else {"runtime": str, "address": str, **{flag: FLAGS[flag] for flag in RESUMABLE_FLAGS}}
-    mine = [g for g in groups if whole or g[0].removeprefix("--").replace("_", "-") in kinds]
-    rest = [g for g in groups if g not in mine]
+    mine, rest = (groups, []) if whole else divide(groups, kinds)
     opts = options(mine, kinds, "resume")
     quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}

@@ -28,5 +28,5 @@ def rounded(nets: M) -> M:
 
 
 def inferring(nets: M) -> M:
-    """``nets``, changed into a network that only infers: ``rounded`` and without gradients."""
-    return rounded(nets.requires_grad_(False))
+    """``nets``, changed into a network that only infers: ``rounded``, without gradients, and in eval mode."""
+    return rounded(nets.requires_grad_(False).eval())

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.records.metric_files import finite, performance_row, training_row
+from shoal.records.whole_files import write_whole
 
 log = logging.getLogger("shoal.runtime")
 
@@ -50,7 +51,7 @@ class Wandb:
         file = path / "wandb-run.txt"
         again = {"id": _read(file), "resume": "allow", "allow_val_change": True} if file.is_file() else {}
         self._run = wandb.init(project="shoal", name=path.name, config=dict(config), dir=str(path), **again)
-        file.write_text(self._run.id, encoding="utf-8")
+        write_whole(file, self._run.id)
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._run.log(dict(row), step=steps)
@@ -69,7 +70,7 @@ class MLflow:
         file = path / "mlflow-run.txt"
         which = {"run_id": _read(file)} if file.is_file() else {"run_name": path.name}
         run = self._mlflow.start_run(**which)
-        file.write_text(run.info.run_id, encoding="utf-8")
+        write_whole(file, run.info.run_id)
         values = {name: str(value)[:250] for name, value in config.items()}
         begun_with, shown = run.data.params, {**run.data.params, **run.data.tags}
         self._mlflow.log_params({name: value for name, value in values.items() if name not in begun_with})

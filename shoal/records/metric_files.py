@@ -21,6 +21,7 @@ from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
 from shoal.records.damage import reading
+from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
@@ -209,7 +210,7 @@ class _Table:
     def _rewrite(self, rows: list[list[str]]) -> None:
         text = io.StringIO()
         csv.writer(text).writerows([self._columns, *rows])
-        _replace(self._path, text.getvalue())
+        write_whole(self._path, text.getvalue())
 
     @staticmethod
     def _open(path: Path) -> IO[bytes]:
@@ -242,7 +243,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     if new:
         writer.writeheader()
         writer.writerows([*before, row])
-        _replace(path, text.getvalue())
+        write_whole(path, text.getvalue())
         return
     with open(path, "ab", buffering=0) as file:
         if file.tell() == 0:
@@ -260,17 +261,6 @@ def append(file: IO[bytes], text: str) -> None:
             data = data[file.write(data) :]
     except OSError:
         os.ftruncate(file.fileno(), size)
-        raise
-
-
-def _replace(path: Path, text: str) -> None:
-    """The file holds the text or, where that raises OSError, what it held before."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(text.encode())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
         raise
 
 

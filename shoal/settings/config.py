@@ -14,7 +14,7 @@ from shoal.api import UsageError
 from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS, check_fields
-from shoal.settings.flags import Groups, expect, flag_name, options, parse_flags, ranged, short_name, unknown
+from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
@@ -106,8 +106,7 @@ def resolve(
 def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[Values, Resolved]:
     """A command's ``own`` options, and the configuration that its other flags resolve to."""
     own = {**own, "preset": str, "config": str}
-    mine = [(f, w) for f, w in groups if f.removeprefix("--").replace("_", "-") in own]
-    rest = [(f, w) for f, w in groups if (f, w) not in mine]
+    mine, rest = divide(groups, own)
     check_flags(system.Config, rest, own, short_name(name))
     opts = options(mine, own, name)
     flags = parse_flags(system.Config, rest, short_name(name))

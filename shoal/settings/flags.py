@@ -8,7 +8,7 @@ import functools
 import io
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -275,11 +275,21 @@ def split(args: list[str]) -> Groups:
     return groups
 
 
+def divide(groups: Groups, own: Container[str]) -> tuple[Groups, Groups]:
+    """Flags that are a command's ``own`` (without dashes), and the others."""
+    mine = [group for group in groups if _bare(group[0]) in own]
+    return mine, [group for group in groups if group not in mine]
+
+
+def _bare(flag: str) -> str:
+    return flag.removeprefix("--").replace("_", "-")
+
+
 def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
     """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type, bool for a switch."""
     out: Values = {}
     for flag, words in groups:
-        key = flag.removeprefix("--").replace("_", "-")
+        key = _bare(flag)
         if key not in own:
             if not own:
                 raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
