@@ -34,11 +34,11 @@ from common import RESULTS, publish, table
 from shoal import systems
 from shoal.algos.hyperparameters import interval_of
 from shoal.analysis import stats
+from shoal.machine import cores
 from shoal.run import Run
 from shoal.run.population import PopulationRun, Setup, member_path
 from shoal.settings.config import resolve
 from shoal.settings.schedule import plain
-from shoal.systems.config import cores
 
 ARMS = ("population", "random search")
 FOLDER = RESULTS / "population"

@@ -18,6 +18,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "types": set(),
     "groups": {"arrays"},
     "jit": set(),
+    "machine": set(),
+    "paths": set(),
     "own_code": set(),
     "fast": {"jit"},
     "ops": {"fast"},
@@ -29,19 +31,20 @@ ALLOWED: dict[str, set[str] | None] = {
     "demonstrations": {"envs", "own_code"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": set(),
-    "systems": {"program", "roles", "replay", "demonstrations", "algos", "nets", "envs", "ops", "settings", "own_code"},
+    "systems": {"program", "roles", "replay", "demonstrations", "algos", "nets", "envs", "ops", "settings", "own_code"}
+    | {"machine"},
     "metering": set(),
-    "records": {"metering", "program"},
+    "records": {"metering", "program", "machine", "paths"},
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records"},
     "shm": {"runtime", "program", "replay", "metering"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit"},
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "envs", "roles", "algos", "settings"},
+    "policy": {"systems", "envs", "roles", "algos", "settings", "paths"},
     "run": ANYTHING,  # the front door
-    "analysis": {"run", "records", "metering", "settings", "systems"},
+    "analysis": {"run", "records", "metering", "settings", "systems", "paths"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,

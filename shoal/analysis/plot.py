@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shoal.analysis.curves import Group
 from shoal.api import UsageError
+from shoal.paths import require_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,8 +37,7 @@ def check_path(path: Path) -> None:
     """UsageError for a file that no picture can be written to."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"a picture's name ends in {', '.join(SUFFIXES)}; found '{path.name}'")
-    if not path.parent.is_dir():
-        raise UsageError(f"no such directory: '{path.parent}'")
+    require_folder(path)
 
 
 def require_matplotlib() -> None:

@@ -143,11 +143,11 @@ def _help(command: str, args: list[str]) -> int:
     import tyro
 
     from shoal.settings.config import field_docs, resolve_flags, show
-    from shoal.settings.flags import ranged, short_name
+    from shoal.settings.flags import field_name, ranged, short_name
 
     name, system, groups = _system([word for word in args if word not in HELP], command)
     known = {"preset", "config", *(field.name for field in dataclasses.fields(system.Config))}
-    of_system = [g for g in groups if g[0].removeprefix("--").partition(".")[0].replace("-", "_") in known]
+    of_system = [g for g in groups if {key := field_name(g[0]), key.removeprefix("no_")} & known]
     _, resolved = resolve_flags(name, system, of_system, {})
     docs, hints = field_docs(system.Config), ranged(system.Config)
     values = {  # a dictionary as text, for tyro shows none
@@ -225,6 +225,7 @@ def draw(args: list[str]) -> int:
     from shoal.api import UsageError
     from shoal.envs import looking
     from shoal.local.apart import apart
+    from shoal.paths import require_folder
     from shoal.program import draw
     from shoal.program.draw_svg import svg
     from shoal.settings.config import resolve_flags
@@ -247,8 +248,7 @@ def draw(args: list[str]) -> int:
     program.validate()
     picture = formats[kind](program)
     if output:
-        if not Path(output).parent.is_dir():
-            raise UsageError(f"no such directory: '{Path(output).parent}'")
+        require_folder(Path(output))
         Path(output).write_text(picture, encoding="utf-8")
     else:
         print(picture, end="")

@@ -26,12 +26,12 @@ def train(args: list[str]) -> int:
     """shoal train pbt"""
     from shoal import systems
     from shoal.algos.population import Exploit, Explore, Rules
+    from shoal.machine import cores
     from shoal.records.run_dir import new_directory
     from shoal.run.population import PopulationRun, Setup
     from shoal.settings.config import resolve_flags
     from shoal.settings.flags import ranged
     from shoal.settings.schedule import plain
-    from shoal.systems.config import cores
 
     groups = split(args)
     names = [words for flag, words in groups if flag == "--of"]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from shoal.api import Role
+from shoal.machine import cores
 from shoal.shm.session import Session
 
 LOOK = 0.1  # seconds between two looks at a role that is not due
@@ -30,7 +31,7 @@ class Pace:
         self._session = session
         self._due: Callable[[], bool] | None = getattr(role, "due", None)
         self._always = self._due is None and not background
-        self._rate = SHARE * _processors() if background else 0.0
+        self._rate = SHARE * cores() if background else 0.0
         self._saved, self._resting = SAVED, False
         self._spent, self._now = time.process_time(), time.monotonic()
 
@@ -52,7 +53,3 @@ class Pace:
         self._spent, self._now = spent, now
         self._resting = self._saved < (0.0 if self._resting else -SAVED)
         return self._resting
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

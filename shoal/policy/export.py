@@ -25,6 +25,7 @@ from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import MASK, Observation, ShoalError, UsageError
+from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
 from shoal.types import Values
@@ -44,8 +45,7 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
     """
     if to not in FILES:
         raise UsageError(f"unknown format '{to}': expected one of {', '.join(FILES)}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"'{out}' exists and is not empty")
+    require_new(out)
     module, example = policy_module(policy), _example(policy, EXAMPLES)
     write = {"onnx": _onnx, "torchscript": _torchscript, "safetensors": _safetensors}[to]
     if to == "onnx":

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.api import ShoalError, UsageError
 from shoal.envs.film import film
+from shoal.paths import require_folder
 from shoal.policy.policy import Policy, evaluation_options
 from shoal.roles.evaluator import Episodes
 
@@ -27,8 +28,7 @@ def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True) -> fl
     """
     if path.suffix != ".mp4":
         raise UsageError(f"a video's name ends in .mp4, found '{path.name}'")
-    if not path.parent.is_dir():
-        raise UsageError(f"no such directory: '{path.parent}'")
+    require_folder(path)
     program = _ffmpeg()
     env, picture, rate = film(policy.cfg.env, evaluation_options(policy.cfg))
     try:

@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import math
-import os
 import platform
 import re
 import shutil
@@ -19,8 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from shoal import machine
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import Snapshot
+from shoal.paths import require_new
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
@@ -33,6 +34,7 @@ from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
 FORMAT = 1
+OTHERS = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
 log = logging.getLogger("shoal.runtime")
@@ -77,8 +79,7 @@ class RunDirectory:
         self._outdated: list[Path] = []  # what a run that goes on replaces, until its first row
         self._before: bytes | None = None  # config.json of a run that goes on, until it does
         self._made: bool | None = not self.path.exists()  # None: the run was there before
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise UsageError(f"'{self.path}' exists and is not empty; a run never overwrites another")
+        require_new(self.path, OTHERS)
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.path.chmod(0o700)
@@ -265,7 +266,7 @@ def read_report(path: Path) -> Report | None:
 # ----------------------------------------------------------------------------------- provenance
 def provenance() -> Values:
     """What a run is made with: versions, hardware and git commit."""
-    return {"versions": versions(), "hardware": hardware(), "git": git_commit()}
+    return {"versions": versions(), "hardware": machine.hardware(), "git": git_commit()}
 
 
 @functools.cache  # each takes a millisecond
@@ -277,29 +278,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return out
-
-
-def hardware() -> Values:
-    import psutil
-    import torch
-
-    out: Values = {
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory": psutil.virtual_memory().total,
-    }
-    if torch.cuda.is_available():
-        out["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return out
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def git_commit() -> str | None:

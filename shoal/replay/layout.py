@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from shoal.api import Field, Spec, WiringError, is_observation
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
 SamplerName = Literal["uniform", "proportional", "rank", "greedy"]
+PadName = Literal["repeat", "zero"]
+InitialName = Literal["max", "given"]
+CHOICES = {"pad": get_args(PadName), "sampler": get_args(SamplerName), "initial": get_args(InitialName)}
 
 STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every unroll has these
 
@@ -94,6 +98,54 @@ def tree_offsets(rows: int) -> np.ndarray:
             break
         size = -(-(size // 8) // 8) * 8
     return np.array(out, np.int64)
+
+
+def check_options(options: Any, what: str, whole: tuple[str, ...], more: Mapping[str, tuple[str, ...]]) -> None:
+    """WiringError unless the values named by ``whole`` are at least 1, and names one of their choices (``more``: those
+    beside what every table has)."""
+    for name in whole:
+        if getattr(options, name) < 1:
+            raise WiringError(f"{what} needs {name} >= 1, got {getattr(options, name)}.")
+    for name, choices in {**CHOICES, **more}.items():
+        if getattr(options, name) not in choices:
+            raise WiringError(f"{what} has no {name} {getattr(options, name)!r}: expected one of {choices}.")
+
+
+def is_frame(column: Column) -> bool:
+    """Whether its steps are single frames [1, H, W], of which a stack can be shown."""
+    return len(column.shape) == 3 and column.shape[0] == 1
+
+
+def shown(column: Column, stack: int) -> tuple[int, ...]:
+    """Shape of one observation as it is sampled: of a frame, a stack of them."""
+    return (stack, *column.shape[1:]) if stack > 1 and is_frame(column) else column.shape
+
+
+def each(group: str, shape: tuple[int, ...], dtypes: Mapping[str, str]) -> Arrays:
+    """Arrays ``group/NAME`` of one shape."""
+    return {f"{group}/{name}": (shape, dtype) for name, dtype in dtypes.items()}
+
+
+def common_arrays(layout: Layout, rows: int, writers: int, counters: int) -> Arrays:
+    """What every table has: its rows' data, its counters, the state of each stream, and room for one unroll."""
+    streams, unroll = (writers * layout.envs,), (layout.steps * layout.envs,)
+    return {
+        "rows/data": ((rows, layout.row_bytes), "uint8"),
+        "counters": ((counters,), "int64"),
+        "scalars": ((1,), "float64"),
+        "rng": ((4,), "uint64"),
+        **each("streams", streams, dict.fromkeys(("pushed", "held", "length"), "int64")),
+        **each("streams", streams, dict.fromkeys(("known", "ended"), "uint8")),
+        "streams/generation": ((writers,), "int64"),
+        **each("scratch", unroll, dict.fromkeys(("reward", "q_taken", "q_max", "final_q"), "float32")),
+        **each("scratch", unroll, dict.fromkeys(("terminated", "truncated", "valid", "first"), "bool")),
+        **each("scratch", unroll, dict.fromkeys(("row_of", "final_of"), "int32")),
+    }
+
+
+def nbytes(arrays: Arrays) -> int:
+    """Bytes of all of them, exactly."""
+    return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
 
 
 def sampler_arrays(kind: SamplerName, rows: int) -> Arrays:

@@ -8,10 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays, steps_and_envs
+from shoal.replay.layout import (
+    Arrays,
+    InitialName,
+    Layout,
+    PadName,
+    SamplerName,
+    check_options,
+    common_arrays,
+    each,
+    make_layout,
+    nbytes,
+    sampler_arrays,
+    shown,
+    steps_and_envs,
+)
+
+ROW = {
+    "previous": "int32", "depth": "int8", "refs": "int32", "end": "int32", "reward": "float32", "discount": "float32",
+    "key": "int64", "priority": "float32", "position": "int32", "order": "int32", "free": "int32",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,32 +58,23 @@ class TableOptions:
     n_step: int = 1
     gamma: float = 0.99
     stack: int = 1
-    pad: Literal["repeat", "zero"] = "repeat"
+    pad: PadName = "repeat"
     sampler: SamplerName = "uniform"
     alpha: float = 0.6
     eps: float = 0.01
-    initial: Literal["max", "given"] = "max"
+    initial: InitialName = "max"
     evict: Literal["fifo", "proportional"] = "fifo"
     alpha_evict: float = -0.4
     evict_every: int = 0
     batches: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("capacity", "n_step", "stack", "batches"):
-            if getattr(self, name) < 1:
-                raise WiringError(f"A replay table needs {name} >= 1, got {getattr(self, name)}.")
+        evict = {"evict": ("fifo", "proportional")}
+        check_options(self, "A replay table", ("capacity", "n_step", "stack", "batches"), evict)
         if self.stack > 100:
             raise WiringError(f"A replay table stacks at most 100 frames, got {self.stack}.")
         if self.eps <= 0 or self.evict_every < 0:
             raise WiringError(f"A replay table needs eps > 0 and evict_every >= 0, got {self.eps}, {self.evict_every}.")
-        for name, choices in (
-            ("pad", ("repeat", "zero")),
-            ("sampler", ("uniform", "proportional", "rank", "greedy")),
-            ("initial", ("max", "given")),
-            ("evict", ("fifo", "proportional")),
-        ):
-            if getattr(self, name) not in choices:
-                raise WiringError(f"A replay table has no {name} {getattr(self, name)!r}: expected one of {choices}.")
 
     def layout(self, unroll: Spec) -> Layout:
         return make_layout(unroll, self.initial == "given")
@@ -81,8 +89,7 @@ class TableOptions:
         layout = self.layout(unroll)
         out: dict[str, Field] = {}
         for column in layout.obs:
-            stacked = self.stack > 1 and len(column.shape) == 3 and column.shape[0] == 1
-            shape = (items, self.stack, *column.shape[1:]) if stacked else (items, *column.shape)
+            shape = (items, *shown(column, self.stack))
             out |= {name: Field(shape, column.dtype, axis=0) for name in (column.name, f"next/{column.name}")}
         out |= {column.name: Field((items, *column.shape), column.dtype, axis=0) for column in layout.rest}
         return out | {name: Field((items,), axis=0) for name in ("reward", "discount")}
@@ -103,40 +110,10 @@ class TableOptions:
         layout = self.layout(unroll)
         rows, streams, chunk = self.rows(layout, writers), writers * layout.envs, layout.steps * layout.envs
         hold, news = self.n_step + self.stack, chunk + layout.envs * self.n_step
-        out: Arrays = {"rows/data": ((rows, layout.row_bytes), "uint8")}
-        for name, dtype in (
-            ("previous", "int32"),
-            ("depth", "int8"),
-            ("refs", "int32"),
-            ("end", "int32"),
-            ("reward", "float32"),
-            ("discount", "float32"),
-            ("key", "int64"),
-            ("priority", "float32"),
-            ("position", "int32"),
-            ("order", "int32"),
-            ("free", "int32"),
-        ):
-            out[f"rows/{name}"] = ((rows,), dtype)
-        out["counters"] = ((8,), "int64")
-        out["scalars"] = ((1,), "float64")
-        out["rng"] = ((4,), "uint64")
-        out["streams/hold"] = ((streams, hold), "int32")
-        out["streams/reward"] = ((streams, hold), "float32")
-        out["streams/q"] = ((streams, hold), "float32")
-        for name in ("pushed", "held", "length"):
-            out[f"streams/{name}"] = ((streams,), "int64")
-        for name in ("known", "ended"):
-            out[f"streams/{name}"] = ((streams,), "uint8")
-        out["streams/generation"] = ((writers,), "int64")
-        for name in ("reward", "q_taken", "q_max", "final_q"):
-            out[f"scratch/{name}"] = ((chunk,), "float32")
-        for name in ("terminated", "truncated", "valid", "first"):
-            out[f"scratch/{name}"] = ((chunk,), "bool")
-        out["scratch/row_of"] = ((chunk,), "int32")
-        out["scratch/final_of"] = ((chunk,), "int32")
-        out["scratch/new_rows"] = ((news,), "int32")
-        out["scratch/new_deltas"] = ((news,), "float32")
+        out = common_arrays(layout, rows, writers, counters=8)
+        out |= each("rows", (rows,), ROW)
+        out |= each("streams", (streams, hold), {"hold": "int32", "reward": "float32", "q": "float32"})
+        out |= each("scratch", (news,), {"new_rows": "int32", "new_deltas": "float32"})
         out["scratch/victims"] = ((rows,), "int32")
         for name, array in sampler_arrays(self.sampler, rows).items():
             out[f"sampler/{name}"] = array
@@ -147,7 +124,4 @@ class TableOptions:
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:
         """Bytes the table allocates, exactly; the batches it returns are extra."""
-        return sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            for shape, dtype in self.arrays(unroll, writers).values()
-        )
+        return nbytes(self.arrays(unroll, writers))

@@ -6,15 +6,34 @@ Nothing here imports numba: drawing a program and counting its bytes stays insta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
 
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import Arrays, Layout, SamplerName, make_layout, sampler_arrays, steps_and_envs
+from shoal.replay.layout import (
+    Arrays,
+    InitialName,
+    Layout,
+    PadName,
+    SamplerName,
+    check_options,
+    common_arrays,
+    each,
+    make_layout,
+    nbytes,
+    sampler_arrays,
+    shown,
+    steps_and_envs,
+)
 
 STATE = "state/"
 PROBES = ("probe/first/", "probe/last/")
+ROW = {
+    "previous": "int32", "depth": "int8", "refs": "int32", "reward": "float32", "q_taken": "float32",
+    "q_max": "float32", "free": "int32",
+}  # fmt: skip
+ITEM = {
+    "end": "int32", "prefix": "int16", "length": "int16", "flags": "uint8", "key": "int64", "priority": "float32",
+    "position": "int32", "order": "int32", "free": "int32",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,18 +77,16 @@ class SequenceOptions:
     eta: float = 0.9
     rescale: float | None = 1e-3
     stack: int = 1
-    pad: Literal["repeat", "zero"] = "repeat"
+    pad: PadName = "repeat"
     sampler: SamplerName = "proportional"
     alpha: float = 0.9
     eps: float = 1e-3
-    initial: Literal["max", "given"] = "given"
+    initial: InitialName = "given"
     probes: bool = False
     batches: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("capacity", "length", "stride", "n_step", "stack", "batches"):
-            if getattr(self, name) < 1:
-                raise WiringError(f"A table of sequences needs {name} >= 1, got {getattr(self, name)}.")
+        check_options(self, "A table of sequences", ("capacity", "length", "stride", "n_step", "stack", "batches"), {})
         if (
             self.burn_in < 0
             or self.eps <= 0
@@ -87,15 +104,6 @@ class SequenceOptions:
                 f"A table of sequences stacks at most 100 frames and has sequences of at most 30000 steps, got "
                 f"{self.stack} and {self.length + self.burn_in}."
             )
-        for name, choices in (
-            ("pad", ("repeat", "zero")),
-            ("sampler", ("uniform", "proportional", "rank", "greedy")),
-            ("initial", ("max", "given")),
-        ):
-            if getattr(self, name) not in choices:
-                raise WiringError(
-                    f"A table of sequences has no {name} {getattr(self, name)!r}: expected one of {choices}."
-                )
 
     @property
     def steps(self) -> int:
@@ -153,50 +161,14 @@ class SequenceOptions:
         rows, streams = self.rows(layout, writers), writers * layout.envs
         chunk, news = layout.steps * layout.envs, self.appended(layout)
         slots = self.capacity + streams * self.open + chunk * (self.burn_in // self.stride + 1)  # begun by one unroll
-        out: Arrays = {"rows/data": ((rows, layout.row_bytes), "uint8")}
-        for name, dtype in (
-            ("previous", "int32"),
-            ("depth", "int8"),
-            ("refs", "int32"),
-            ("reward", "float32"),
-            ("q_taken", "float32"),
-            ("q_max", "float32"),
-            ("free", "int32"),
-        ):
-            out[f"rows/{name}"] = ((rows,), dtype)
-        for name, dtype in (
-            ("end", "int32"),
-            ("prefix", "int16"),
-            ("length", "int16"),
-            ("flags", "uint8"),
-            ("key", "int64"),
-            ("priority", "float32"),
-            ("position", "int32"),
-            ("order", "int32"),
-            ("free", "int32"),
-        ):
-            out[f"items/{name}"] = ((slots,), dtype)
+        out = common_arrays(layout, rows, writers, counters=10)
+        out |= each("rows", (rows,), ROW) | each("items", (slots,), ITEM)
         out["items/states"] = ((slots, self.state_bytes(unroll) * (3 if self.probes else 1)), "uint8")
-        out["counters"] = ((10,), "int64")
-        out["scalars"] = ((1,), "float64")
-        out["rng"] = ((4,), "uint64")
-        out["streams/hold"] = ((streams, self.hold), "int32")
-        out["streams/open"] = ((streams, self.open), "int32")
-        for name in ("pushed", "held", "length", "begun", "done"):
-            out[f"streams/{name}"] = ((streams,), "int64")
-        for name in ("known", "ended"):
-            out[f"streams/{name}"] = ((streams,), "uint8")
-        out["streams/generation"] = ((writers,), "int64")
-        for name in ("reward", "q_taken", "q_max", "final_q"):
-            out[f"scratch/{name}"] = ((chunk,), "float32")
-        for name in ("terminated", "truncated", "valid", "first"):
-            out[f"scratch/{name}"] = ((chunk,), "bool")
-        for name in ("row_of", "final_of", "begin_of", "first_of", "last_of"):
-            out[f"scratch/{name}"] = ((chunk,), "int32")
-        out["scratch/new"] = ((news,), "int32")
-        out["scratch/new_priorities"] = ((news,), "float32")
-        out["scratch/victims"] = ((slots,), "int32")
-        out["scratch/window"] = ((self.steps,), "int32")
+        out |= {"streams/hold": ((streams, self.hold), "int32"), "streams/open": ((streams, self.open), "int32")}
+        out |= each("streams", (streams,), {"begun": "int64", "done": "int64"})
+        out |= each("scratch", (chunk,), dict.fromkeys(("begin_of", "first_of", "last_of"), "int32"))
+        out |= each("scratch", (news,), {"new": "int32", "new_priorities": "float32"})
+        out |= {"scratch/victims": ((slots,), "int32"), "scratch/window": ((self.steps,), "int32")}
         for name, array in sampler_arrays(self.sampler, slots).items():
             out[f"sampler/{name}"] = array
         return out
@@ -205,8 +177,7 @@ class SequenceOptions:
         """The fields of a batch of ``count`` sequences: [L, B, ...], and the recurrent states [B, ...]."""
         layout, out = self.layout(unroll), {}
         for column in layout.obs + layout.rest:
-            stacked = self.stack > 1 and column in layout.obs and len(column.shape) == 3 and column.shape[0] == 1
-            shape = (self.stack, *column.shape[1:]) if stacked else column.shape
+            shape = shown(column, self.stack) if column in layout.obs else column.shape
             out[column.name] = Field((self.steps, count, *shape), column.dtype)
         out |= {name: Field((self.steps, count), "bool") for name in ("valid", "first", "terminated")}
         out["reward"] = Field((self.steps, count))
@@ -217,7 +188,4 @@ class SequenceOptions:
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:
         """Bytes the table allocates, exactly; the batches it returns are extra."""
-        return sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            for shape, dtype in self.arrays(unroll, writers).values()
-        )
+        return nbytes(self.arrays(unroll, writers))

@@ -7,6 +7,7 @@ import torch
 
 from shoal.api import Arrays, Field, Spec
 from shoal.replay import copies, rows as _steps, sequence_arrays as _arrays, sequence_rows as _rows
+from shoal.replay.layout import shown
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_arrays import FREE, SIZE, SLOT_HEAD, SLOTS, STARTS
 from shoal.replay.sequence_options import PROBES, STATE, SequenceOptions
@@ -28,7 +29,7 @@ class _Drawn(Drawn):
         self.states: list[tuple[int, np.ndarray]] = []
         for column in table.layout.obs + table.layout.rest:
             stacked = column in table.layout.obs and table.stacked(column)
-            shape = (table.spec.stack, *column.shape[1:]) if stacked else column.shape
+            shape = shown(column, table.spec.stack) if stacked else column.shape
             arrays[column.name] = array = np.empty((length, n, *shape), column.dtype)
             found = array.reshape(-1).view(np.uint8).reshape(length * n, -1)
             if stacked:

@@ -13,7 +13,7 @@ import torch
 
 from shoal.api import Arrays, Batch, ShoalError, Spec, Tensors, WiringError
 from shoal.replay import copies, rows as _rows
-from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName
+from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName, is_frame
 from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
 from shoal.replay.samplers import Greedy, Proportional, Rank, Sampler, Uniform
 from shoal.types import State, Values
@@ -112,7 +112,7 @@ class Store(ABC):
 
     def stacked(self, column: Column) -> bool:
         """Whether this observation is a frame of which a stack is shown."""
-        return self._stack > 1 and len(column.shape) == 3 and column.shape[0] == 1
+        return self._stack > 1 and is_frame(column)
 
     @property
     def evicted(self) -> int:

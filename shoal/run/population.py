@@ -21,10 +21,11 @@ from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart
+from shoal.paths import require_new
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
-from shoal.records.run_dir import read_json
+from shoal.records.run_dir import OTHERS, read_json
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
 from shoal.run.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
@@ -121,8 +122,7 @@ class PopulationRun:
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
         """A new population. UsageError if a mutated field changes the shapes of the program."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UsageError(f"'{path}' exists and is not empty; a run never overwrites another")
+        require_new(path, OTHERS)
         check_space(setup.system, setup.values, setup.interval_space())
         setup = replace(setup, values=anchored(setup.values))
         run = cls(path, setup, tell)

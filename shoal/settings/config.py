@@ -14,7 +14,18 @@ from shoal.api import UsageError
 from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS, check_fields
-from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, short_name, unknown
+from shoal.settings.flags import (
+    Groups,
+    divide,
+    expect,
+    field_name,
+    flag_name,
+    options,
+    parse_flags,
+    ranged,
+    short_name,
+    unknown,
+)
 from shoal.settings.kinds import env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
@@ -117,7 +128,7 @@ def check_flags(Config: Any, groups: Groups, own: Iterable[str], name: str) -> N
     """UsageError for a flag that is no field, with the nearest of these and of a command's ``own``."""
     fields = [f.name for f in dataclasses.fields(Config)]
     for flag, _ in groups:
-        key = flag.removeprefix("--").partition(".")[0].replace("-", "_")
+        key = field_name(flag)
         if key not in fields and key.removeprefix("no_") not in fields:
             if key in RUN_FLAGS:
                 raise UsageError(f"'{flag}' is an option of shoal train, not of this command, nor a setting of {name}")

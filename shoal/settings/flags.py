@@ -60,6 +60,11 @@ def flag_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def field_name(flag: str) -> str:
+    """``--learning-rate`` -> ``learning_rate``, and ``--env-kwargs.mass`` -> ``env_kwargs``."""
+    return flag.removeprefix("--").partition(".")[0].replace("-", "_")
+
+
 # ----------------------------------------------------------------------------------------- types
 def describe(hint: Any) -> str:
     """What a value of a type looks like, in words."""
@@ -203,8 +208,7 @@ def parse_flags(Config: Any, groups: Sequence[tuple[str, list[str]]], name: str)
     fields = [f.name for f in dataclasses.fields(Config)]
     out: Values = {}
     for flag, words in groups:
-        key, _, entry = flag.removeprefix("--").partition(".")
-        field = key.replace("-", "_")
+        field, entry = field_name(flag), flag.partition(".")[2]
         if field not in fields:
             if field.startswith("no_") and hints.get(field[3:]) is bool and not words:
                 out[field[3:]] = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, known, remember, spec
+from shoal.machine import cores
 from shoal.own_code import absolute
 from shoal.settings.ranges import Count, Device, Natural, Replicas
 from shoal.types import State, Values
@@ -151,11 +151,6 @@ class SystemConfig(EnvOptions):
         if wanted > 1:
             raise UsageError(f"learner_processes ({wanted}) share a gradient on the CPU only, and device is {device}")
         return 1
-
-
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:

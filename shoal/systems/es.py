@@ -18,10 +18,11 @@ from shoal.algos.evolution_policy import TASK, EvolutionAgent, EvolutionPolicy
 from shoal.algos.evolution_population import population
 from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
 from shoal.envs import make
+from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
 from shoal.settings.ranges import Count, Natural, Positive
-from shoal.systems.config import Preset, Presets, SystemConfig, cores
+from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.wiring import begin, parameters, queue
 
 

@@ -29,13 +29,14 @@ from shoal.api import (
 )
 from shoal.demonstrations.episodes import Demonstrations
 from shoal.demonstrations.streams import fill, read_for, stream_fields
+from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
 from shoal.settings.schedule import Scheduled, at, linear
 from shoal.systems.apex_dpg import require_box
-from shoal.systems.config import Preset, Presets, cores
+from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import SamplingConfig, descent, progress
 from shoal.systems.sharded import add_servers, require_actors
 from shoal.systems.wiring import actor, begin, parameters, replay, stream
