@@ -61,15 +61,27 @@ class _Seen:
     due: float = 0.0  # ``silent`` at which the next stage begins
 
 
+@dataclass
+class _Wait:
+    """How long a replica has waited at a channel within one step."""
+
+    step: tuple[int, int]  # of which life, and after how many others
+    phase: str
+    seconds: float = 0.0
+    named: bool = False
+
+
 class Watch:
     """Names a replica that makes no progress for half of ``limit`` seconds; at ``limit`` it is asked to raise
     where it is (an environment then tells its index, action and seed), and killed if it cannot. One that was
     stopped by a signal is only named: whoever stopped it may let it go on, and the time until then does not count.
-    0: no limit."""
+    One that waits at a channel for half of ``limit`` while others step is no hang: the log names it and the channel,
+    once. 0: no limit."""
 
     def __init__(self, arena: Arena, plan: Plan, limit: float) -> None:
         self._arena, self._plan, self._limit = arena, plan, limit
         self._seen: dict[str, _Seen] = {}
+        self._waits: dict[str, _Wait] = {}
         self._last = time.monotonic()
         self._steps, self._waiting = -1, 0.0
 
@@ -101,6 +113,8 @@ class Watch:
         for replica in replicas:
             if replica.process is not None:
                 self._look(replica, replica.process, elapsed)
+                if not replica.role.background:
+                    self._look_for_wait(replica, elapsed)
 
     def _look(self, replica: Replica, process: Process, elapsed: float) -> None:
         seen = self._seen.get(replica.label)
@@ -140,6 +154,19 @@ class Watch:
             replica.cause += f" and was killed:\n{stack}"
             replica.kill()
             seen.stage = "killed"
+
+    def _look_for_wait(self, replica: Replica, elapsed: float) -> None:
+        step, phase = (replica.generation, self._steps_of(replica)), self._phase(replica)
+        wait = self._waits.get(replica.label)
+        if wait is None or (step, phase) != (wait.step, wait.phase) or not phase.startswith(WAITING):
+            if wait is not None and wait.named and wait.step[0] == step[0]:
+                log.info("%s no longer waits, after %.0f s", replica.label, wait.seconds)
+            self._waits[replica.label] = _Wait(step, phase)
+            return
+        wait.seconds += elapsed
+        if wait.seconds >= self._limit / 2 and not wait.named:
+            wait.named = True
+            log.info("%s has waited at '%s' for %.0f s", replica.label, phase.removeprefix(WAITING), wait.seconds)
 
     def _look_for_deadlock(self, replicas: list[Replica], elapsed: float) -> None:
         steps = sum(map(self._steps_of, replicas))
