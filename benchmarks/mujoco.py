@@ -3,6 +3,7 @@ Suite: equal steps, three seeds each.
 
     SHOAL_PEERS=DIR python benchmarks/mujoco.py HalfCheetah-v5 d4pg sb3-td3 --steps 100000
     SHOAL_PEERS=DIR taskset -c 0 python benchmarks/mujoco.py CartpoleSwingup-v1 d4pg sb3-td3 --steps 50000
+    SHOAL_PEERS=DIR python benchmarks/mujoco.py Hopper-v5 d4pg sb3-td3 --threads 2 --seconds 2000 --results DIR
     python benchmarks/mujoco.py HalfCheetah-v5 --summary --reach 4000
 
 ``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3, gymnasium[mujoco] and envpool. A system of Shoal
@@ -41,9 +42,10 @@ from pathlib import Path
 import shoal
 from shoal.records.metric_files import read_curve
 
-name, env_id, steps, seed, until, run_dir = sys.argv[1:]
+name, env_id, steps, seed, until, seconds, run_dir = sys.argv[1:]
+limits = {"until_return": float(until), "seconds": float(seconds)}
 run = shoal.train(name, env=env_id, steps=int(steps), seed=int(seed), run_dir=run_dir,
-                  until_return=None if until == "inf" else float(until))
+                  **{limit: value for limit, value in limits.items() if value < float("inf")})
 evaluation = run.policy().evaluate(20, seed=10_000 + int(seed))
 rows = [r for r in read_curve(Path(run_dir)) if "episode_return" in r]
 print(json.dumps({"steps": run.report.steps, "seconds": run.report.seconds,
@@ -53,37 +55,39 @@ print(json.dumps({"steps": run.report.steps, "seconds": run.report.seconds,
 """
 
 
-def run(env: str, name: str, steps: int, seed: int, until: float) -> None:
+def run(env: str, name: str, steps: int, seed: int, until: float, seconds: float, threads: int, home: Path) -> None:
     """Train and evaluate one side with one seed, and keep what it left."""
     peer = name.startswith("sb3-")
     python = str(Path(os.environ["SHOAL_PEERS"]) / "sb3" / "bin" / "python") if peer else sys.executable
     with tempfile.TemporaryDirectory() as scratch:
-        words = [name.removeprefix("sb3-"), env, str(steps), str(seed), str(until)]
+        words = [name.removeprefix("sb3-"), env, str(steps), str(seed), str(until), str(seconds)]
         how = [str(PEER)] if peer else ["-c", SHOAL]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+        variables = {**os.environ, "OMP_NUM_THREADS": str(threads if peer else 1)}
         command = [python, *how, *words, *([] if peer else [f"{scratch}/run"])]
         out = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
     result = json.loads(out.splitlines()[-1])
     curve = result.pop("curve")
+    if peer:
+        result["threads"] = threads
     result["cores"] = len(os.sched_getaffinity(0))
     result["machine"] = {k: v for k, v in machine().items() if k in ("date", "cpu", "isa", "torch")}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{env}-{name}-{seed}.csv").open("w", newline="") as file:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f"{env}-{name}-{seed}.csv").open("w", newline="") as file:
         thin = [*curve[:: max(1, len(curve) // 200)], *curve[-1:]]
         csv.writer(file).writerows([("steps", "seconds", "episode_return"), *thin])
-    (RESULTS / f"{env}-{name}-{seed}.json").write_text(json.dumps(result) + "\n")
+    (home / f"{env}-{name}-{seed}.json").write_text(json.dumps(result) + "\n")
     print(f"{name} seed {seed}: score {mean(result['evaluation']):.0f}, training {result['training_return']:.0f}, "
           f"{result['steps']} steps in {result['seconds']:.0f} s", flush=True)  # fmt: skip
 
 
-def sides(env: str) -> list[str]:
+def sides(home: Path, env: str) -> list[str]:
     """Whatever has results on this environment."""
-    return sorted({path.stem.removeprefix(f"{env}-").rpartition("-")[0] for path in RESULTS.glob(f"{env}-*.json")})
+    return sorted({path.stem.removeprefix(f"{env}-").rpartition("-")[0] for path in home.glob(f"{env}-*.json")})
 
 
-def kept(env: str, name: str, suffix: str) -> list[Path]:
+def kept(home: Path, env: str, name: str, suffix: str) -> list[Path]:
     """The files of a side, seed by seed."""
-    found = {path.stem.rpartition("-")[2]: path for path in RESULTS.glob(f"{env}-{name}-*{suffix}")}
+    found = {path.stem.rpartition("-")[2]: path for path in home.glob(f"{env}-{name}-*{suffix}")}
     return [found[seed] for seed in sorted(filter(str.isdigit, found), key=int)]
 
 
@@ -92,11 +96,11 @@ def spread(values: list[float]) -> str:
     return f"{each} (mean {mean(values):.0f} ± {stdev(values):.0f})" if len(values) > 1 else each
 
 
-def equal_time(env: str) -> float | None:
+def equal_time(home: Path, env: str) -> float | None:
     """Mean seconds of the side that was done first, of those that were timed; None unless there are several."""
     spent = [
-        mean(json.loads(path.read_text()).get("seconds", math.inf) for path in kept(env, name, ".json"))
-        for name in sides(env)
+        mean(json.loads(path.read_text()).get("seconds", math.inf) for path in kept(home, env, name, ".json"))
+        for name in sides(home, env)
     ]
     timed = [seconds for seconds in spent if seconds < math.inf]
     return min(timed) if len(timed) > 1 else None
@@ -119,12 +123,12 @@ def read(path: Path) -> list[dict[str, float]]:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
-def summary(env: str, mark: float | None = None, equal: float | None = None) -> None:
+def summary(home: Path, env: str, mark: float | None = None, equal: float | None = None) -> None:
     """Table and plot of what is recorded; with a ``mark``, when each run's training episodes reached it. equal: seconds
     by which all sides are compared; None: when the first is done."""
     from matplotlib.figure import Figure
 
-    equal = equal or equal_time(env)
+    equal = equal or equal_time(home, env)
     header = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
     if equal is not None:
         header += (f"training episodes up to {equal:.0f} s",)
@@ -133,9 +137,9 @@ def summary(env: str, mark: float | None = None, equal: float | None = None) -> 
     rows: list[list[str]] = []
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for i, name in enumerate(sides(env)):
-        results = [json.loads(path.read_text()) for path in kept(env, name, ".json")]
-        curves = {path: read(path) for path in kept(env, name, ".csv")}
+    for i, name in enumerate(sides(home, env)):
+        results = [json.loads(path.read_text()) for path in kept(home, env, name, ".json")]
+        curves = {path: read(path) for path in kept(home, env, name, ".csv")}
         cells = [
             name, f"{results[0]['steps']:,}", spread([r["training_return"] for r in results]),
             spread([mean(r["evaluation"]) for r in results]),
@@ -153,12 +157,12 @@ def summary(env: str, mark: float | None = None, equal: float | None = None) -> 
                     label = name if path.stem.endswith("-0") else None
                     axis.plot([r[x] for r in curve], [r["episode_return"] for r in curve], f"C{i}", label=label)
     told = table(header, rows)
-    (RESULTS / f"{env}.md").write_text(told + "\n")
+    (home / f"{env}.md").write_text(told + "\n")
     print(told)
     axes[0].set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=env)
     axes[1].set(xlabel="seconds", title="each line one seed")
     axes[0].legend()
-    figure.savefig(RESULTS / f"{env}.png", dpi=110)
+    figure.savefig(home / f"{env}.png", dpi=110)
 
 
 def main() -> None:
@@ -168,6 +172,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--until", type=float, default=float("inf"), help="end at this mean of 100 training episodes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many seconds of training")
+    parser.add_argument("--threads", type=int, default=1, help="of a peer; Shoal has processes instead")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory for what is recorded")
     parser.add_argument("--summary", action="store_true", help="table and plot of what is recorded")
     parser.add_argument("--reach", type=float, help="also tell when training episodes reached this mean")
     parser.add_argument("--equal-time", type=float, help="compare at so many seconds, not when the first side is done")
@@ -176,9 +183,9 @@ def main() -> None:
         raise SystemExit("set $SHOAL_PEERS to the directory with the virtual environment 'sb3'")
     for seed in args.seeds:
         for name in args.sides:
-            run(args.env, name, args.steps, seed, args.until)
+            run(args.env, name, args.steps, seed, args.until, args.seconds, args.threads, args.results)
     if args.summary:
-        summary(args.env, args.reach, args.equal_time)
+        summary(args.results, args.env, args.reach, args.equal_time)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Train and evaluate Stable-Baselines3 on one continuous task, for ``benchmarks/mujoco.py``, in its own environment:
 
-    $SHOAL_PEERS/sb3/bin/python benchmarks/peers/train_sb3.py ppo|td3|ddpg ENV STEPS SEED [UNTIL]
+    $SHOAL_PEERS/sb3/bin/python benchmarks/peers/train_sb3.py ppo|td3|ddpg ENV STEPS SEED [UNTIL [SECONDS]]
 
 ENV is a name of Gymnasium's, or of a task of the DeepMind Control Suite as EnvPool calls it (pip install envpool).
-UNTIL: end once the mean return of 100 episodes reaches it. The last line printed is a JSON object.
+UNTIL: end once the mean return of 100 episodes reaches it. SECONDS: end after so many of training. torch has as many
+threads as ``OMP_NUM_THREADS`` says, 1 without it. The last line printed is a JSON object.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from typing import Any
@@ -53,23 +55,24 @@ class ControlSuite(gymnasium.Env[np.ndarray, np.ndarray]):
 class LearningCurve(BaseCallback):
     """(steps, seconds, mean return of the last 100 episodes), every thousand steps."""
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, until: float, seconds: float) -> None:
         super().__init__()
-        self.until, self.began, self.rows = until, time.time(), list[tuple[int, float, float]]()
+        self.until, self.limit = until, seconds
+        self.began, self.rows = time.time(), list[tuple[int, float, float]]()
 
     def _on_training_start(self) -> None:
         self.began = time.time()
 
     def _on_step(self) -> bool:
-        episodes = self.model.ep_info_buffer
-        if not episodes or self.num_timesteps % 1000:
-            return True
-        self.rows.append((self.num_timesteps, time.time() - self.began, float(np.mean([e["r"] for e in episodes]))))
-        return self.rows[-1][2] < self.until
+        episodes, spent = self.model.ep_info_buffer, time.time() - self.began
+        if episodes and self.num_timesteps % 1000 == 0:
+            self.rows.append((self.num_timesteps, spent, float(np.mean([e["r"] for e in episodes]))))
+            return self.rows[-1][2] < self.until and spent < self.limit
+        return spent < self.limit
 
 
-def main(name: str, task: str, steps: str, seed: str, until: str = "inf") -> None:
-    torch.set_num_threads(1)
+def main(name: str, task: str, steps: str, seed: str, until: str = "inf", seconds: str = "inf") -> None:
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if task in gymnasium.registry:
         env = make_vec_env(task, 1, seed=int(seed))
     else:
@@ -84,15 +87,15 @@ def main(name: str, task: str, steps: str, seed: str, until: str = "inf") -> Non
     else:
         size = env.action_space.shape[0]
         own = dict(learning_starts=10_000, action_noise=NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)))
-    curve = LearningCurve(float(until))
+    curve = LearningCurve(float(until), float(seconds))
     model = getattr(stable_baselines3, name.upper())("MlpPolicy", env, seed=int(seed), device="cpu", **own)
     model.learn(int(steps), callback=curve)
-    seconds = time.time() - curve.began
+    spent = time.time() - curve.began
     if isinstance(env, VecNormalize):
         env.training, env.norm_reward = False, False
     evaluation, _ = evaluate_policy(model, env, 20, deterministic=True, return_episode_rewards=True)
     print(json.dumps({
-        "steps": model.num_timesteps, "seconds": seconds, "training_return": curve.rows[-1][2],
+        "steps": model.num_timesteps, "seconds": spent, "training_return": curve.rows[-1][2],
         "evaluation": evaluation, "curve": curve.rows,
     }))  # fmt: skip
 
