@@ -33,7 +33,7 @@ from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
 from shoal.ops import forbid
-from shoal.settings.ranges import Count, Fraction, NonNegative
+from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, linear
 
 
@@ -42,6 +42,7 @@ class ActorCriticConfig(OptimiserConfig):
     """The network and the costs of an actor-critic."""
 
     at_start: ClassVar[tuple[str, ...]] = ("activation",)
+    only_with: ClassVar[OnlyWith] = {"core_size": ("core", "lstm", "gru"), "core_layers": ("core", "lstm", "gru")}
 
     learning_rate: float = linear(1e-3, 0.0)
     gamma: Fraction = 0.99

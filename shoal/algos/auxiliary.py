@@ -20,7 +20,7 @@ from shoal.algos.segments import SegmentLearner
 from shoal.api import MASK, EnvSpec, State, Tensors, Update, UsageError, observations
 from shoal.nets import PixelControlHead, RewardPredictionHead, autocast
 from shoal.ops import central_grid, lambda_returns, pixel_change, reward_class
-from shoal.settings.ranges import Count, Fraction, NonNegative
+from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,11 @@ class AuxiliaryConfig:
     """The auxiliary tasks and their weights in the loss."""
 
     at_start: ClassVar[tuple[str, ...]] = ("replay",)
+    only_with: ClassVar[OnlyWith] = {
+        "pixel_control_cost": ("pixel_control",), "pixel_control_gamma": ("pixel_control",),
+        "pixel_cell": ("pixel_control",), "reward_prediction_cost": ("reward_prediction",),
+        "value_replay_cost": ("value_replay",),
+    }  # fmt: skip
 
     pixel_control: bool = True
     """Learn, from the replay, to change what is seen: n-step Q-learning of the change of each cell of the screen."""

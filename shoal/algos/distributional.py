@@ -22,7 +22,7 @@ from shoal.nets.precision import Precision, resolve
 from shoal.ops import categorical_td_loss, forbid, quantile_td_loss
 from shoal.ops.noise import scale_noise
 from shoal.ops.value import huber
-from shoal.settings.ranges import Count, Finite, NonNegative
+from shoal.settings.ranges import Count, Finite, NonNegative, OnlyWith
 from shoal.types import State
 
 NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
@@ -33,6 +33,12 @@ class ReturnsConfig(QLearningConfig):
     """What is learned of the returns, and noisy networks."""
 
     at_start: ClassVar[tuple[str, ...]] = ("returns", "v_min", "v_max")
+    only_with: ClassVar[OnlyWith] = {
+        "atoms": ("returns", "categorical", "quantile"), "v_min": ("returns", "categorical"),
+        "v_max": ("returns", "categorical"), "kappa": ("returns", "quantile"), "td_clip": ("returns", "mean"),
+        "noisy_sigma": ("noisy",), "epsilon_start": ("noisy", False), "epsilon_end": ("noisy", False),
+        "epsilon_steps": ("noisy", False), "epsilon_ladder": ("noisy", False),
+    }  # fmt: skip
 
     returns: Literal["mean", "categorical", "quantile"] = "categorical"
     """What is learned of each action's return: its mean (DQN), probabilities of fixed values (C51) or quantiles

@@ -16,7 +16,7 @@ from shoal.api import Batch, Diverged, Tensors, Update
 from shoal.nets import RunningNorm
 from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, at
 from shoal.types import State
 
@@ -26,6 +26,9 @@ class EvolutionConfig:
     """The policy, and how results become parameters."""
 
     at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum")
+    only_with: ClassVar[OnlyWith] = {
+        "momentum": ("optimiser", "sgd"), "top": ("shaping", "spread"), "cap_start": ("cap",),
+    }  # fmt: skip
 
     activation: Activation = "tanh"
     """Activation of the MLP."""

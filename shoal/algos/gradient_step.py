@@ -14,7 +14,7 @@ from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update, UsageError
 from shoal.ops import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.optimiser import Optimiser
-from shoal.settings.ranges import Fraction, NonNegative, Positive
+from shoal.settings.ranges import Fraction, NonNegative, OnlyWith, Positive
 from shoal.settings.schedule import Linear, Scheduled, at
 from shoal.types import State
 
@@ -26,6 +26,11 @@ class OptimiserConfig:
     """How a learner descends."""
 
     at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
+    only_with: ClassVar[OnlyWith] = {
+        "optimiser_eps": ("optimiser", "adam", "rmsprop", "adagrad"), "rmsprop_decay": ("optimiser", "rmsprop"),
+        "rmsprop_centred": ("optimiser", "rmsprop"), "momentum": ("optimiser", "sgd"),
+        "weight_decay": ("optimiser", "sgd"),
+    }  # fmt: skip
 
     learning_rate: Scheduled[NonNegative] = 1e-3
     """Learning rate."""

@@ -32,6 +32,7 @@ from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
 from shoal.settings.config import Resolved, resolve
 from shoal.settings.flags import expect
+from shoal.settings.only_with import idle
 from shoal.settings.schedule import plain
 from shoal.systems.config import anchored
 from shoal.types import Values
@@ -210,7 +211,7 @@ class Training:
             if not self.options.quiet:
                 from shoal.run.progress import Progress
 
-                for remark in self.resolved.cfg.remarks():
+                for remark in [*self.resolved.cfg.remarks(), *idle(self.resolved)]:
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
                     self.program.name, self.spec, self.stop, self.resolved, self.path, program=self.program

@@ -104,7 +104,7 @@ def resolve(
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
                 raise _with_place(unknown(where, key, list(values), name), origin)
-            values[field] = expect(hints[field], over(values[field], value), _subject(field, origin))
+            values[field] = expect(hints[field], over(values[field], value), subject(field, origin))
             origins[field] = origin
         if "envs" in layer and values.get("total_envs") and not layer.get("total_envs", layer.get("total-envs")):
             values["total_envs"], origins["total_envs"] = 0, origin  # so many for each actor
@@ -194,7 +194,7 @@ def refuse_foreign(Config: Any, values: Mapping[str, Any], origins: Mapping[str,
         given = not origins.get(field, "default").startswith(("default", "preset"))
         if given and kind != wanted and values[field] != defaults[field]:
             raise UsageError(
-                f"{_subject(field, origins[field])} is an option of {wanted} environments, and {values['env']} is none"
+                f"{subject(field, origins[field])} is an option of {wanted} environments, and {values['env']} is none"
             )
 
 
@@ -210,7 +210,8 @@ def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str)
     raise UsageError(f"{unknown('preset', preset, names, name)} (there are {', '.join(names)})")
 
 
-def _subject(field: str, origin: str) -> str:
+def subject(field: str, origin: str) -> str:
+    """How a sentence calls a setting that the user gave."""
     if origin == "flag":
         return flag_name(field)
     return f"'{field}'" if origin == "argument" else f"'{field}' ({origin})"

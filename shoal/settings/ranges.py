@@ -1,9 +1,9 @@
-"""Types of settings that hold only some of their type's values: ``envs: Count = 16``."""
+"""Types of settings that hold only some of their type's values: ``envs: Count = 16``. And of which need others."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any
@@ -29,3 +29,4 @@ Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)
 Device = Annotated[
     str, Range("auto, cpu, cuda or cuda:N", lambda s: re.fullmatch(r"auto|cpu|cuda(:\d+)?", s) is not None)
 ]
+OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``

@@ -20,7 +20,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Finite, NonNegative, Replicas
+from shoal.settings.ranges import Count, Finite, NonNegative, OnlyWith, Replicas
 from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import Q_VALUES, stream
@@ -33,6 +33,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Ape-X DPG."""
 
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
+    only_with: ClassVar[OnlyWith] = {"evict": ("prioritised",), "evict_exponent": ("evict", "proportional")}
     leaves_core: ClassVar[bool] = True
 
     env: str = "Pendulum-v1"

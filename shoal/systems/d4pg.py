@@ -13,7 +13,7 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.returns import Categorical, Expected, Mixture, Returns
 from shoal.api import Context, UsageError
 from shoal.program import Program
-from shoal.settings.ranges import Count, Finite
+from shoal.settings.ranges import Count, Finite, OnlyWith
 from shoal.systems import apex_dpg
 from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import descent
@@ -26,6 +26,11 @@ class Config(apex_dpg.Config):
     """D4PG."""
 
     at_start: ClassVar[tuple[str, ...]] = ("critic", "atoms", "components", "v_min", "v_max")
+    only_with: ClassVar[OnlyWith] = {
+        **dict.fromkeys(("v_min", "v_max", "reward_range"), ("critic", "categorical", "mixture")),
+        "atoms": ("critic", "categorical"), "components": ("critic", "mixture"),
+        "mixture_samples": ("critic", "mixture"),
+    }  # fmt: skip
 
     critic: Literal["categorical", "mixture", "mean"] = "categorical"
     """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.algos.q_learning import Epsilon, QAgent, QLearning, QNetwork
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, Spec
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Fraction, Natural, Replicas
+from shoal.settings.ranges import Count, Fraction, Natural, OnlyWith, Replicas
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.exploration import LadderConfig, ladder
@@ -26,6 +26,11 @@ from shoal.systems.wiring import Q_VALUES, stream
 @dataclass(frozen=True, kw_only=True)
 class Config(ReplayConfig, LadderConfig):
     """DQN."""
+
+    only_with: ClassVar[OnlyWith] = {
+        "epsilon_base": ("epsilon_ladder",), "epsilon_alpha": ("epsilon_ladder",),
+        "epsilon_end": ("epsilon_ladder", False), "actor_priorities": ("prioritised",),
+    }  # fmt: skip
 
     actors: Replicas = 1
     """Actor processes (the paper's system has one)."""

@@ -21,7 +21,7 @@ from shoal.api import Batch, Context, Update, UsageError
 from shoal.nets.torsos import Activation
 from shoal.ops import vtrace
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Unbounded
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Unbounded
 from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import Preset, Presets, SystemConfig, messages_per_batch
 from shoal.systems.wiring import actors_and_learner, queue, trajectories
@@ -32,6 +32,7 @@ class Config(SystemConfig, ActorCriticConfig):
     """IMPALA. One update learns from ``batch`` trajectories of ``unroll`` steps."""
 
     at_start: ClassVar[tuple[str, ...]] = ("replay",)
+    only_with: ClassVar[OnlyWith] = {"replay_ratio": ("replay",)}
 
     envs: Count = 32
     unroll: Count = 20

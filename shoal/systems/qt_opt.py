@@ -33,7 +33,7 @@ from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Positive, Replicas
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Replicas
 from shoal.settings.schedule import Scheduled, at, linear
 from shoal.systems.apex_dpg import require_box
 from shoal.systems.config import Preset, Presets
@@ -49,6 +49,7 @@ class Config(CEMConfig, SamplingConfig):
     """QT-Opt."""
 
     at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
+    only_with: ClassVar[OnlyWith] = {"online_share": ("demonstrations",)}
 
     env: str = "Pendulum-v1"
     actors: Replicas = 0

@@ -15,7 +15,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
-from shoal.settings.ranges import Count, Fraction, NonNegative
+from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import SystemConfig
 from shoal.systems.wiring import Network, actors_and_learner, parameters, replay, team
@@ -81,6 +81,10 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
 @dataclass(frozen=True, kw_only=True)
 class TransitionConfig(SamplingConfig, OffPolicyConfig):
     """A replay that may be prioritised, and a target network."""
+
+    only_with: ClassVar[OnlyWith] = dict.fromkeys(
+        ("sampler", "priority_exponent", "importance_exponent"), ("prioritised",)
+    )
 
     sampler: Literal["proportional", "rank", "greedy"] = "proportional"
     """How a prioritised replay is sampled: in proportion to the priorities, by their rank, or greedy, the largest."""

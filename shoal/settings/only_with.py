@@ -1,0 +1,30 @@
+"""Settings that do nothing unless another has a certain value: ``only_with`` of a config class names them.
+
+``only_with = {"momentum": ("optimiser", "sgd")}``: what the setting needs is another setting, and the values of it that
+will do; without any of these, each that is not 0, empty, none or false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shoal.settings.config import Resolved, show, subject
+
+
+def needs(Config: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    """Setting, the other that it needs, and the values of that: of a config class and its bases."""
+    for cls in reversed(Config.__mro__):
+        for name, (other, *values) in vars(cls).get("only_with", {}).items():
+            yield name, other, tuple(values)
+
+
+def idle(resolved: Resolved) -> list[str]:
+    """A sentence for each setting, given by the user, that does nothing beside the others."""
+    out = []
+    for name, other, values in needs(type(resolved.cfg)):
+        found, origin = getattr(resolved.cfg, other), resolved.origins.get(name, "default")
+        given = not origin.startswith(("default", "preset"))
+        if given and not (found in values if values else found):
+            out.append(f"{subject(name, origin)} does nothing here: {other} is {show(found) or 'empty'}")
+    return out

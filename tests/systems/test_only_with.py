@@ -1,0 +1,111 @@
+"""Settings that do nothing beside others: named when a user gives them, and without any effect indeed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import torch
+from helpers import config, run
+
+from shoal.api import UsageError
+from shoal.settings.config import resolve
+from shoal.settings.flags import expect, ranged
+from shoal.settings.only_with import idle, needs
+from shoal.systems import SYSTEMS, load
+
+SET = {  # values that differ from those of ``config``
+    "optimiser_eps": 0.5, "rmsprop_decay": 0.5, "rmsprop_centred": None, "momentum": 0.3, "weight_decay": 0.2,
+    "top": 2, "cap_start": 3, "pixel_control_cost": 0.7, "pixel_control_gamma": 0.3, "pixel_cell": 2,
+    "reward_prediction_cost": 0.3, "value_replay_cost": 0.3, "core_size": 5, "core_layers": 2, "priority_mix": 0.1,
+    "atoms": 7, "v_min": -3.0, "v_max": 3.0, "kappa": 0.3, "td_clip": 0.01, "noisy_sigma": 0.1, "epsilon_start": 0.3,
+    "epsilon_end": 0.7, "epsilon_steps": 33, "epsilon_ladder": True, "epsilon_base": 0.9, "epsilon_alpha": 1.0,
+    "replay_ratio": 3.0, "sampler": "rank", "priority_exponent": 0.2, "importance_exponent": 0.1,
+    "actor_priorities": True, "evict": "fifo", "evict_exponent": 2.0, "online_share": 0.5, "components": 2,
+    "mixture_samples": 3, "reward_range": (-1.0, 1.0),
+}  # fmt: skip
+OFF = {  # a value of the other setting with which these do nothing
+    "optimiser": "adam", "shaping": "ranks", "core": "none", "returns": "categorical", "critic": "mean",
+    "evict": "fifo", "replay": 0, "cap": 0.0, "noisy": False, "demonstrations": "",
+}  # fmt: skip
+FIELDS: dict[str, Any] = {"unreal": dict(core="none"), "rainbow": dict(noisy=False)}
+
+
+def off(other: str, values: tuple[Any, ...]) -> Any:
+    """A value of ``other`` that is none of those needed."""
+    if values == (False,):
+        return True
+    if "adam" in values:
+        return "sgd"
+    usual = OFF.get(other, False)
+    return usual if usual not in values else {"returns": "mean", "critic": "categorical"}[other]
+
+
+def cases() -> dict[str, tuple[str, str, Any, list[str]]]:
+    """Each need once, of the first system that has it; those of one setting together."""
+    seen: set[tuple[str, str, tuple[Any, ...]]] = set()
+    out: dict[tuple[str, str, Any], list[str]] = defaultdict(list)
+    for system in SYSTEMS:
+        for need in needs(load(system).Config):
+            if need not in seen:
+                seen.add(need)
+                out[system, need[1], off(*need[1:])].append(need[0])
+    return {f"{s}, {other} {value}": (s, other, value, names) for (s, other, value), names in out.items()}
+
+
+CASES = cases()
+
+
+def valid(hint: Any, value: Any) -> bool:
+    with contextlib.suppress(UsageError):
+        return bool(expect(hint, value, "it") == value)
+    return False
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_is_named_exists(system: str) -> None:
+    Config = load(system).Config
+    fields = {f.name for f in dataclasses.fields(Config)}
+    for name, other, values in needs(Config):
+        assert {name, other} <= fields
+        assert off(other, values) not in values
+
+
+def test_values_exist() -> None:
+    """In some system: a3c has one optimiser only."""
+    configs = [load(system).Config for system in SYSTEMS]
+    found: dict[Any, bool] = defaultdict(bool)
+    for Config in configs:
+        for need in needs(Config):
+            for value in need[2]:
+                found[need, value] |= valid(ranged(Config)[need[1]], value)
+    assert found and all(found.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_does_nothing(case: str) -> None:
+    system, other, value, names = CASES[case]
+    base = {"device": "cpu", "precision": "fp32", "steps": 20_000, **FIELDS.get(system, {}), other: value}
+    plain = config(system, **base)
+    changed = {n: not getattr(plain, n) if SET[n] is None else SET[n] for n in names}
+    assert all(getattr(plain, name) != value for name, value in changed.items())
+    with_them = dataclasses.replace(plain, **changed)
+    one, two = (run(load(system).program(cfg), 6, 7).params["params"] for cfg in (plain, with_them))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_user_is_told() -> None:
+    dqn = load("dqn")
+    given = {"sampler": "rank", "momentum": 0.5, "target_period": 7}
+    told = idle(resolve(dqn, overrides=given))
+    assert sorted(told) == [
+        "--momentum does nothing here: optimiser is adam",
+        "--sampler does nothing here: prioritised is false",
+    ]
+    assert not idle(resolve(dqn, overrides={**given, "prioritised": True, "optimiser": "sgd"}))
+    assert not idle(resolve(dqn)), "nobody asked"
+    (told,) = [idle(resolve(load("qt-opt"), overrides={"online_share": 0.5}, source="argument"))]
+    assert told == ["'online_share' does nothing here: demonstrations is empty"]
