@@ -211,7 +211,7 @@ class Training:
             if not self.options.quiet:
                 from shoal.run.progress import Progress
 
-                for remark in [*self.resolved.cfg.remarks(), *idle(self.resolved)]:
+                for remark in [*self.resolved.cfg.remarks(), *idle(self.system, self.resolved)]:
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
                     self.program.name, self.spec, self.stop, self.resolved, self.path, program=self.program

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.settings.config import Resolved, show, subject
+from shoal.settings.config import Resolved, default_values, show, subject
 
 
 def needs(Config: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
@@ -19,12 +19,15 @@ def needs(Config: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
             yield name, other, tuple(values)
 
 
-def idle(resolved: Resolved) -> list[str]:
-    """A sentence for each setting, given by the user, that does nothing beside the others."""
-    out = []
-    for name, other, values in needs(type(resolved.cfg)):
-        found, origin = getattr(resolved.cfg, other), resolved.origins.get(name, "default")
+def idle(system: Any, resolved: Resolved) -> list[str]:
+    """A sentence for each setting of a ``system``, given by the user, that does nothing beside the others."""
+    out, cfg = [], resolved.cfg
+    usual = default_values(system.Config) | dict(system.PRESETS.get(resolved.preset, {}))
+    for name, other, values in needs(type(cfg)):
+        found, origin = getattr(cfg, other), resolved.origins.get(name, "default")
         given = not origin.startswith(("default", "preset"))
+        if origin.startswith("file"):  # may hold a whole configuration
+            given = getattr(cfg, name) != usual[name]
         if given and not (found in values if values else found):
             out.append(f"{subject(name, origin)} does nothing here: {other} is {show(found) or 'empty'}")
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from helpers import config, run
 
 from shoal.api import UsageError
-from shoal.settings.config import resolve
+from shoal.settings.config import resolve, to_toml
 from shoal.settings.flags import expect, ranged
 from shoal.settings.only_with import idle, needs
 from shoal.systems import SYSTEMS, load
@@ -98,14 +99,23 @@ def test_it_does_nothing(case: str) -> None:
 
 
 def test_a_user_is_told() -> None:
-    dqn = load("dqn")
+    dqn, qt_opt = load("dqn"), load("qt-opt")
     given = {"sampler": "rank", "momentum": 0.5, "target_period": 7}
-    told = idle(resolve(dqn, overrides=given))
-    assert sorted(told) == [
+    assert sorted(idle(dqn, resolve(dqn, overrides=given))) == [
         "--momentum does nothing here: optimiser is adam",
         "--sampler does nothing here: prioritised is false",
     ]
-    assert not idle(resolve(dqn, overrides={**given, "prioritised": True, "optimiser": "sgd"}))
-    assert not idle(resolve(dqn)), "nobody asked"
-    (told,) = [idle(resolve(load("qt-opt"), overrides={"online_share": 0.5}, source="argument"))]
+    assert not idle(dqn, resolve(dqn, overrides={**given, "prioritised": True, "optimiser": "sgd"}))
+    assert not idle(dqn, resolve(dqn)), "nobody asked"
+    told = idle(qt_opt, resolve(qt_opt, overrides={"online_share": 0.5}, source="argument"))
     assert told == ["'online_share' does nothing here: demonstrations is empty"]
+
+
+@pytest.mark.parametrize("preset", ["none", *load("rainbow").PRESETS])
+def test_a_file_of_all_settings_says_nothing_of_its_own(preset: str, tmp_path: Path) -> None:
+    rainbow, file = load("rainbow"), tmp_path / "run.toml"
+    file.write_text(to_toml(resolve(rainbow, preset), "rainbow"), encoding="utf-8")
+    assert not idle(rainbow, resolve(rainbow, file=file, name="rainbow"))
+    file.write_text("prioritised = false\nsampler = 'rank'\n", encoding="utf-8")
+    (told,) = idle(rainbow, resolve(rainbow, file=file, name="rainbow"))
+    assert told == f"'sampler' (file {file}) does nothing here: prioritised is false"
