@@ -93,7 +93,8 @@ class Policy:
 
     def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> Returns:
         """Raw returns of ``episodes`` whole episodes, played in up to ``envs`` environments together; ``.info`` of the
-        list holds the means of the numbers that the environment gave at their ends (``success``)."""
+        list holds the means of the numbers that the environment gave at their ends (``success``). Environment i begins
+        with ``seed + i``: seeds at least ``envs`` apart give other episodes throughout."""
         if episodes < 1:
             raise UsageError(f"expected at least 1 episode, found {episodes}")
         if envs < 1:
