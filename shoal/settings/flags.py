@@ -281,29 +281,33 @@ def split(args: list[str]) -> Groups:
 
 def divide(groups: Groups, own: Container[str]) -> tuple[Groups, Groups]:
     """Flags that are a command's ``own`` (without dashes), and the others."""
-    mine = [group for group in groups if _bare(group[0]) in own]
+    mine = [group for group in groups if _own_flag(group[0], own)[0] in own]
     return mine, [group for group in groups if group not in mine]
 
 
-def _bare(flag: str) -> str:
-    return flag.removeprefix("--").replace("_", "-")
+def _own_flag(flag: str, own: Container[str]) -> tuple[str, bool]:
+    """What ``own`` calls a flag, and whether that is turned off: ``--no-quiet``."""
+    bare = flag.removeprefix("--").replace("_", "-")
+    off = bare.startswith("no-") and bare not in own and bare[3:] in own
+    return (bare[3:], True) if off else (bare, False)
 
 
 def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
-    """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type, bool for a switch."""
+    """Typed values of a command's own flags; ``own`` maps each (without dashes) to its type: bool for a switch, which
+    ``--no-`` turns off, and list for words, of which there are none after ``none``."""
     out: Values = {}
     for flag, words in groups:
-        key = _bare(flag)
-        if key not in own:
-            if not own:
-                raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
-            raise unknown("flag", key, list(own), f"shoal {command}")
+        key, off = _own_flag(flag, own)
+        if not own:
+            raise UsageError(f"shoal {command} takes no flags, found '{flag}'")
+        if key not in own or (off and own[key] is not bool):
+            raise unknown("flag", f"no-{key}" if off else key, list(own), f"shoal {command}")
         hint = own[key]
         if hint is bool and not words:
-            out[key] = True
+            out[key] = not off
             continue
         if hint is list and words:
-            out[key] = words
+            out[key] = [] if words == ["none"] else words
             continue
         try:
             if hint in (bool, list) or len(words) != 1:

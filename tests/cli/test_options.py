@@ -18,7 +18,7 @@ from shoal.run.evaluation import Evaluation
 from shoal.run.options import FLAGS, JSON_KEYS, RESUMABLE
 from shoal.settings.config import field_docs
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
-from shoal.settings.flags import options, split
+from shoal.settings.flags import divide, options, split
 from shoal.systems import dqn
 
 EVERYTHING = RunOptions(
@@ -63,6 +63,13 @@ def test_flags_become_options() -> None:
     )
     assert RunOptions.from_flags(options(split(words.split()), FLAGS, "train")) == EVERYTHING
     assert RunOptions.from_flags({}) == RunOptions(quiet=False)
+    mine, rest = divide(split(["--no-eval-sampled", "--log", "none", "--no-quiet", "--no-dueling"]), FLAGS)
+    assert options(mine, FLAGS, "resume") == {"eval-sampled": False, "log": [], "quiet": False}
+    assert rest == [("--no-dueling", [])], "a system's"
+    with pytest.raises(UsageError, match="unknown flag '--no-seed' of shoal resume; did you mean '--seed'"):
+        options(split(["--no-seed", "3"]), FLAGS, "resume")
+    with pytest.raises(UsageError, match="--no-quiet expects no value, found true"):
+        options(split(["--no-quiet", "true"]), FLAGS, "resume")
     assert RunOptions.from_flags({"quiet": True}) == RunOptions()
     assert RunOptions.from_flags({"preset": "none"}, seconds=15.0) == RunOptions(quiet=False, seconds=15.0)
     assert RunOptions.from_flags({"seconds": 2.0}, seconds=15.0).seconds == 2.0

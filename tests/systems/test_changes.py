@@ -68,15 +68,20 @@ def test_options_of_the_run_that_may_change(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "r"
     how: dict[str, Any] = dict(evaluation=shoal.Evaluation(every=400, episodes=1), **SMALL)
     shoal.train("impala", run_dir=path, runtime="local", steps=500, **how)
-    words = "--hang-timeout 300 --checkpoint-every 50 --checkpoint-replay-gb 2 --log wandb --eval-every 300"
+    words = (
+        "--hang-timeout 300 --checkpoint-every 50 --checkpoint-replay-gb 2 --log wandb --eval-every 300 --eval-sampled"
+    )
     assert main(["resume", str(path), "--steps", "1000", "--quiet", *words.split()]) == 0
     facts = json.loads((path / "config.json").read_text())
     assert facts["hang_timeout"] == 300.0 and facts["checkpoint"] == {"every": 50.0, "replay_gb": 2.0}
     assert facts["log"] == ["wandb"] and rows
-    assert facts["evaluation"] == {"every": 300, "episodes": 1, "sampled": False}
-    shoal.resume(path, steps=1_500, hang_timeout=200, log=(), evaluation=shoal.Evaluation(every=300, episodes=2))
+    assert facts["evaluation"] == {"every": 300, "episodes": 1, "sampled": True}
+    assert main(["resume", str(path), "--steps", "1200", "--quiet", "--no-eval-sampled", "--log", "none"]) == 0
     facts = json.loads((path / "config.json").read_text())
-    assert (facts["hang_timeout"], facts["log"], facts["checkpoint"]["every"]) == (200.0, [], 50.0)
+    assert (facts["evaluation"]["sampled"], facts["log"]) == (False, [])
+    shoal.resume(path, steps=1_500, hang_timeout=200, log="wandb", evaluation=shoal.Evaluation(every=300, episodes=2))
+    facts = json.loads((path / "config.json").read_text())
+    assert (facts["hang_timeout"], facts["log"], facts["checkpoint"]["every"]) == (200.0, ["wandb"], 50.0)
     assert facts["evaluation"]["episodes"] == 2 and [*facts["changes"][-1]["settings"]] == ["steps"]
     with pytest.raises(shoal.ShoalError, match="'evaluation' cannot begin or end when a run goes on: its program has"):
         shoal.resume(path, steps=2_000, evaluation=shoal.Evaluation())
