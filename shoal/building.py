@@ -69,6 +69,7 @@ from shoal.settings.ranges import (
     Fraction as Fraction,
     Natural as Natural,
     NonNegative as NonNegative,
+    OnlyWith as OnlyWith,
     Positive as Positive,
 )
 from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at, linear as linear
