@@ -22,7 +22,7 @@ shoal: distributed deep reinforcement learning in PyTorch
 
   shoal train SYSTEM --env ID   train; any field of the system's config is a flag (shoal config SYSTEM)
       --preset P                auto (default: by the kind of environment), none, or one of the system's
-      --config FILE             values from a TOML or YAML file; flags win over it
+      --config FILE             values from a TOML or YAML file, or those of the run in a directory; flags win over it
       --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
                                 a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own);
                                 `torchrun --nproc-per-node N -m shoal train dd-ppo ...`: each process is a rank

@@ -67,7 +67,7 @@ def train(
     also be a class or a function that makes an environment (see docs/tutorials/own-environment.md).
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
-    config: a TOML or YAML file of fields; ``overrides`` win over it.
+    config: a TOML or YAML file of fields, or the directory of a run that had them; ``overrides`` win over it.
     runtime: ``local`` (processes that share memory), ``serial`` (one process, deterministic), ``ray`` (processes on
         the nodes of a cluster, see docs/cluster.md) or, in processes that torchrun has started, ``torchrun``.
     address: of the Ray cluster, as ``ray.init`` takes it; None: an instance of its own on this machine.

@@ -76,7 +76,7 @@ def resolve(
     name = name or str(getattr(system, "__name__", "system")).rpartition(".")[2]
     in_file = read_file(file) if file is not None else {}
     for_system = in_file.pop("system", None)
-    if for_system is not None and str(for_system) != name:
+    if for_system is not None and short_name(str(for_system)) != short_name(name):
         raise UsageError(f"{file} is for the system '{for_system}', not '{name}'")
     name = short_name(name)
     if "preset" in in_file:
@@ -222,13 +222,15 @@ def _with_place(error: UsageError, origin: str) -> UsageError:
 
 
 def read_file(path: str | Path) -> Values:
-    """The keys of a TOML or YAML file."""
+    """The keys of a TOML or YAML file, or what the run in a directory had (its config.json)."""
     if not isinstance(path, (str, Path)):
         raise UsageError(
             f"'config' expects the path of a TOML or YAML file, found {path!r}: single settings are arguments of their "
             "own, such as steps=1000"
         )
     path = Path(path)
+    if path.is_dir():
+        path /= "config.json"
     if not path.is_file():
         raise UsageError(f"no such config file: '{path}'")
     try:
@@ -252,7 +254,19 @@ def read_file(path: str | Path) -> Values:
         if not isinstance(data, dict):
             raise UsageError(f"{path}: expected keys and values, found {type(data).__name__}")
         return {str(k): v for k, v in data.items()}
-    raise UsageError(f"a config file ends in .toml, .yaml or .yml; found '{path.name}'")
+    if path.name == "config.json":
+        return _of_run(path, text)
+    raise UsageError(f"a config file ends in .toml, .yaml or .yml, or is the directory of a run; found '{path.name}'")
+
+
+def _of_run(path: Path, text: str) -> Values:
+    try:
+        facts = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):
+        raise UsageError(f"{path} is no config.json of a run: it has no 'config'")
+    return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
 
 
 # ------------------------------------------------------------------------------------------ docs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from shoal import systems
 from shoal.api import UsageError
+from shoal.records.run_dir import load_params
 from shoal.settings.config import default_values, field_docs, read_file, resolve, to_toml
 from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
@@ -183,3 +185,23 @@ def test_every_preset_of_every_system_resolves(name: str) -> None:
     system = systems.load(name)
     for preset in [*system.PRESETS, "none"]:
         resolve(system, preset, name=name)
+
+
+def test_the_configuration_of_a_run_is_that_of_another(shoal: Any, fake: str) -> None:
+    words = ["--runtime", "serial", "--seed", "3", "--quiet"]
+    given = ["--env", "CartPole-v1", "--steps", "300", "--hidden", "8", "--run-dir", "a"]
+    assert shoal("train", fake, *given, *words)[0] == 0
+    assert shoal("train", fake, "--config", "a", "--run-dir", "b", *words)[0] == 0
+    one, two = (json.loads(Path(name, "config.json").read_text()) for name in "ab")
+    assert one["config"] == two["config"] and one["preset"] == two["preset"] and one["config"]["hidden"] == [8]
+    assert set(two["origins"].values()) == {"file a"}
+    first, second = (load_params(Path(name))[1] for name in "ab")
+    assert all((first[k] == second[k]).all() for k in first)
+    code, _, said = shoal("train", "dqn", "--config", "a/config.json")
+    assert code == 2 and said.startswith("shoal: a/config.json is for the system '") and said.endswith("not 'dqn'\n")
+    Path("a", "config.json").write_text("{")
+    assert shoal("train", fake, "--config", "a")[2].startswith("shoal: a/config.json is not valid JSON: ")
+    Path("a", "config.json").write_text("[]")
+    said = shoal("train", fake, "--config", "a")[2]
+    assert said == "shoal: a/config.json is no config.json of a run: it has no 'config'\n"
+    assert shoal("train", fake, "--config", ".")[2] == "shoal: no such config file: 'config.json'\n"
