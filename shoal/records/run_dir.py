@@ -34,7 +34,7 @@ from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
 FORMAT = 1
-OTHERS = "; a run never overwrites another"
+NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
 log = logging.getLogger("shoal.runtime")
@@ -79,7 +79,7 @@ class RunDirectory:
         self._outdated: list[Path] = []  # what a run that goes on replaces, until its first row
         self._before: bytes | None = None  # config.json of a run that goes on, until it does
         self._made: bool | None = not self.path.exists()  # None: the run was there before
-        require_new(self.path, OTHERS)
+        require_new(self.path, NO_OVERWRITE)
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.path.chmod(0o700)

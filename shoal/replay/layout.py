@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,11 +12,52 @@ from shoal.api import Field, Spec, WiringError, is_observation
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
 SamplerName = Literal["uniform", "proportional", "rank", "greedy"]
-PadName = Literal["repeat", "zero"]
-InitialName = Literal["max", "given"]
-CHOICES = {"pad": get_args(PadName), "sampler": get_args(SamplerName), "initial": get_args(InitialName)}
 
 STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every unroll has these
+
+
+class Options:
+    """What every kind of table is told, and allocates; the kinds are ``TableOptions`` and ``SequenceOptions``."""
+
+    sampler: SamplerName
+
+    def check(self, what: str, *whole: str, **choices: tuple[str, ...]) -> None:
+        """WiringError unless all counts, those named by ``whole`` too, are at least 1, and names one of their
+        ``choices``."""
+        for name in ("capacity", *whole, "n_step", "stack", "batches"):
+            if getattr(self, name) < 1:
+                raise WiringError(f"{what} needs {name} >= 1, got {getattr(self, name)}.")
+        samplers = get_args(SamplerName)
+        all_choices = {"pad": ("repeat", "zero"), "sampler": samplers, "initial": ("max", "given"), **choices}
+        for name, expected in all_choices.items():
+            if getattr(self, name) not in expected:
+                raise WiringError(f"{what} has no {name} {getattr(self, name)!r}: expected one of {expected}.")
+
+    def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:
+        """Name, shape and dtype of everything the table allocates."""
+        raise NotImplementedError
+
+    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
+        """Bytes the table allocates, exactly; the batches it returns are extra."""
+        arrays = self.arrays(unroll, writers).values()
+        return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in arrays)
+
+    def common_arrays(self, layout: Layout, rows: int, items: int, writers: int, counters: int) -> Arrays:
+        """The data of rows, counters, the state of each stream, room for one unroll, and a sampler of ``items``."""
+        streams, unroll = (writers * layout.envs,), (layout.steps * layout.envs,)
+        return {
+            "rows/data": ((rows, layout.row_bytes), "uint8"),
+            "counters": ((counters,), "int64"),
+            "scalars": ((1,), "float64"),
+            "rng": ((4,), "uint64"),
+            **each("streams", streams, dict.fromkeys(("pushed", "held", "length"), "int64")),
+            **each("streams", streams, dict.fromkeys(("known", "ended"), "uint8")),
+            "streams/generation": ((writers,), "int64"),
+            **each("scratch", unroll, dict.fromkeys(("reward", "q_taken", "q_max", "final_q"), "float32")),
+            **each("scratch", unroll, dict.fromkeys(("terminated", "truncated", "valid", "first"), "bool")),
+            **each("scratch", unroll, dict.fromkeys(("row_of", "final_of"), "int32")),
+            **{f"sampler/{name}": array for name, array in sampler_arrays(self.sampler, items).items()},
+        }
 
 
 @dataclass(frozen=True)
@@ -100,17 +141,6 @@ def tree_offsets(rows: int) -> np.ndarray:
     return np.array(out, np.int64)
 
 
-def check_options(options: Any, what: str, whole: tuple[str, ...], more: Mapping[str, tuple[str, ...]]) -> None:
-    """WiringError unless the values named by ``whole`` are at least 1, and names one of their choices (``more``: those
-    beside what every table has)."""
-    for name in whole:
-        if getattr(options, name) < 1:
-            raise WiringError(f"{what} needs {name} >= 1, got {getattr(options, name)}.")
-    for name, choices in {**CHOICES, **more}.items():
-        if getattr(options, name) not in choices:
-            raise WiringError(f"{what} has no {name} {getattr(options, name)!r}: expected one of {choices}.")
-
-
 def is_frame(column: Column) -> bool:
     """Whether its steps are single frames [1, H, W], of which a stack can be shown."""
     return len(column.shape) == 3 and column.shape[0] == 1
@@ -124,28 +154,6 @@ def shown(column: Column, stack: int) -> tuple[int, ...]:
 def each(group: str, shape: tuple[int, ...], dtypes: Mapping[str, str]) -> Arrays:
     """Arrays ``group/NAME`` of one shape."""
     return {f"{group}/{name}": (shape, dtype) for name, dtype in dtypes.items()}
-
-
-def common_arrays(layout: Layout, rows: int, writers: int, counters: int) -> Arrays:
-    """What every table has: its rows' data, its counters, the state of each stream, and room for one unroll."""
-    streams, unroll = (writers * layout.envs,), (layout.steps * layout.envs,)
-    return {
-        "rows/data": ((rows, layout.row_bytes), "uint8"),
-        "counters": ((counters,), "int64"),
-        "scalars": ((1,), "float64"),
-        "rng": ((4,), "uint64"),
-        **each("streams", streams, dict.fromkeys(("pushed", "held", "length"), "int64")),
-        **each("streams", streams, dict.fromkeys(("known", "ended"), "uint8")),
-        "streams/generation": ((writers,), "int64"),
-        **each("scratch", unroll, dict.fromkeys(("reward", "q_taken", "q_max", "final_q"), "float32")),
-        **each("scratch", unroll, dict.fromkeys(("terminated", "truncated", "valid", "first"), "bool")),
-        **each("scratch", unroll, dict.fromkeys(("row_of", "final_of"), "int32")),
-    }
-
-
-def nbytes(arrays: Arrays) -> int:
-    """Bytes of all of them, exactly."""
-    return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
 
 
 def sampler_arrays(kind: SamplerName, rows: int) -> Arrays:

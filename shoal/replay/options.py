@@ -11,15 +11,11 @@ from typing import Literal
 from shoal.api import Field, Spec, WiringError
 from shoal.replay.layout import (
     Arrays,
-    InitialName,
     Layout,
-    PadName,
+    Options,
     SamplerName,
-    check_options,
-    common_arrays,
     each,
     make_layout,
-    nbytes,
     sampler_arrays,
     shown,
     steps_and_envs,
@@ -32,7 +28,7 @@ ROW = {
 
 
 @dataclass(frozen=True)
-class TableOptions:
+class TableOptions(Options):
     """A replay table of n-step transitions cut from streams of steps.
 
     Observations are stored once per step: neither once per stack nor again as next observation. With ``stack``
@@ -58,19 +54,18 @@ class TableOptions:
     n_step: int = 1
     gamma: float = 0.99
     stack: int = 1
-    pad: PadName = "repeat"
+    pad: Literal["repeat", "zero"] = "repeat"
     sampler: SamplerName = "uniform"
     alpha: float = 0.6
     eps: float = 0.01
-    initial: InitialName = "max"
+    initial: Literal["max", "given"] = "max"
     evict: Literal["fifo", "proportional"] = "fifo"
     alpha_evict: float = -0.4
     evict_every: int = 0
     batches: int = 1
 
     def __post_init__(self) -> None:
-        evict = {"evict": ("fifo", "proportional")}
-        check_options(self, "A replay table", ("capacity", "n_step", "stack", "batches"), evict)
+        self.check("A replay table", evict=("fifo", "proportional"))
         if self.stack > 100:
             raise WiringError(f"A replay table stacks at most 100 frames, got {self.stack}.")
         if self.eps <= 0 or self.evict_every < 0:
@@ -110,18 +105,12 @@ class TableOptions:
         layout = self.layout(unroll)
         rows, streams, chunk = self.rows(layout, writers), writers * layout.envs, layout.steps * layout.envs
         hold, news = self.n_step + self.stack, chunk + layout.envs * self.n_step
-        out = common_arrays(layout, rows, writers, counters=8)
+        out = self.common_arrays(layout, rows, rows, writers, counters=8)
         out |= each("rows", (rows,), ROW)
         out |= each("streams", (streams, hold), {"hold": "int32", "reward": "float32", "q": "float32"})
         out |= each("scratch", (news,), {"new_rows": "int32", "new_deltas": "float32"})
         out["scratch/victims"] = ((rows,), "int32")
-        for name, array in sampler_arrays(self.sampler, rows).items():
-            out[f"sampler/{name}"] = array
         if self.evict == "proportional":
             for name, array in sampler_arrays("proportional", rows).items():
                 out[f"evictor/{name}"] = array
         return out
-
-    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
-        """Bytes the table allocates, exactly; the batches it returns are extra."""
-        return nbytes(self.arrays(unroll, writers))

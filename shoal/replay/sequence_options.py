@@ -6,23 +6,10 @@ Nothing here imports numba: drawing a program and counting its bytes stays insta
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import (
-    Arrays,
-    InitialName,
-    Layout,
-    PadName,
-    SamplerName,
-    check_options,
-    common_arrays,
-    each,
-    make_layout,
-    nbytes,
-    sampler_arrays,
-    shown,
-    steps_and_envs,
-)
+from shoal.replay.layout import Arrays, Layout, Options, SamplerName, each, make_layout, shown, steps_and_envs
 
 STATE = "state/"
 PROBES = ("probe/first/", "probe/last/")
@@ -37,7 +24,7 @@ ITEM = {
 
 
 @dataclass(frozen=True)
-class SequenceOptions:
+class SequenceOptions(Options):
     """A replay table of overlapping sequences cut from streams of steps, for recurrent learners (R2D2).
 
     Every ``stride`` steps of an episode, from its first, a sequence of ``length`` steps to learn from begins; the last
@@ -77,16 +64,16 @@ class SequenceOptions:
     eta: float = 0.9
     rescale: float | None = 1e-3
     stack: int = 1
-    pad: PadName = "repeat"
+    pad: Literal["repeat", "zero"] = "repeat"
     sampler: SamplerName = "proportional"
     alpha: float = 0.9
     eps: float = 1e-3
-    initial: InitialName = "given"
+    initial: Literal["max", "given"] = "given"
     probes: bool = False
     batches: int = 1
 
     def __post_init__(self) -> None:
-        check_options(self, "A table of sequences", ("capacity", "length", "stride", "n_step", "stack", "batches"), {})
+        self.check("A table of sequences", "length", "stride")
         if (
             self.burn_in < 0
             or self.eps <= 0
@@ -161,7 +148,7 @@ class SequenceOptions:
         rows, streams = self.rows(layout, writers), writers * layout.envs
         chunk, news = layout.steps * layout.envs, self.appended(layout)
         slots = self.capacity + streams * self.open + chunk * (self.burn_in // self.stride + 1)  # begun by one unroll
-        out = common_arrays(layout, rows, writers, counters=10)
+        out = self.common_arrays(layout, rows, slots, writers, counters=10)
         out |= each("rows", (rows,), ROW) | each("items", (slots,), ITEM)
         out["items/states"] = ((slots, self.state_bytes(unroll) * (3 if self.probes else 1)), "uint8")
         out |= {"streams/hold": ((streams, self.hold), "int32"), "streams/open": ((streams, self.open), "int32")}
@@ -169,8 +156,6 @@ class SequenceOptions:
         out |= each("scratch", (chunk,), dict.fromkeys(("begin_of", "first_of", "last_of"), "int32"))
         out |= each("scratch", (news,), {"new": "int32", "new_priorities": "float32"})
         out |= {"scratch/victims": ((slots,), "int32"), "scratch/window": ((self.steps,), "int32")}
-        for name, array in sampler_arrays(self.sampler, slots).items():
-            out[f"sampler/{name}"] = array
         return out
 
     def batch(self, unroll: Spec, count: int) -> Spec:
@@ -185,7 +170,3 @@ class SequenceOptions:
             for name, f in self.states(unroll).items():
                 out[part + name.removeprefix(STATE) if part else name] = Field((count, *f.shape[2:]), f.dtype, 0)
         return out
-
-    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
-        """Bytes the table allocates, exactly; the batches it returns are extra."""
-        return nbytes(self.arrays(unroll, writers))

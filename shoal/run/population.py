@@ -25,7 +25,7 @@ from shoal.paths import require_new
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
-from shoal.records.run_dir import OTHERS, read_json
+from shoal.records.run_dir import NO_OVERWRITE, read_json
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
 from shoal.run.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
@@ -122,7 +122,7 @@ class PopulationRun:
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
         """A new population. UsageError if a mutated field changes the shapes of the program."""
-        require_new(path, OTHERS)
+        require_new(path, NO_OVERWRITE)
         check_space(setup.system, setup.values, setup.interval_space())
         setup = replace(setup, values=anchored(setup.values))
         run = cls(path, setup, tell)

@@ -15,7 +15,7 @@ from shoal.records.checkpoint import Checkpoint
 from shoal.records.report import Report
 from shoal.records.run_dir import RunDirectory
 from shoal.run.options import RunOptions
-from shoal.settings.config import Resolved
+from shoal.settings.config import Resolved, by_user
 from shoal.torchrun.place import place
 
 
@@ -82,7 +82,7 @@ def newest(folder: Path) -> Checkpoint:
 
 def as_many(resolved: Resolved) -> Resolved:
     """A configuration with as many ranks as torchrun has started, unless its user says how many."""
-    here, asked = place(), not resolved.origins.get("actors", "default").startswith(("default", "preset"))
+    here, asked = place(), by_user(resolved.origins.get("actors", "default"))
     if here is None or (asked and resolved.cfg.actors):
         return resolved
     cfg = dataclasses.replace(resolved.cfg, actors=here.world)

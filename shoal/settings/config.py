@@ -191,8 +191,7 @@ def refuse_foreign(Config: Any, values: Mapping[str, Any], origins: Mapping[str,
     of ``Resolved``; what is not in it is a default."""
     kind, defaults = env_kind(str(values.get("env", ""))), default_values(Config)
     for field, wanted in only_for(Config).items():
-        given = not origins.get(field, "default").startswith(("default", "preset"))
-        if given and kind != wanted and values[field] != defaults[field]:
+        if by_user(origins.get(field, "default")) and kind != wanted and values[field] != defaults[field]:
             raise UsageError(
                 f"{subject(field, origins[field])} is an option of {wanted} environments, and {values['env']} is none"
             )
@@ -208,6 +207,11 @@ def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str)
         return preset, "asked for"
     names = [*presets, "auto", "none"]
     raise UsageError(f"{unknown('preset', preset, names, name)} (there are {', '.join(names)})")
+
+
+def by_user(origin: str) -> bool:
+    """Whether a setting of this origin is the user's own, neither a default nor of a preset."""
+    return not origin.startswith(("default", "preset"))
 
 
 def subject(field: str, origin: str) -> str:

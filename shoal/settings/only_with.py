@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.settings.config import Resolved, default_values, show, subject
+from shoal.settings.config import Resolved, by_user, default_values, show, subject
 
 
 def needs(Config: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
@@ -25,7 +25,7 @@ def idle(system: Any, resolved: Resolved) -> list[str]:
     usual = default_values(system.Config) | dict(system.PRESETS.get(resolved.preset, {}))
     for name, other, values in needs(type(cfg)):
         found, origin = getattr(cfg, other), resolved.origins.get(name, "default")
-        given = not origin.startswith(("default", "preset"))
+        given = by_user(origin)
         if origin.startswith("file"):  # may hold a whole configuration
             given = getattr(cfg, name) != usual[name]
         if given and not (found in values if values else found):
