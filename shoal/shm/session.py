@@ -27,8 +27,8 @@ class Session:
 
     def wait(self, phase: str, address: int, seen: int) -> None:
         """Sleep until the word at ``address`` may have changed; raise Stopped when the run ends."""
-        self.look(phase)
         with self.metrics.phase(phase):
+            self.look(phase)  # in the phase: the report that it may send wakes who asks whether this replica waits
             futex.wait(address, seen)
 
     def look(self, phase: str) -> None:

@@ -223,6 +223,26 @@ def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
         QueueReader(consumer).reprioritise(torch.tensor([1]), torch.tensor([0.5]))
 
 
+def test_who_waits_reports_as_one_who_waits() -> None:
+    """The report of a replica wakes the supervisor, which looks whether the replica waits."""
+    session, plan = queue()
+    shown: list[str] = []
+    reported: list[str] = []
+    session.metrics.show = shown.append
+
+    def report() -> None:
+        reported.append(shown[-1])
+        if len(reported) == 3:
+            session.arena.words[STOP // 8] = 1
+
+    session.tick = report
+    _, consumer = ends(session, plan)
+    with pytest.raises(api.Stopped):
+        QueueReader(consumer).get()
+    assert reported == ["wait:c"] * 3
+    assert shown[-1] == "start", "the phase that the wait interrupted"
+
+
 def test_ports_are_built_by_name() -> None:
     plan = plan_of(Channel("c", "replay", SPEC, table=TableSpec()), writers=2, count=3)
     session = session_of(plan)
