@@ -23,11 +23,21 @@ def idle(system: Any, resolved: Resolved) -> list[str]:
     """A sentence for each setting of a ``system``, given by the user, that does nothing beside the others."""
     out, cfg = [], resolved.cfg
     usual = default_values(system.Config) | dict(system.PRESETS.get(resolved.preset, {}))
-    for name, other, values in needs(type(cfg)):
-        found, origin = getattr(cfg, other), resolved.origins.get(name, "default")
+    for name in dict.fromkeys(name for name, _, _ in needs(type(cfg))):
+        origin = resolved.origins.get(name, "default")
         given = by_user(origin)
         if origin.startswith("file"):  # may hold a whole configuration
             given = getattr(cfg, name) != usual[name]
-        if given and not (found in values if values else found):
-            out.append(f"{subject(name, origin)} does nothing here: {other} is {show(found) or 'empty'}")
+        if given and (off := _off(cfg, name)):
+            out.append(f"{subject(name, origin)} does nothing here: {off} is {show(getattr(cfg, off)) or 'empty'}")
     return out
+
+
+def _off(cfg: Any, name: str) -> str:
+    """The setting whose value lets ``name`` do nothing, perhaps by way of others; "" if there is none."""
+    for setting, other, values in needs(type(cfg)):
+        if setting == name:
+            found = getattr(cfg, other)
+            if off := _off(cfg, other) or ("" if (found in values if values else found) else other):
+                return off
+    return ""

@@ -107,6 +107,9 @@ def test_a_user_is_told() -> None:
     ]
     assert not idle(dqn, resolve(dqn, overrides={**given, "prioritised": True, "optimiser": "sgd"}))
     assert not idle(dqn, resolve(dqn)), "nobody asked"
+    dpg = load("apex-dpg")
+    told = idle(dpg, resolve(dpg, overrides={"prioritised": False, "evict_exponent": -1.0}))
+    assert told == ["--evict-exponent does nothing here: prioritised is false"], "by way of --evict"
     told = idle(qt_opt, resolve(qt_opt, overrides={"online_share": 0.5}, source="argument"))
     assert told == ["'online_share' does nothing here: demonstrations is empty"]
 
