@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from drawn import ENV, ROWS, batch
 from helpers import config, run, spy
 from torch.nn import functional as F
 
@@ -23,19 +24,6 @@ from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam, RMSProp, importance_weights
 from shoal.systems import dqn
-
-ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
-ROWS = 16
-
-
-def batch(seed: int = 0) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    items = {
-        "obs": torch.randn(ROWS, 4, generator=generator), "next/obs": torch.randn(ROWS, 4, generator=generator),
-        "action": torch.randint(0, 3, (ROWS,), generator=generator),
-        "reward": 3 * torch.randn(ROWS, generator=generator), "discount": torch.full((ROWS,), 0.9),
-    }  # fmt: skip
-    return Batch(items, torch.arange(ROWS), torch.rand(ROWS, generator=generator) / ROWS + 0.01, 100)
 
 
 @pytest.mark.parametrize("hidden", [(32, 16), (8,), ()])

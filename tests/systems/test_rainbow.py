@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import ENV, ROWS, batch
 from helpers import config, record_batches, run
 
 from shoal.algos.algorithm import differentiate
@@ -22,22 +23,9 @@ from shoal.algos.distributional import (
     described,
 )  # fmt: skip
 from shoal.algos.q_learning import QLearning, QNetwork
-from shoal.api import Action, Batch, EnvSpec, Observation, UsageError
+from shoal.api import Batch, UsageError
 from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow
-
-ENV = EnvSpec("test", {"obs": Observation((4,), "float32")}, Action("discrete", (3,)))
-ROWS = 16
-
-
-def batch(seed: int = 0) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    items = {
-        "obs": torch.randn(ROWS, 4, generator=generator), "next/obs": torch.randn(ROWS, 4, generator=generator),
-        "action": torch.randint(0, 3, (ROWS,), generator=generator),
-        "reward": 3 * torch.randn(ROWS, generator=generator), "discount": torch.full((ROWS,), 0.9),
-    }  # fmt: skip
-    return Batch(items, torch.arange(ROWS), torch.rand(ROWS, generator=generator) / ROWS + 0.01, 100)
 
 
 def algorithm(seed: int = 3, sigma: float | None = None, **fields: Any) -> DistributionalQLearning:
