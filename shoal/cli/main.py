@@ -36,7 +36,8 @@ shoal: distributed deep reinforcement learning in PyTorch
       --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
       --seed N                  default 0
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
-                                and keep the best; --eval-episodes N (default 10), --eval-sampled
+                                and keep the best; --eval-episodes N (default 10), --eval-sampled, --eval-video (one
+                                episode of each, in videos/)
       --quiet                   show nothing
   shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH
                                 population-based training: --population N (default 8), --interval STEPS (between two

@@ -163,6 +163,7 @@ PHASES = (
     Entry("sample", "", "replay", "drawing and gathering a batch"),
     Entry("priorities", "", "replay", "writing priorities back"),
     Entry("evaluate", "", "evaluator", "playing an evaluation"),
+    Entry("film", "", "evaluator", "filming an episode after it (`--eval-video`)"),
     Entry("wait:rest", "", "evaluator", "nothing to do, or its share of the processors is used up (local)"),
     Entry("checkpoint", "", "learner", "fixing its state for a checkpoint, which another process then writes (local)"),
     Entry("wait:CHANNEL", "", "any", "blocked on a channel: full, empty, held back by the ratio, or nothing newer "

@@ -6,13 +6,13 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.api import ShoalError, UsageError
+from shoal.api import Agent, ShoalError, UsageError
 from shoal.envs.film import film
 from shoal.paths import require_folder
 from shoal.policy.policy import Policy, evaluation_options
@@ -26,35 +26,55 @@ def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True) -> fl
 
     Raises UsageError if the environment gives no pictures or there is no ffmpeg, ShoalError if that fails.
     """
-    if path.suffix != ".mp4":
-        raise UsageError(f"a video's name ends in .mp4, found '{path.name}'")
-    require_folder(path)
-    program = _ffmpeg()
-    env, picture, rate = film(policy.cfg.env, evaluation_options(policy.cfg))
+    *_, episodes = filming(policy.fresh_agent, policy.cfg, path, seed, greedy)
+    return episodes.flat()[0]
+
+
+def require_film(cfg: Any) -> None:
+    """UsageError if the environment gives no pictures or there is no ffmpeg."""
+    _ffmpeg()
+    env, picture, _ = film(cfg.env, evaluation_options(cfg))
     try:
-        episodes = Episodes(env, policy.fresh_agent(seed), 1, seed, greedy)
-        unfinished = path.with_name(f".{path.stem}.tmp.mp4")
-        try:
-            _encode(program, _play(episodes, picture), rate, unfinished)
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        return episodes.flat()[0]
+        env.reset(0)
+        picture()
     finally:
         env.close()
 
 
-def _encode(program: str, frames: Iterator[np.ndarray], rate: float, path: Path) -> None:
+def filming(make_agent: Callable[[int], Agent], cfg: Any, path: Path, seed: int, greedy: bool) -> Iterator[Episodes]:
+    """``record`` with an agent that is made with the seed, picture by picture: between two of them others may have
+    their turn. Gives the episode so far; the file is there at the end, and there is none if it ends sooner."""
+    if path.suffix != ".mp4":
+        raise UsageError(f"a video's name ends in .mp4, found '{path.name}'")
+    require_folder(path)
+    program = _ffmpeg()
+    env, picture, rate = film(cfg.env, evaluation_options(cfg))
+    try:
+        episodes = Episodes(env, make_agent(seed), 1, seed, greedy)
+        unfinished = path.with_name(f".{path.stem}.tmp.mp4")
+        try:
+            for _ in _encoding(program, _play(episodes, picture), rate, unfinished):
+                yield episodes
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    finally:
+        env.close()
+
+
+def _encoding(program: str, frames: Iterator[np.ndarray], rate: float, path: Path) -> Iterator[None]:
+    """Write the frames, one at each turn, in one thread: the other cores are of what may train meanwhile."""
     first = next(frames)
     size = f"{first.shape[1]}x{first.shape[0]}"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{rate:g}", "-i", "-"]
-    target = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", str(path)]
+    target = ["-an", "-threads", "1", "-c:v", "libx264", "-pix_fmt", "yuv420p", str(path)]
     command = [program, "-y", "-loglevel", "error", *source, *target]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stderr is not None
         try:
             for frame in itertools.chain([first], frames):
                 process.stdin.write(frame.tobytes())
+                yield
             process.stdin.close()
         except BrokenPipeError:
             pass  # it says why

@@ -1,4 +1,4 @@
-"""The evaluation files of a run: ``evaluations.csv``, and the best parameters in ``best/``."""
+"""The evaluation files of a run: ``evaluations.csv``, the best parameters in ``best/``, and films in ``videos/``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from shoal.records.whole_files import write_whole
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
 FILE = "evaluations.csv"
 BEST = "best"
+VIDEOS = "videos"
 
 
 class EvaluationFiles:
@@ -79,8 +80,18 @@ class EvaluationFiles:
                 old.unlink()
 
 
+def video(run_dir: Path, steps: int) -> Path:
+    """Where the film of the evaluation at ``steps`` belongs, in a directory that is there."""
+    folder = run_dir / VIDEOS
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{steps:012d}.mp4"
+
+
 def forget_after(run_dir: Path, steps: int) -> None:
     """Remove the evaluations after the checkpoint that a run is resumed from, because it evaluates there again."""
+    for film in (run_dir / VIDEOS).glob("*.mp4"):
+        if not film.stem.isdecimal() or int(film.stem) > steps:  # or one that was not finished
+            film.unlink()
     path = run_dir / FILE
     if path.is_file() and path.stat().st_size:  # a disk that was full leaves an empty one
         with reading(path), open(path, newline="", encoding="utf-8") as file:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -91,13 +91,17 @@ class Results(Protocol):
     ) -> None: ...
 
 
-class EvaluatorRole:
-    """Evaluates the newest parameters every ``every`` environment steps of the run; ``due`` says when.
+Film = Callable[[Tensors, int, int, int], Generator[Any]]  # of parameters, their version, steps, and a seed
 
-    One step of the role is one vector step of an evaluation or, with ``whole``, a whole evaluation: in the serial
-    runtime it then belongs to a single moment of the training, and one that is cut short is played again from its
-    beginning when the run goes on. Each evaluation plays new episodes, because its seed is derived from this replica's
-    seed and the environment step at which it began.
+
+class EvaluatorRole:
+    """Evaluates the newest parameters every ``every`` environment steps of the run; ``due`` says when. With ``film``,
+    an episode with them is filmed after each evaluation.
+
+    One step of the role is one vector step of an evaluation, or one picture, or, with ``whole``, all of it: in the
+    serial runtime it then belongs to a single moment of the training, and an evaluation that is cut short is played
+    again from its beginning when the run goes on. Each evaluation plays new episodes, because its seed is derived from
+    this replica's seed and the environment step at which it began.
     """
 
     def __init__(
@@ -112,18 +116,23 @@ class EvaluatorRole:
         episodes: int,
         greedy: bool = True,
         whole: bool = False,
+        film: Film | None = None,
     ) -> None:
         self.ctx, self.env, self.agent, self.results, self.params = ctx, env, agent, results, params
-        self.every, self.episodes, self.greedy, self.whole = every, episodes, greedy, whole
+        self.every, self.episodes, self.greedy, self.whole, self.film = every, episodes, greedy, whole, film
         self._next = self._after(ctx.steps())
         self._now: Episodes | None = None
+        self._filming: Generator[Any] | None = None
         self.unfinished = False
 
     def due(self) -> bool:
         """Whether an evaluation has begun or should begin now."""
-        return self._now is not None or self.ctx.steps() >= self._next
+        return self._now is not None or self._filming is not None or self.ctx.steps() >= self._next
 
     def step(self) -> None:
+        if self._filming is not None:
+            self._shoot(self._filming)
+            return
         if self._now is None:
             self._begin()
         assert self._now is not None
@@ -140,8 +149,21 @@ class EvaluatorRole:
                 called = "info/return" if name == "return" else name  # another thing than the episodes' own
                 self.ctx.metrics.record(f"evaluation_{called}", value)
             self._next = max(self._after(self._steps), self._after(self.ctx.steps()) - self.every)
+            if self.film is not None:
+                seed = evaluation_seed(self.ctx.seed, self._steps)
+                self._filming = self.film(self._params, self._version, self._steps, seed)
+                while self.whole and self._filming is not None:
+                    self._shoot(self._filming)
+
+    def _shoot(self, pictures: Generator[Any]) -> None:
+        """Take one picture, if there is one more."""
+        with self.ctx.metrics.phase("film"):
+            if next(pictures, None) is None:
+                self._filming = None
 
     def close(self) -> None:
+        if self._filming is not None:
+            self._filming.close()  # a film that the end of the run cuts short is left out
         self.env.close()
 
     def state_dict(self) -> State:

@@ -90,7 +90,7 @@ def refuse_options(names: Iterable[str], flags: bool) -> None:
 def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags: bool) -> Values:
     """The option ``evaluation`` of a run with the ``facts`` of a config.json; nothing where it stays. UsageError where
     the run cannot go on with what is given ``anew``: all of it, or the parts that change."""
-    was = facts["evaluation"]
+    was = {"video": False, **facts["evaluation"]}  # of a version that filmed nothing
     now = {**was, **(asdict(anew) if isinstance(anew, Evaluation) else anew or {})}
     if now == was:
         return {}

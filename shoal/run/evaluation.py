@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ from shoal.api import Agent, Tensors, UsageError, WiringError
 from shoal.local.apart import Call
 from shoal.policy.policy import evaluation_envs, play
 from shoal.program import Program
-from shoal.records.evaluation_files import EvaluationFiles
+from shoal.records.evaluation_files import EvaluationFiles, video
 from shoal.records.report import Report
-from shoal.roles.evaluator import Returns, evaluation_seed, make_evaluator
+from shoal.roles.evaluator import Episodes, Returns, evaluation_seed, make_evaluator
 from shoal.settings.flags import expect, ranged
 
 
@@ -28,11 +28,12 @@ EPISODES = _Default(10)
 @dataclass(frozen=True)
 class Evaluation:
     """How a run evaluates itself. every: environment steps between two evaluations; 0: never; episodes: in each;
-    sampled: draw actions from the policy instead of taking the best."""
+    sampled: draw actions from the policy instead of taking the best; video: also film an episode of each."""
 
     every: int = 0
     episodes: int = EPISODES
     sampled: bool = False
+    video: bool = False
 
     def __post_init__(self) -> None:
         for name, hint in ranged(Evaluation).items():
@@ -42,11 +43,19 @@ class Evaluation:
             raise UsageError(f"evaluation every {self.every} steps: expected a number above 0, or 0 for none")
         if self.episodes < 1:
             raise UsageError(f"evaluation with {self.episodes} episodes: expected at least 1")
-        if not self.every and (self.episodes is not EPISODES or self.sampled):
+        if not self.every and (self.episodes is not EPISODES or self.sampled or self.video):
             raise UsageError(
-                f"Evaluation(episodes={self.episodes}, sampled={self.sampled}) expects every=N beside it: without, "
-                "nothing is evaluated"
+                f"Evaluation(episodes={self.episodes}, sampled={self.sampled}, video={self.video}) expects every=N "
+                "beside it: without, nothing is evaluated"
             )
+
+
+def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:
+    """UsageError if evaluations are filmed and cannot be; ``apart`` says where environments are made."""
+    if how.video:
+        from shoal.policy.video import require_film
+
+        apart(partial(require_film, cfg))
 
 
 def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:
@@ -55,13 +64,15 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
         channel = program.policy_channel()
     except WiringError as error:
         raise UsageError(f"no evaluation while it trains: {error}") from None
-    options = dict(every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole)
+    agent = partial(system.agent, cfg)
+    film = partial(_film, agent, cfg, run_dir, not how.sampled) if how.video else None
+    options = dict(every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole, film=film)
     program.role(
         "evaluator",
         partial(
             make_evaluator,
             partial(evaluation_envs, cfg, how.episodes),
-            partial(system.agent, cfg),
+            agent,
             EvaluationFiles(run_dir, channel.name),
             options,
         ),
@@ -80,14 +91,37 @@ def final_evaluation(
     params = report.params.get(channel)
     if params is None or results.last() == report.steps:
         return
-    drawn = evaluation_seed(seed, report.steps)
-    returns = apart(partial(_play, partial(system.agent, cfg), cfg, how, params, report.updates, drawn))
+    drawn, agent = evaluation_seed(seed, report.steps), partial(system.agent, cfg)
+    returns = apart(partial(_play, agent, cfg, how, params, report.updates, drawn))
     results.add(report.steps, report.updates, returns, params, returns.info)
+    if how.video:
+        shown = (agent, cfg, run_dir, not how.sampled, params, report.updates, report.steps, drawn)
+        apart(partial(_film_whole, *shown))
 
 
 def _play(
     make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
+    return play(_loaded(make_agent, params, version, seed), cfg, how.episodes, seed, not how.sampled, how.episodes)
+
+
+def _film(
+    make_agent: Callable[[int], Agent], cfg: Any, run_dir: Path, greedy: bool, params: Tensors, version: int,
+    steps: int, seed: int,
+) -> Generator[Episodes]:  # fmt: skip
+    """Film an episode with the parameters of the evaluation at ``steps``, picture by picture."""
+    from shoal.policy.video import filming
+
+    agent = partial(_loaded, make_agent, params, version)
+    yield from filming(agent, cfg, video(run_dir, steps), seed, greedy)
+
+
+def _film_whole(*shown: Any) -> None:
+    for _ in _film(*shown):
+        pass
+
+
+def _loaded(make_agent: Callable[[int], Agent], params: Tensors, version: int, seed: int) -> Agent:
     agent = make_agent(seed)
     agent.load(params, version)
-    return play(agent, cfg, how.episodes, seed, not how.sampled, how.episodes)
+    return agent

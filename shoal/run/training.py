@@ -20,7 +20,7 @@ from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
 from shoal.records.run_dir import RunDirectory
 from shoal.run import ranks
-from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation
+from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
@@ -179,6 +179,7 @@ class Training:
             self.spec = resolved.cfg.env_spec()
         if options.evaluation.every:
             whole = options.runtime == "serial"
+            require_video(resolved.cfg, options.evaluation, self.apart)
             add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
         self.runtime.check(self.program)
         check_devices(self.program)

@@ -23,7 +23,7 @@ from shoal.systems import dqn
 
 EVERYTHING = RunOptions(
     runtime="serial", run_dir="somewhere", seed=3, seconds=2.5, until_return=-1.0, hang_timeout=0.0,
-    evaluation=Evaluation(100, 3, True), checkpoint_every=7.0, checkpoint_replay_gb=0.5, init_from="/else/where",
+    evaluation=Evaluation(100, 3, True, True), checkpoint_every=7.0, checkpoint_replay_gb=0.5, init_from="/else/where",
     log=("wandb", "mlflow"), quiet=False,
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ def test_train_takes_every_option_with_its_default() -> None:
 
 def test_the_command_line_has_a_flag_for_every_option_and_tells_its_default() -> None:
     expected = {name.replace("_", "-") for name in fields()} - {"evaluation"}
-    assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled"}
+    assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled", "eval-video"}
     of_train, _, _ = USAGE.partition("shoal resume")
     told = dict(re.findall(r"--([a-z-]+) [A-Z] [^-]*?default (\d+)", of_train))
     del told["population"]  # of a population, whose members have no such option
@@ -58,8 +58,8 @@ def test_the_command_line_has_a_flag_for_every_option_and_tells_its_default() ->
 def test_flags_become_options() -> None:
     words = (
         "--runtime serial --run-dir somewhere --seed 3 --seconds 2.5 --until-return=-1 --hang-timeout 0 "
-        "--eval-every 100 --eval-episodes 3 --eval-sampled --checkpoint-every 7 --checkpoint-replay-gb 0.5 "
-        "--init-from /else/where --log wandb mlflow"
+        "--eval-every 100 --eval-episodes 3 --eval-sampled --eval-video --checkpoint-every 7 "
+        "--checkpoint-replay-gb 0.5 --init-from /else/where --log wandb mlflow"
     )
     assert RunOptions.from_flags(options(split(words.split()), FLAGS, "train")) == EVERYTHING
     assert RunOptions.from_flags({}) == RunOptions(quiet=False)

@@ -117,5 +117,6 @@ def test_runs_record_the_documented_names_and_no_others(tmp_path: Path) -> None:
                 for row in last:
                     shares = [v for name, v in row.items() if name.startswith(f"time/{role}/")]
                     assert not shares or abs(sum(shares) - 1.0) < 0.01, (system, runtime, role, shares)
-    # CartPole puts no numbers into its info, Shoal's own roles record no name of the run's, and no shard was killed
-    assert NAMES - told == {"NAME", "evaluation_NAME", "record/NAME", "lost_updates"}
+    # CartPole puts no numbers into its info, Shoal's own roles record no name of the run's, no shard was killed, and
+    # nothing was filmed (tests/cli/test_filmed.py)
+    assert NAMES - told == {"NAME", "evaluation_NAME", "record/NAME", "lost_updates", "film"}

@@ -134,9 +134,10 @@ def test_a_disk_that_is_full_leaves_files_that_are_whole(tmp_path: Path, monkeyp
     [
         (dict(every=-1), "every -1 steps"),
         (dict(every=5, episodes=0), "0 episodes"),
-        (dict(episodes=10), r"Evaluation\(episodes=10, sampled=False\) expects every=N beside it"),
-        (dict(episodes=5), r"Evaluation\(episodes=5, sampled=False\) expects every=N beside it"),
+        (dict(episodes=10), r"Evaluation\(episodes=10, sampled=False, video=False\) expects every=N beside it"),
+        (dict(episodes=5), r"Evaluation\(episodes=5, sampled=False, video=False\) expects every=N beside it"),
         (dict(sampled=True), "nothing is evaluated"),
+        (dict(video=True), "nothing is evaluated"),
     ],
 )
 def test_a_wrong_evaluation_is_refused(how: dict[str, int], says: str) -> None:
