@@ -18,7 +18,8 @@ from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
 
 Observations = Mapping[str, Observation]
 Factory = Callable[[dict[str, Observation]], nn.Module]
-TORSOS = ("auto", "mlp", "nature", "impala-shallow", "impala-deep", "resnet50", "none")
+OF_IMAGES = ("nature", "impala-shallow", "impala-deep", "resnet50")
+TORSOS = ("auto", "mlp", *OF_IMAGES, "none")
 
 
 class Encoder(nn.Module):
@@ -129,6 +130,20 @@ class Encoder(nn.Module):
             with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
                 parts.append(self.mlp(x))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def idle(observations: Observations, torso: str) -> dict[str, str]:
+    """Of ``torso``, and of an MLP's ``hidden`` and ``activation``, those that say nothing of an encoder of these
+    observations, each with the reason."""
+    images = [o.kind == "image" for o in observations.values() if o.kind != "mask"]
+    out = {}
+    if torso in OF_IMAGES and not any(images):
+        out["torso"] = "the environment shows no images"
+    if torso == "none" or torso not in TORSOS:
+        out |= dict.fromkeys(("hidden", "activation"), f"torso is {torso}")
+    elif all(images) and torso != "mlp":
+        out |= dict.fromkeys(("hidden", "activation"), "the environment shows images alone, which have a torso")
+    return out
 
 
 def resolve_torso(torso: str | Factory) -> Factory | None:

@@ -34,6 +34,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
 
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
     only_with: ClassVar[OnlyWith] = {"evict": ("prioritised",), "evict_exponent": ("evict", "proportional")}
+    hidden_heads: ClassVar[bool] = True
     leaves_core: ClassVar[bool] = True
 
     env: str = "Pendulum-v1"

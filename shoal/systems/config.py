@@ -12,6 +12,7 @@ import torch
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, known, remember, spec
 from shoal.machine import cores
+from shoal.nets import encoder
 from shoal.own_code import absolute
 from shoal.settings.ranges import Count, Device, Natural, Replicas
 from shoal.types import State, Values
@@ -56,6 +57,7 @@ class SystemConfig(EnvOptions):
     """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
     at most."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
+    hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
     leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
     whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
@@ -118,6 +120,11 @@ class SystemConfig(EnvOptions):
                 f"{-(-self.total_envs // most) * most} would use all, and changes what an update learns from"
             )
         return out
+
+    def idle(self) -> dict[str, str]:
+        """Settings of the network that say nothing of it in this environment, each with the reason."""
+        found = encoder.idle(self.env_spec().observations, self.torso)
+        return {name: why for name, why in found.items() if name == "torso" or not self.hidden_heads}
 
     def learner_device(self) -> str:
         """The device that ``device`` means on this machine."""

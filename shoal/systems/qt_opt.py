@@ -50,6 +50,7 @@ class Config(CEMConfig, SamplingConfig):
 
     at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
     only_with: ClassVar[OnlyWith] = {"online_share": ("demonstrations",)}
+    hidden_heads: ClassVar[bool] = True
 
     env: str = "Pendulum-v1"
     actors: Replicas = 0

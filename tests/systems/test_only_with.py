@@ -114,6 +114,52 @@ def test_a_user_is_told() -> None:
     assert told == ["'online_share' does nothing here: demonstrations is empty"]
 
 
+def shapes(cfg: Any) -> dict[str, tuple[int, ...]]:
+    """Of the parameters of the agent's network."""
+    return {name: tuple(value.shape) for name, value in load(cfg.system()).agent(cfg).nets.state_dict().items()}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("shows", [("image",), ("vector",), ("image", "vector")])
+def test_what_says_nothing_of_the_network_in_this_environment_is_told(system: str, shows: tuple[str, ...]) -> None:
+    """And only that: with it or without it the network has the same layers."""
+    box = system in ("apex-dpg", "d4pg", "qt-opt")
+    env: dict[str, Any] = dict(
+        env=f"{Path(__file__).with_name('shown.py')}:Shown", env_kwargs={"shows": shows, "box": box}
+    )
+    if system == "unreal":
+        env["pixel_control"] = "image" in shows
+    for torso in ("auto", "mlp", "nature", "none", f"{Path(__file__)}:own_torso"):
+        plain = config(system, **env, torso=torso, device="cpu", hidden=(16,))
+        same = shapes(plain) == shapes(dataclasses.replace(plain, hidden=(17,)))
+        assert same == ("hidden" in plain.idle()) == ("activation" in plain.idle()), torso
+    plain = config(system, **env, device="cpu")
+    other = dataclasses.replace(plain, torso="impala-shallow")
+    assert (shapes(plain) == shapes(other)) == ("torso" in other.idle()) == ("image" not in shows)
+
+
+def own_torso(observations: Any) -> torch.nn.Module:
+    made = Flat()
+    made.features = sum(int(torch.tensor(o.shape).prod()) for o in observations.values())
+    return made
+
+
+class Flat(torch.nn.Module):
+    features: int
+
+    def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.cat([value.flatten(1).float() for value in obs.values()], 1)
+
+
+def test_a_user_is_told_of_the_network() -> None:
+    dqn = load("dqn")
+    told = idle(dqn, resolve(dqn, overrides={"env": "CartPole-v1", "torso": "nature", "hidden": (8,)}))
+    assert told == ["--torso does nothing here: the environment shows no images"]
+    told = idle(dqn, resolve(dqn, overrides={"env": "ALE/Pong-v5", "hidden": (8,)}))
+    assert told == ["--hidden does nothing here: the environment shows images alone, which have a torso"]
+    assert not idle(dqn, resolve(dqn, overrides={"env": "ALE/Pong-v5", "torso": "impala-deep"}))
+
+
 @pytest.mark.parametrize("preset", ["none", *load("rainbow").PRESETS])
 def test_a_file_of_all_settings_says_nothing_of_its_own(preset: str, tmp_path: Path) -> None:
     rainbow, file = load("rainbow"), tmp_path / "run.toml"
