@@ -141,7 +141,7 @@ class Bellman:
         self.first, self.second, self.offline = inferring(nets), inferring(copy.deepcopy(nets)), offline
         self._live = LiveTensors(self.first), LiveTensors(self.second)
         self.device = nets.noise.device
-        self.rng = torch.Generator(self.device).manual_seed(seed)
+        self.rng = torch.Generator().manual_seed(seed)  # of the CPU: its state fits on any device
 
     def load(self, first: Tensors | None, second: Tensors | None) -> None:
         """Take the parameters of the two target networks; None: they are no others."""

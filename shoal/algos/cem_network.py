@@ -77,9 +77,9 @@ class CEMNetwork(BoxNetwork):
         return cem(partial(self.judge, encoded), drawn, self.search.elites, self.search.floor)
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
-        """The noise of so many searches."""
+        """The noise of so many searches, by a generator of the CPU."""
         shape = (self.search.iterations, rows, *self.noise.shape[2:])
-        return torch.randn(shape, generator=generator, device=self.noise.device)
+        return torch.randn(shape, generator=generator, device="cpu").to(self.noise.device)
 
     def value(self, outputs: Tensor) -> Tensor:
         """What ``judge`` says, as a return."""

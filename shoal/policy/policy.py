@@ -89,6 +89,7 @@ class Policy:
             save_file(tensors, temporary, {"shoal": json.dumps(facts)})
             os.replace(temporary, file)
         except (OSError, SafetensorError) as error:
+            temporary.unlink(missing_ok=True)
             raise UsageError(f"the policy cannot be saved in '{file}': {error}") from None
 
     def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -76,8 +77,9 @@ def _encoding(program: str, frames: Iterator[np.ndarray], rate: float, path: Pat
                 process.stdin.write(frame.tobytes())
                 yield
             process.stdin.close()
-        except BrokenPipeError:
-            pass  # it says why
+        except BrokenPipeError:  # it says why
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode:
         raise ShoalError(f"ffmpeg could not write '{path}': {said.splitlines()[-1] if said else process.returncode}")

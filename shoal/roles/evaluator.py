@@ -152,7 +152,7 @@ class EvaluatorRole:
             if self.film is not None:
                 seed = evaluation_seed(self.ctx.seed, self._steps)
                 self._filming = self.film(self._params, self._version, self._steps, seed)
-                while self.whole and self._filming is not None:
+                while self.whole and self._filming is not None and not self.ctx.interrupted():
                     self._shoot(self._filming)
 
     def _shoot(self, pictures: Generator[Any]) -> None:

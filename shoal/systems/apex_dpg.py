@@ -65,6 +65,15 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
 
+    def idle(self) -> dict[str, str]:
+        """Also of the layers."""
+        out = super().idle()
+        if self.policy_hidden:
+            out.pop("activation", None)
+        elif not self.hidden:
+            out["layer_norm"] = "hidden is empty"
+        return out if self.hidden else {**out, "late_action": "hidden is empty"}
+
     def shares(self) -> int:
         """Also of vectors, whose critic and policy learn apart, where a share's products are many."""
         if self.has_images():

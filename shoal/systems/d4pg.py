@@ -52,6 +52,11 @@ class Config(apex_dpg.Config):
     importance_exponent: float = 1.0
     evict: Literal["proportional", "fifo"] = "fifo"
 
+    def idle(self) -> dict[str, str]:
+        """Also of the range of returns."""
+        given = self.v_min is not None and self.v_max is not None
+        return {**super().idle(), "reward_range": "v_min and v_max are given"} if given else super().idle()
+
     def kept(self) -> Values:
         """The range of returns."""
         if self.critic == "mean":
@@ -100,8 +105,7 @@ def program(cfg: Config) -> Program:
     message = ""
     if cfg.critic != "mean":
         low, high, message = cfg.return_range()
-        if cfg.critic == "categorical":
-            require_atoms(low, high, cfg.atoms)
+        require_atoms(low, high, cfg.atoms if cfg.critic == "categorical" else 2)
         cfg = replace(cfg, v_min=low, v_max=high)
 
     def learn(nets: DPGNetwork, ctx: Context) -> RangeLearner:

@@ -49,7 +49,7 @@ class Config(CEMConfig, SamplingConfig):
     """QT-Opt."""
 
     at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
-    only_with: ClassVar[OnlyWith] = {"online_share": ("demonstrations",)}
+    only_with: ClassVar[OnlyWith] = {"online_share": ("demonstrations",), "label_uses": ("samples_per_insert",)}
     hidden_heads: ClassVar[bool] = True
 
     env: str = "Pendulum-v1"
@@ -77,6 +77,11 @@ class Config(CEMConfig, SamplingConfig):
     none."""
     online_share: Scheduled[Fraction] = RISING
     """With `demonstrations`, the share of each batch that is of this run's own actors."""
+
+    def idle(self) -> dict[str, str]:
+        """Also of the search."""
+        out = super().idle()
+        return {**out, "cem_floor": "cem_iterations is 1"} if self.cem_iterations == 1 else out
 
     def num_actors(self) -> int:
         return self.actors or self.sharing(max(self.updaters, cores() - 1))

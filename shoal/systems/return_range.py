@@ -36,13 +36,13 @@ def return_range(
 ) -> tuple[float, float, str]:  # fmt: skip
     """``low`` and ``high``, each derived where it is None, and a sentence on where they came from (empty: both given).
 
-    A reward r in every step is worth r / (1 - gamma). Derived is the range of this over the environment's ``rewards``
-    (smallest, largest), as they are scaled and clipped for training. Without these, over those of 1,000 steps of random
-    play and 0 (an episode that ends at once), where one that ends an episode comes once, and a tenth more on either
-    side; where all of them are between 0 and 1, rewards from 0 to 1 are assumed. The sentence also says whether the
-    mean reward of random play, in every step, lies outside of what does not come from there. Raises UsageError for a
-    range that is upside down, that holds no return of random play (from which learning starts), or that cannot be
-    derived because gamma is 1.
+    A reward r in every step is worth r / (1 - gamma). Derived is the range of this over 0 (an episode that ends at
+    once) and the environment's ``rewards`` (smallest, largest), as they are scaled and clipped for training. Without
+    these, over 0 and those of 1,000 steps of random play, where one that ends an episode comes once, and a tenth more
+    on either side; where all of them are between 0 and 1, rewards from 0 to 1 are assumed. The sentence also says
+    whether the mean reward of random play, in every step, lies outside of what does not come from there. Raises
+    UsageError for a range that is upside down, that holds no return of random play (from which learning starts), or
+    that cannot be derived because gamma is 1.
     """
     require_order(low, high)
     if rewards is not None and rewards[0] >= rewards[1]:
@@ -53,7 +53,8 @@ def return_range(
     if rewards is not None and (low is None or high is None):
         clip, scale = options.reward_clip, options.reward_scale
         least, most = sorted(training_reward(np.array(rewards, np.float64), clip, scale).tolist())
-        low, high = least * horizon if low is None else low, most * horizon if high is None else high
+        bottom, top = min(least * horizon, 0.0), max(most * horizon, 0.0)  # 0: as behind a terminal state
+        low, high = bottom if low is None else low, top if high is None else high
         if low >= high:
             raise UsageError(
                 f"reward_range {rewards[0]:g} to {rewards[1]:g}, clipped and scaled to {least:g} to {most:g}, makes "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,7 +15,7 @@ from shoal.algos.parameter_server import GRADIENT, OutlierFilter, RemoteLearner,
 from shoal.api import UNIT, Context, ParamsWriter, PartsReader, PartsWriter, Reader, UsageError, bounds
 from shoal.program import Channel, Program
 from shoal.roles.server import GradientRole, ServerRole
-from shoal.settings.ranges import Count, Natural, NonNegative
+from shoal.settings.ranges import Count, Natural, NonNegative, OnlyWith
 from shoal.settings.schedule import schedules
 from shoal.systems.wiring import begin, parameters
 
@@ -23,6 +23,8 @@ from shoal.systems.wiring import begin, parameters
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(OptimiserConfig):
     """A parameter server and its learners."""
+
+    only_with: ClassVar[OnlyWith] = {"max_lag": ("pieces", 1)}
 
     learners: Count = 2
     """Learner processes, which compute gradients only."""

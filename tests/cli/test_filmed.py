@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import stat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 import shoal
-from shoal.api import UsageError
-from shoal.policy.video import filming
-from shoal.records.evaluation_files import forget_after, video
+from shoal.api import Episode, ShoalError, UsageError
+from shoal.policy.video import filming, record
+from shoal.records.evaluation_files import EvaluationFiles, forget_after, video
 from shoal.records.run_dir import load_params
+from shoal.roles.evaluator import EvaluatorRole
 from shoal.run import changes
 
 from .conftest import Shoal
@@ -92,6 +95,45 @@ def test_a_film_that_is_cut_short_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [".v.tmp.mp4"]
     pictures.close()  # type: ignore[attr-defined]
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+def test_ffmpegs_own_words_are_told(tmp_path: Path, ffmpeg: Path) -> None:
+    """Whatever part of the pictures it had taken when it ended."""
+    policy = untrained("impala", ENV, hidden=(8,))
+    for taken in (100, 300_000, 612_000, 615_000):
+        ffmpeg.write_text(f"#!/bin/sh\nhead -c {taken} > /dev/null\necho no room left >&2\nexit 1\n")
+        with pytest.raises(ShoalError, match=r"ffmpeg could not write '.*': no room left"):
+            record(policy, tmp_path / "v.mp4")
+        assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+def test_an_interrupt_cuts_a_film_short(tmp_path: Path) -> None:
+    """In ``serial``, where the evaluation and its film are one step of the run."""
+    closed: list[bool] = []
+
+    def endless(*_: Any) -> Any:
+        try:
+            while True:
+                yield "picture"
+                interrupted.append(True)
+        finally:
+            closed.append(True)
+
+    interrupted: list[bool] = []
+    agent, env = Mock(), Mock(num_envs=1)
+    env.step.return_value = Mock(
+        terminated=np.array([True]), truncated=np.array([False]), valid=np.array([True]), episodes=[Episode(1.0, 1)]
+    )
+    env.spec.autoreset = "same_step"
+    ctx = Mock(seed=0, steps=lambda: 10, interrupted=lambda: len(interrupted) > 3)
+    ctx.metrics.phase = lambda name: contextlib.nullcontext()
+    params = Mock(latest=lambda: (1, {}))
+    files = EvaluationFiles(tmp_path, "params")
+    role = EvaluatorRole(ctx, env, agent, files, params, every=5, episodes=1, whole=True, film=endless)
+    role.step()
+    assert files.last() == 10 and len(interrupted) == 4 and not role.unfinished
+    role.close()
+    assert closed == [True]
 
 
 def test_what_cannot_be_filmed_is_told_before_the_run(

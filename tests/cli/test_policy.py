@@ -148,6 +148,13 @@ def test_a_policy_is_saved_in_one_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert all((again.params[k] == v).all() for k, v in policy.params.items())
 
 
+def test_a_policy_that_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(UsageError, match="the policy cannot be saved in '.*taken'"):
+        untrained("dqn", f"{ODD}:offset", hidden=(8,)).save(tmp_path / "taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
 def test_only_a_saved_policy_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         shoal.load(tmp_path / "none")

@@ -8,13 +8,14 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run
 
+from shoal.algos.cem_learning import Bellman
 from shoal.algos.ppo import PPOLearner
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Context, Tensors, Update
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam
 from shoal.roles.learner import LearnerRole
-from shoal.systems import load, recurrent_ppo
+from shoal.systems import load, qt_opt, recurrent_ppo
 
 META = torch.device("meta")
 
@@ -49,6 +50,20 @@ def test_ppos_carried_returns_are_where_the_network_is() -> None:
     after = PPOLearner(cfg, nets, cfg.steps, 0)
     after.load_state_dict(before.state_dict())
     assert nets.rewards is not None and nets.rewards.carried is not None and nets.rewards.carried.device == META
+
+
+@pytest.mark.filterwarnings("ignore:for .* copying from a non-meta")
+def test_what_labels_are_drawn_with_goes_to_any_device() -> None:
+    """The state of a GPU's generator is of another size than that of the CPU's."""
+    cfg = config("qt-opt", device="cpu")
+    before = Bellman(qt_opt.network(cfg), 3)
+    state = before.rng.get_state()
+    after = Bellman(qt_opt.network(cfg, "meta").to(META), 0)
+    after.rng.set_state(state)
+    assert torch.equal(after.rng.get_state(), state)
+    assert after.first.draw(5, after.rng).device == META
+    before.first.draw(5, before.rng)
+    assert torch.equal(after.rng.get_state(), before.rng.get_state()), "as many numbers"
 
 
 def test_impalas_kept_trajectories_are_where_its_batches_are() -> None:

@@ -26,11 +26,12 @@ SET = {  # values that differ from those of ``config``
     "epsilon_end": 0.7, "epsilon_steps": 33, "epsilon_ladder": True, "epsilon_base": 0.9, "epsilon_alpha": 1.0,
     "replay_ratio": 3.0, "sampler": "rank", "priority_exponent": 0.2, "importance_exponent": 0.1,
     "actor_priorities": True, "evict": "fifo", "evict_exponent": 2.0, "online_share": 0.5, "components": 2,
-    "mixture_samples": 3, "reward_range": (-1.0, 1.0),
+    "mixture_samples": 3, "reward_range": (-1.0, 1.0), "label_uses": 3.0, "max_lag": 1,
 }  # fmt: skip
 OFF = {  # a value of the other setting with which these do nothing
     "optimiser": "adam", "shaping": "ranks", "core": "none", "returns": "categorical", "critic": "mean",
-    "evict": "fifo", "replay": 0, "cap": 0.0, "noisy": False, "demonstrations": "",
+    "evict": "fifo", "replay": 0, "cap": 0.0, "noisy": False, "demonstrations": "", "samples_per_insert": 0.0,
+    "pieces": 2,
 }  # fmt: skip
 FIELDS: dict[str, Any] = {"unreal": dict(core="none"), "rainbow": dict(noisy=False)}
 
@@ -149,6 +150,23 @@ class Flat(torch.nn.Module):
 
     def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
         return torch.cat([value.flatten(1).float() for value in obs.values()], 1)
+
+
+@pytest.mark.parametrize("system, fields, name, why", [
+    ("d4pg", dict(v_min=-1700.0, v_max=0.0, reward_range=(-5.0, 0.0)), "reward_range", "v_min and v_max are given"),
+    ("d4pg", dict(v_min=-1700.0, reward_range=(-5.0, 0.0)), "", ""),
+    ("gorila", dict(pieces=4, max_lag=10), "max_lag", "pieces is 4"),
+    ("qt-opt", dict(samples_per_insert=0.0, label_uses=4.0), "label_uses", "samples_per_insert is 0.0"),
+    ("qt-opt", dict(cem_iterations=1, cem_floor=0.5), "cem_floor", "cem_iterations is 1"),
+    ("apex-dpg", dict(hidden=(), late_action=True), "late_action", "hidden is empty"),
+    ("apex-dpg", dict(hidden=(), layer_norm=True), "layer_norm", "hidden is empty"),
+    ("apex-dpg", dict(hidden=(), policy_hidden=(8,), layer_norm=True, activation="tanh"), "", ""),
+    ("impala", dict(hidden=(), activation="relu"), "activation", "hidden is empty"),
+])  # fmt: skip
+def test_a_user_is_told_of(system: str, fields: dict[str, Any], name: str, why: str) -> None:
+    module = load(system)
+    told = idle(module, resolve(module, preset="none", overrides=fields))
+    assert told == ([f"--{name.replace('_', '-')} does nothing here: {why}"] if name else [])
 
 
 def test_a_user_is_told_of_the_network() -> None:

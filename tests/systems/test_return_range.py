@@ -102,8 +102,9 @@ def test_a_critic_does_not_depend_on_an_action_that_cannot_change(system: str) -
     (dict(reward_range=(2.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 2 and 1"),
     (dict(reward_range=(1.0, 1.0)), 1.0, "reward_range expects the smaller reward first, found 1 and 1"),
     (dict(reward_range=(-2.0, 1.0), v_min=200.0), 1.0, "makes returns from 200 to 100: expected the smaller first"),
-    (dict(reward_range=(-17.0, -2.0), reward_clip="unit"), 1.0, "range -17 to -2, clipped and scaled to -1 to -1"),
-    (dict(reward_range=(-1.0, -0.5)), 1.0, "no return of .* lies from -100 to -50"),
+    (dict(reward_range=(-17.0, -2.0), v_max=-200.0, reward_clip="unit"), 1.0, "-2, clipped and scaled to -1 to -1"),
+    (dict(reward_range=(-1.0, -0.5)), 1.0, "no return of .* lies from -100 to 0"),
+    (dict(critic="mixture", v_min=-1e39, v_max=1e39), 1.0, "v_min and v_max expect numbers with 2 returns of float32"),
     (dict(gamma=1.0), 1.0, "with --gamma 1 the range of returns does not follow from rewards"),
     (dict(atoms=1), 1.0, "--atoms expects at least 2 returns, found 1"),
 ])  # fmt: skip
@@ -143,6 +144,15 @@ def test_the_reward_that_ends_an_episode_counts_once(
     cfg = boxed("d4pg", reward=reward, last=last)
     found = return_range.return_range(cfg.env, cfg, 0.99, None, None)
     assert found[:2] == pytest.approx((low, high)) and re.search(words, found[2])
+
+
+@pytest.mark.parametrize("reward, rewards, low, high", [
+    (-0.7, (-1.0, -0.5), -100.0, 0.0), (1.5, (1.0, 2.0), 0.0, 200.0), (-1.0, (-2.0, 0.0), -200.0, 0.0),
+])  # fmt: skip
+def test_behind_a_terminal_state_is_0(reward: float, rewards: tuple[float, float], low: float, high: float) -> None:
+    """An episode that ends soon is worth little, also where each reward is far from 0."""
+    cfg = boxed("d4pg", reward=reward)
+    assert return_range.return_range(cfg.env, cfg, 0.99, None, None, rewards)[:2] == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize("fields, low, high, words", [
