@@ -150,7 +150,7 @@ def test_a_policy_is_saved_in_one_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_policy_that_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(UsageError, match="the policy cannot be saved in '.*taken'"):
+    with pytest.raises(UsageError, match=r"the policy cannot be saved in '.*taken'"):
         untrained("dqn", f"{ODD}:offset", hidden=(8,)).save(tmp_path / "taken")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
