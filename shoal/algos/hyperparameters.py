@@ -84,6 +84,7 @@ def interval_of(
         raise UsageError(f"--mutate takes numbers, and {name} is {value!r}")
     discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
     size = 1.0 - value if discount else float(value)
+    integer = isinstance(value, int)
     if (low is None or high is None) and size <= 0:
         raise UsageError(f"{name} is {value!r}: give its interval, as in --mutate {name}=0.001:0.1")
     if low is None or high is None:
@@ -91,9 +92,9 @@ def interval_of(
         low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends
         if _fits(hint, 1.0) and not _fits(hint, high):  # a share, or a probability
             high = 1.0
-    integer = isinstance(value, int)
-    if integer:
-        low, high = max(1, round(low)), max(1, round(high))
+        low = max(1.0, low) if integer else low
+    if integer and math.isfinite(low) and math.isfinite(high):
+        low, high = round(low), round(high)
     if not (_fits(hint, low) and _fits(hint, high)):
         raise UsageError(
             f"{name} expects {describe(hint)}, found the interval {low:g}:{high:g}: give another, as in --mutate "

@@ -13,12 +13,13 @@ from shoal.metering.bottleneck import bottleneck
 from shoal.metering.trace import Trace
 from shoal.records.run_dir import new_directory, read_json
 from shoal.run import Run, RunOptions
+from shoal.run.flags import resolve_flags
 from shoal.run.options import FLAGS
 from shoal.run.resuming import loaded
 from shoal.run.run import check_config, with_environment
 from shoal.run.runtimes import RUNTIMES, runtime_to_resume
 from shoal.run.trust import check as check_trust
-from shoal.settings.config import Resolved, build, resolve_flags
+from shoal.settings.config import Resolved, build
 from shoal.settings.flags import choice, options, split
 
 SECONDS = 15.0  # the start included

@@ -23,7 +23,7 @@ def check(args: list[str]) -> int:
     program = None
     if named:
         from shoal import systems
-        from shoal.settings.config import resolve_flags
+        from shoal.run.flags import resolve_flags
 
         system = systems.load(args[0])
         opts, resolved = resolve_flags(args[0], system, groups, {"address": str})

@@ -92,9 +92,10 @@ class _Tolerant(io.FileIO):
 def _tolerant(number: int, stream: Any) -> tuple[_Tolerant, Any]:
     """(the descriptor, a text stream to it like ``stream``, which is None where it was closed)."""
     raw = _Tolerant(number, "w", closefd=False)
+    errors = getattr(stream, "errors", "strict")
     return raw, io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=getattr(stream, "encoding", "utf-8"),
-        errors=getattr(stream, "errors", "backslashreplace"),
+        errors="backslashreplace" if errors == "strict" else errors,  # a path may be no text
         line_buffering=number == 2 or raw.isatty(),
     )

@@ -143,11 +143,12 @@ def _help(command: str, args: list[str]) -> int:
 
     import tyro
 
-    from shoal.settings.config import field_docs, resolve_flags, show
+    from shoal.run.flags import resolve_flags
+    from shoal.settings.config import field_docs, show
     from shoal.settings.flags import field_name, ranged, short_name
 
     name, system, groups = _system([word for word in args if word not in HELP], command)
-    known = {"preset", "config", *(field.name for field in dataclasses.fields(system.Config))}
+    known = {"preset", "config", "trust", *(field.name for field in dataclasses.fields(system.Config))}
     of_system = [g for g in groups if {key := field_name(g[0]), key.removeprefix("no_")} & known]
     _, resolved = resolve_flags(name, system, of_system, {})
     docs, hints = field_docs(system.Config), ranged(system.Config)
@@ -178,11 +179,11 @@ def train(args: list[str]) -> int:
         return train_population(args[1:])
     from shoal.cli.resume import report
     from shoal.run import RunOptions, start
+    from shoal.run.flags import resolve_flags
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import RUNTIMES
     from shoal.run.training import as_json
     from shoal.run.trust import note
-    from shoal.settings.config import resolve_flags
     from shoal.settings.flags import choice
 
     name, system, groups = _system(args, "train")
@@ -229,7 +230,7 @@ def draw(args: list[str]) -> int:
     from shoal.paths import require_folder
     from shoal.program import draw
     from shoal.program.draw_svg import svg
-    from shoal.settings.config import resolve_flags
+    from shoal.run.flags import resolve_flags
     from shoal.settings.flags import choice
 
     name, system, groups = _system(args, "draw")
@@ -261,7 +262,8 @@ def config(args: list[str]) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from shoal.settings.config import field_docs, resolve_flags, show, to_toml
+    from shoal.run.flags import resolve_flags
+    from shoal.settings.config import field_docs, show, to_toml
     from shoal.settings.flags import short_name
 
     name, system, groups = _system(args, "config")

@@ -28,8 +28,8 @@ def train(args: list[str]) -> int:
     from shoal.algos.population import Exploit, Explore, Rules
     from shoal.machine import cores
     from shoal.records.run_dir import new_directory
+    from shoal.run.flags import resolve_flags
     from shoal.run.population import PopulationRun, Setup
-    from shoal.settings.config import resolve_flags
     from shoal.settings.flags import ranged
     from shoal.settings.schedule import plain
 
@@ -48,10 +48,12 @@ def train(args: list[str]) -> int:
     if "mutate" not in opts:
         raise UsageError("shoal train pbt needs what members differ by, for example: --mutate learning_rate")
     values = plain(resolved.values())
-    if runtime == "serial" and resolved.origins["actors"] == "default":
+    if runtime == "serial" and not resolved.cfg.actors:
         values["actors"] = 1  # a member has one process
     steps = resolved.cfg.steps
     given = {flag.replace("-", "_"): opts[flag] for flag in RULES if flag in opts}
+    if "share" in given and given.get("exploit", Rules.exploit) != "truncation":
+        raise UsageError(f"--share is of --exploit truncation, and this is {given['exploit']}")
     rules = Rules(**{"interval": max(1, steps // 20), **given})
     space = space_of(opts["mutate"], values, name, ranged(type(resolved.cfg)))
     size = opts.get("population", 8)

@@ -142,7 +142,8 @@ def _amount(opts: Values) -> tuple[int, int]:
 
 # ----------------------------------------------------------------------------------------- looking
 def _look(opts: Values, rest: Groups) -> int:
-    if rest or len({"list", "show"} & opts.keys()) != 1 or opts.keys() - {"list", "show", "episode"}:
+    known = {"show", "episode"} if "show" in opts else {"list"}
+    if rest or not {"list", "show"} & opts.keys() or opts.keys() - known:
         raise UsageError(
             "shoal record needs a run directory, MODULE:FUNCTION or keyboard first, and --out; or --list SET, or "
             "--show SET --episode N"

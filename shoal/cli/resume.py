@@ -49,9 +49,9 @@ def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) 
     """Fields of the config of the run in ``path``, given as flags beside the command's ``own``."""
     from shoal import systems
     from shoal.records.run_dir import read_json
+    from shoal.run.flags import check_flags
     from shoal.run.run import check_config
     from shoal.run.trust import check
-    from shoal.settings.config import check_flags
     from shoal.settings.flags import parse_flags, short_name
 
     facts = read_json(path / "config.json", "run", ("system", "config"))

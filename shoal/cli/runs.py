@@ -61,7 +61,8 @@ def export(args: list[str]) -> int:
     choice("--to", opts["to"], tuple(FILES))
     run, which = Run.open(path), "best" if opts.get("best") else "last"
     policy = run.policy(which=which, trust=bool(opts.get("trust")))
-    out = Path(opts.get("out", run.path / "export" / f"{opts['to']}-{which}"))
+    folder = Path(path)  # also of a population, whose member may be replaced
+    out = Path(opts.get("out", folder / "export" / f"{opts['to']}-{which}"))
     about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
     write(policy, opts["to"], out, about)
     print(f"{out}: {', '.join(sorted(p.name for p in out.iterdir()))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,25 +57,40 @@ def read(source: str) -> Demonstrations:
             f"no demonstrations '{source}': expected a Minari data set's directory, or the ID of one on this machine "
             f"({', '.join(known) or 'there is none'})"
         )
-    stored = MinariDataset(data)
-    facts = stored.storage.get_episode_metadata(stored.episode_indices)
+    with _reading(source):
+        stored = MinariDataset(data)
+        facts = stored.storage.get_episode_metadata(stored.episode_indices)
+        lengths = [int(found["total_steps"]) for found in facts]
+        spaces = stored.observation_space, stored.action_space
 
     def episodes() -> Iterator[Episode]:
-        for e in stored.iterate_episodes():
-            ends = bool(e.terminations[-1])
-            yield Episode(e.observations, np.asarray(e.actions), np.asarray(e.rewards), ends, not ends)
+        stored_episodes = stored.iterate_episodes()
+        while True:
+            with _reading(source):
+                e = next(stored_episodes, None)
+                if e is None:
+                    return
+                ends = bool(e.terminations[-1])
+                made = Episode(e.observations, np.asarray(e.actions), np.asarray(e.rewards), ends, not ends)
+            yield made
 
-    lengths = [int(found["total_steps"]) for found in facts]
-    return Demonstrations(source, lengths, episodes, stored.observation_space, stored.action_space)
+    return Demonstrations(source, lengths, episodes, *spaces)
+
+
+@contextmanager
+def _reading(source: str) -> Iterator[None]:
+    """Whatever a Minari data set fails with is a UsageError."""
+    try:
+        yield
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise UsageError(f"the demonstrations '{source}' cannot be read ({told}): a data set of Minari?") from error
 
 
 def _called(source: str) -> Demonstrations:
     found = own_code.attribute(source, f"the demonstrations '{source}'")
-    try:
+    expected = "take no arguments and return a list of (observations, actions, rewards, terminated, truncated)"
+    with own_code.failing(f"'{source}' should {expected}"):
         episodes = [Episode(*episode) for episode in found()]
-    except TypeError as error:
-        raise UsageError(
-            f"'{source}' should take no arguments and return a list of (observations, actions, rewards, terminated, "
-            f"truncated): {error}"
-        ) from error
-    return Demonstrations(source, [len(e.rewards) for e in episodes], lambda: iter(episodes))
+        lengths = [len(e.rewards) for e in episodes]
+    return Demonstrations(source, lengths, lambda: iter(episodes))

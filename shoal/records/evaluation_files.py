@@ -21,6 +21,7 @@ COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
 FILE = "evaluations.csv"
 BEST = "best"
 VIDEOS = "videos"
+DIGITS = 12  # of the steps in the name of a film
 
 
 class EvaluationFiles:
@@ -84,13 +85,14 @@ def video(run_dir: Path, steps: int) -> Path:
     """Where the film of the evaluation at ``steps`` belongs, in a directory that is there."""
     folder = run_dir / VIDEOS
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{steps:012d}.mp4"
+    return folder / f"{steps:0{DIGITS}d}.mp4"
 
 
 def forget_after(run_dir: Path, steps: int) -> None:
     """Remove the evaluations after the checkpoint that a run is resumed from, because it evaluates there again."""
-    for film in (run_dir / VIDEOS).glob("*.mp4"):
-        if not film.stem.isdecimal() or int(film.stem) > steps:  # or one that was not finished
+    for film in (run_dir / VIDEOS).glob("*.mp4"):  # what else is there is the user's
+        number = film.stem.removeprefix(".").removesuffix(".tmp")  # of one that was not finished, too
+        if len(number) == DIGITS and number.isdecimal() and int(number) > steps:
             film.unlink()
     path = run_dir / FILE
     if path.is_file() and path.stat().st_size:  # a disk that was full leaves an empty one

@@ -26,7 +26,7 @@ from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.run import Run
 from shoal.run.runtimes import HERE, make_runtime
-from shoal.run.trust import note
+from shoal.run.trust import check_resolved, note
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
@@ -60,6 +60,7 @@ def train(
     log: str | Sequence[str] = RunOptions.log,
     quiet: bool = RunOptions.quiet,
     observers: Observer | Sequence[Observer] = (),
+    trust: bool = False,
     **overrides: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
@@ -84,6 +85,7 @@ def train(
     observers: functions (one, or several) that are given the metrics of every report, a dict of their own with the
     columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that
     returns True ends the run.
+    trust: code that a run's directory, given as ``config``, names may run, though this user has never trained with it.
 
     Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails, and
     ShoalError, after it has been saved, if an observer raises.
@@ -102,7 +104,9 @@ def train(
     if "env" in overrides:
         overrides["env"] = given(overrides["env"])
     preset = expect(str, preset, "'preset'")
-    resolved = resolve(module, preset, config, overrides, source="argument", name=name)
+    asked = None if preset == "auto" else preset
+    resolved = resolve(module, asked, config, overrides, source="argument", name=name)
+    check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
     return start(name, module, resolved, options, observers=functions)
 

@@ -11,13 +11,14 @@ import contextlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.api import UsageError
 from shoal.envs.registry import OWN
 from shoal.own_code import is_file
+from shoal.settings.config import Resolved, is_run
 from shoal.systems import SYSTEMS
 
 FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name a module
@@ -26,10 +27,23 @@ FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name
 def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:
     """UsageError, with what it would import, if ``where`` names code of somebody else's that this user has never
     trained with, or a module that there is not. ``trust``: the user says that it may run."""
+    _check(where, [*_of_system(system), *_named(config)], trust)
+
+
+def check_resolved(resolved: Resolved, file: str | Path | None, trust: bool) -> None:
+    """``check`` of what a configuration has from ``file``, where that is the directory of a run: a file of settings is
+    the user's own."""
+    if file is not None and is_run(file):
+        origins = resolved.origins
+        given = {name: value for name, value in resolved.values().items() if origins[name] == f"file {file}"}
+        _check(Path(file), [*_named(given)], trust)
+
+
+def _check(where: Path, names: Iterable[str], trust: bool) -> None:
     if trust:
         return
     known = _noted()
-    origins = {name: _origin(name) for name in _named(system, config)}
+    origins = {name: _origin(name) for name in names}
     unknown = [name for name, origin in origins.items() if origin is not None and [name, origin] not in known]
     lacking = [name for name, origin in origins.items() if origin is None]
     if lacking and not unknown:
@@ -49,7 +63,8 @@ def note(system: str, config: Mapping[str, Any]) -> None:
     """The user has named this code: a run of it may be opened from now on. Where that cannot be written, it is not."""
     file = _file()
     known = _noted()
-    new = [entry for entry in ([name, _origin(name)] for name in _named(system, config)) if entry not in known]
+    names = [*_of_system(system), *_named(config)]
+    new = [entry for entry in ([name, _origin(name)] for name in names) if entry not in known]
     if file is None or not new:
         return
     with contextlib.suppress(OSError):
@@ -59,10 +74,14 @@ def note(system: str, config: Mapping[str, Any]) -> None:
             opened.write("".join(json.dumps(entry) + "\n" for entry in new))
 
 
-def _named(system: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """The names that stand for a module or a file."""
+def _of_system(system: str) -> Iterator[str]:
+    """The name of a system that is not Shoal's."""
     if system not in SYSTEMS and system not in SYSTEMS.values():
         yield str(Path(system).resolve()) if system.endswith(".py") else system
+
+
+def _named(config: Mapping[str, Any]) -> Iterator[str]:
+    """The names in a configuration that stand for a module or a file."""
     values = [config.get(field, "") for field in FIELDS]
     kwargs = config.get("env_kwargs", {})  # an environment may make another by its name
     values += list(kwargs.values()) if isinstance(kwargs, Mapping) else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING, Any
 from shoal.api import UsageError
 from shoal.settings import yaml_text
 from shoal.settings.entries import over
-from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS, check_fields
-from shoal.settings.flags import (
-    Groups,
-    divide,
-    expect,
-    field_name,
-    flag_name,
-    options,
-    parse_flags,
-    ranged,
-    short_name,
-    unknown,
-)
+from shoal.settings.fields import RUN_OPTIONS, check_fields
+from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
@@ -37,6 +26,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+OF_RUN = "config.json"  # the file in a run's directory that holds its configuration
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Resolved:
 # ---------------------------------------------------------------------------------------- layers
 def resolve(
     system: Any,
-    preset: str = "auto",
+    preset: str | None = None,
     file: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
@@ -71,7 +63,8 @@ def resolve(
     name: str = "",
 ) -> Resolved:
     """Layer a system's defaults, a preset, a file and ``overrides`` (typed values; ``source`` names them). A value
-    takes the place of that below it; of a dict, ``Entries`` take the place of single ones."""
+    takes the place of that below it; of a dict, ``Entries`` take the place of single ones. preset: None: that of the
+    file, or ``auto``."""
     Config, presets = system.Config, system.PRESETS
     name = name or str(getattr(system, "__name__", "system")).rpartition(".")[2]
     in_file = read_file(file) if file is not None else {}
@@ -79,14 +72,15 @@ def resolve(
     if for_system is not None and short_name(str(for_system)) != short_name(name):
         raise UsageError(f"{file} is for the system '{for_system}', not '{name}'")
     name = short_name(name)
-    if "preset" in in_file:
-        asked = str(in_file.pop("preset"))
-        preset = asked if preset == "auto" else preset
+    of_file = in_file.pop("preset", None)
+    asked = preset or str(of_file or "auto")
 
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"file {file}", in_file), (source, overrides or {})]
     defaults = default_values(Config)
     env = next((layer["env"] for _, layer in reversed(layers) if "env" in layer), defaults.get("env", ""))
-    preset, why = _choose_preset(name, presets, preset, str(env))
+    preset, why = _choose_preset(name, presets, asked, str(env))
+    if file is not None and of_file not in (None, preset) and is_run(file):
+        raise UsageError(f"{file} has a value for every setting, those of its preset '{of_file}': give no other preset")
     if preset != "none":
         layers.insert(0, (f"preset {preset}", presets[preset]))
 
@@ -112,27 +106,6 @@ def resolve(
         origins["envs"] = origins["total_envs"]
     refuse_foreign(Config, values, origins)
     return Resolved(build(Config, values), origins, preset, why)
-
-
-def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[Values, Resolved]:
-    """A command's ``own`` options, and the configuration that its other flags resolve to."""
-    own = {**own, "preset": str, "config": str}
-    mine, rest = divide(groups, own)
-    check_flags(system.Config, rest, own, short_name(name))
-    opts = options(mine, own, name)
-    flags = parse_flags(system.Config, rest, short_name(name))
-    return opts, resolve(system, opts.get("preset", "auto"), opts.get("config"), flags, name=name)
-
-
-def check_flags(Config: Any, groups: Groups, own: Iterable[str], name: str) -> None:
-    """UsageError for a flag that is no field, with the nearest of these and of a command's ``own``."""
-    fields = [f.name for f in dataclasses.fields(Config)]
-    for flag, _ in groups:
-        key = field_name(flag)
-        if key not in fields and key.removeprefix("no_") not in fields:
-            if key in RUN_FLAGS:
-                raise UsageError(f"'{flag}' is an option of shoal train, not of this command, nor a setting of {name}")
-            raise unknown("flag", key, [*fields, *own], name)
 
 
 def build(Config: Any, values: Mapping[str, Any]) -> Any:
@@ -234,7 +207,7 @@ def read_file(path: str | Path) -> Values:
         )
     path = Path(path)
     if path.is_dir():
-        path /= "config.json"
+        path /= OF_RUN
     if not path.is_file():
         raise UsageError(f"no such config file: '{path}'")
     try:
@@ -258,9 +231,14 @@ def read_file(path: str | Path) -> Values:
         if not isinstance(data, dict):
             raise UsageError(f"{path}: expected keys and values, found {type(data).__name__}")
         return {str(k): v for k, v in data.items()}
-    if path.name == "config.json":
+    if path.name == OF_RUN:
         return _of_run(path, text)
     raise UsageError(f"a config file ends in .toml, .yaml or .yml, or is the directory of a run; found '{path.name}'")
+
+
+def is_run(file: str | Path) -> bool:
+    """Whether ``read_file`` reads what a run had."""
+    return Path(file).is_dir() or Path(file).name == OF_RUN
 
 
 def _of_run(path: Path, text: str) -> Values:
@@ -318,12 +296,19 @@ def _toml(value: object) -> Item:
     import tomlkit
 
     if isinstance(value, Mapping):
-        if None in value.values():
-            name = next(name for name, entry in value.items() if entry is None)
-            raise UsageError(f"TOML has no null, which '{name}' is: write this configuration as YAML")
         table = tomlkit.inline_table()
-        table.update({str(name): _toml(entry) for name, entry in value.items()})
+        table.update({str(name): _toml(_some(entry, str(name))) for name, entry in value.items()})
         return table
+    if isinstance(value, (list, tuple)):
+        array = tomlkit.array()
+        array.extend(_toml(_some(entry, "an entry")) for entry in value)
+        return array
     if isinstance(value, Linear):
         value = str(value)
-    return tomlkit.item("none" if value is None else list(value) if isinstance(value, tuple) else value)
+    return tomlkit.item("none" if value is None else value)
+
+
+def _some(value: object, what: str) -> object:
+    if value is None:
+        raise UsageError(f"TOML has no null, which '{what}' is: write this configuration as YAML")
+    return value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,16 @@ def test_a_mistake_in_a_process_of_its_own() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == "shoal: unknown flag '--lr' of dqn; did you mean '--learning-rate'?\n"
+
+
+def test_a_directory_whose_name_is_no_text() -> None:
+    """Of a standard output that takes no such name, as of most locales in UTF-8."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.fsencode(folder) + b"/x\xff"
+        words = ["train", FAKE, "--runtime", "serial", "--steps", "60", "--run-dir", path]
+        environ = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+        done = subprocess.run([sys.executable, "-m", "shoal", *words], env=environ, capture_output=True, check=False)
+        assert done.returncode == 0 and rb"x\udcff" in done.stdout, done.stderr
 
 
 def test_a_closed_output_and_a_directory_with_spaces(shoal: Shoal) -> None:

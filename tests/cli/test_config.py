@@ -13,6 +13,7 @@ import pytest
 from shoal import systems
 from shoal.api import UsageError
 from shoal.records.run_dir import load_params
+from shoal.settings import yaml_text
 from shoal.settings.config import default_values, field_docs, read_file, resolve, to_toml
 from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
@@ -187,6 +188,27 @@ def test_every_preset_of_every_system_resolves(name: str) -> None:
         resolve(system, preset, name=name)
 
 
+def test_a_preset_that_is_asked_for_wins_over_that_of_a_file(shoal: Any) -> None:
+    Path("f.toml").write_text("preset = 'none'\n")
+    heads = [shoal("config", "dqn", "--config", "f.toml", *more)[1] for more in ((), ("--preset", "auto"))]
+    assert "preset none" in heads[0] and "preset classic" in heads[1]
+
+
+@pytest.mark.parametrize(
+    "kwargs", ["{objs: [{a: 1}]}", "{a: [[1, 2], [b]]}", "{a: {b: [1.5, {c: [true]}]}}", "{a: []}"]
+)
+def test_what_an_environment_is_given_is_the_same_in_toml(kwargs: str, shoal: Any) -> None:
+    code, toml, _ = shoal("config", "dqn", "--env-kwargs", kwargs, "--toml")
+    Path("f.toml").write_text(toml)
+    assert code == 0 and read_file("f.toml")["env_kwargs"] == yaml_text.read(kwargs)
+
+
+@pytest.mark.parametrize("kwargs", ["{a: [null]}", "{a: null}", "{a: {b: [{c: null}]}}"])
+def test_toml_has_no_null(kwargs: str, shoal: Any) -> None:
+    code, _, said = shoal("config", "dqn", "--env-kwargs", kwargs, "--toml")
+    assert code == 2 and said.startswith("shoal: TOML has no null, which '") and said.count("\n") == 1
+
+
 def test_the_configuration_of_a_run_is_that_of_another(shoal: Any, fake: str) -> None:
     words = ["--runtime", "serial", "--seed", "3", "--quiet"]
     given = ["--env", "CartPole-v1", "--steps", "300", "--hidden", "8", "--run-dir", "a"]
@@ -197,6 +219,9 @@ def test_the_configuration_of_a_run_is_that_of_another(shoal: Any, fake: str) ->
     assert set(two["origins"].values()) == {"file a"}
     first, second = (load_params(Path(name))[1] for name in "ab")
     assert all((first[k] == second[k]).all() for k in first)
+    assert shoal("train", fake, "--config", "a", "--preset", one["preset"], "--run-dir", "c", *words)[0] == 0
+    code, _, said = shoal("train", fake, "--config", "a", "--preset", "atari")
+    assert code == 2 and f"those of its preset '{one['preset']}': give no other preset" in said
     code, _, said = shoal("train", "dqn", "--config", "a/config.json")
     assert code == 2 and said.startswith("shoal: a/config.json is for the system '") and said.endswith("not 'dqn'\n")
     Path("a", "config.json").write_text("{")

@@ -153,8 +153,10 @@ def test_films_behind_the_checkpoint_go(tmp_path: Path) -> None:
     for steps in (5, 20, 100):
         video(tmp_path, steps).touch()
     (tmp_path / "videos" / ".000000000100.tmp.mp4").touch()  # of an evaluator that was killed
+    for name in ("best.mp4", "100.mp4"):  # the user's own
+        (tmp_path / "videos" / name).touch()
     forget_after(tmp_path, 20)
-    assert films(tmp_path) == ["000000000005.mp4", "000000000020.mp4"]
+    assert films(tmp_path) == ["000000000005.mp4", "000000000020.mp4", "100.mp4", "best.mp4"]
 
 
 def test_a_run_of_before_there_were_films_has_not_changed() -> None:

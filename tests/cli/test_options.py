@@ -37,7 +37,7 @@ def test_train_takes_every_option_with_its_default() -> None:
     parameters = inspect.signature(train).parameters
     taken = {name: parameters[name].default for name in fields()}
     assert taken == {**fields(), "evaluation": None} and fields()["evaluation"].every == 0
-    assert list(parameters) == ["system", "preset", "config", *fields(), "observers", "overrides"]
+    assert list(parameters) == ["system", "preset", "config", *fields(), "observers", "trust", "overrides"]
     assert field_docs(RunOptions).keys() == fields().keys()
 
 

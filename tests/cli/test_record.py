@@ -178,6 +178,19 @@ def test_nested_observations_survive_being_written(tmp_path: Path, monkeypatch: 
             assert np.array_equal(one.observations[key], other.observations[key])
 
 
+def test_a_damaged_set_is_told_of_in_a_sentence(tmp_path: Path, shoal: Shoal) -> None:
+    pytest.importorskip("minari")
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    (tmp_path / "set" / "data" / "metadata.json").write_text("{}")
+    code, _, err = shoal("record", "--list", "set")
+    assert code == 2 and err.startswith("shoal: the demonstrations 'set' cannot be read (") and err.count("\n") == 1
+
+
+def test_a_list_shows_no_single_episode(shoal: Shoal) -> None:
+    code, _, err = shoal("record", "--list", "set", "--episode", "3")
+    assert code == 2 and "or --list SET, or --show SET --episode N" in err
+
+
 def test_an_episode_is_shown_step_by_step(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Minari: what is read is a function's episodes."""
     images = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)

@@ -54,10 +54,21 @@ def test_nothing_is_imported_unasked(stranger: Path, shoal_: Shoal) -> None:
         shoal.Run.open(stranger).policy()
     with pytest.raises(UsageError, match="trust=True"):
         shoal.load(stranger.parent / "saved.safetensors")
+    for command in ("train impala", "train pbt --of impala --mutate learning_rate", "draw impala", "config impala",
+                    "profile impala", "train impala --help"):  # fmt: skip
+        code, _, told = shoal_(*command.split(), "--config", str(stranger))
+        assert code == 2 and name in told and "--trust" in told and told.count("\n") == 1, told
+        assert not imported.exists(), command
+    with pytest.raises(UsageError, match="trust=True"):
+        shoal.train("impala", config=stranger)
+    assert not imported.exists()
+    mine = ("--env", "CartPole-v1", "--runtime", "serial", "--steps", "60", "--quiet")  # its code is not asked for
+    assert shoal_("train", "impala", "--config", str(stranger), *mine, "--run-dir", "one")[0] == 0
     assert not imported.exists()
     assert shoal_("eval", str(stranger), "--episodes", "2", "--trust")[0] == 0
     assert imported.exists()
     assert shoal_("eval", str(stranger), "--episodes", "2")[0] == 2, "once is not for ever"
+    assert shoal_("draw", "impala", "--config", str(stranger), "--trust")[0] == 0
     assert shoal.load(stranger.parent / "saved.safetensors", trust=True).act([0.0, 0.0]) in (0, 1)
 
 

@@ -140,6 +140,8 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     best = unfinished.control.best()
     assert Run.open(path).path == best_member(path) == member_path(path, best.index)
     assert cli.main(["eval", str(path), "--episodes", "2"]) == 0
+    assert cli.main(["export", str(path), "--to", "safetensors"]) == 0, "beside the members, which may be replaced"
+    assert (path / "export" / "safetensors-last" / "model.json").is_file()
     drawn = importlib.util.find_spec("matplotlib") is not None
     assert cli.main(["plot", str(path), "--out", str(tmp_path / "tree.png")]) == (0 if drawn else 2)
     assert (tmp_path / "tree.png").stat().st_size > 10_000 if drawn else "shoal[plot]" in capsys.readouterr().err
@@ -264,7 +266,7 @@ def test_intervals() -> None:
     )
     gamma = interval_of("gamma", 0.99)
     assert (gamma["low"], gamma["high"]) == (pytest.approx(0.9), pytest.approx(0.999)) and gamma["one_minus"]
-    assert interval_of("batch", 16)["integer"]
+    assert interval_of("batch", 16)["integer"] and interval_of("batch", 4)["low"] == 1
     exponent = interval_of("importance_exponent", 0.4, hint=Fraction)
     assert (exponent["low"], exponent["high"]) == (pytest.approx(0.04), 1.0)
 
@@ -282,6 +284,11 @@ def test_intervals() -> None:
     ("--mutate learning_rate", "needs the system of its members"),
     ("--of impala --mutate learning_rate --exploit best", "unknown value 'best' of --exploit"),
     ("--of impala --mutate entropy_cost --entropy-cost 0", "give its interval"),
+    ("--of impala --mutate learning_rate --exploit ttest --share 0.2", "--share is of --exploit truncation, and "
+     "this is ttest"),
+    ("--of dqn --mutate batch=1:inf", "batch expects an integer of at least 1, found the interval 1:inf"),
+    ("--of dqn --mutate batch=nan:5", "batch expects an integer of at least 1, found the interval nan:5"),
+    ("--of dqn --mutate batch=0:64", "batch expects an integer of at least 1, found the interval 0:64"),
     ("--of impala --mutate learning_rate --share 0.7", "share expects a number above 0 and at most 0.5, found 0.7"),
     ("--of rainbow --mutate importance_exponent=0.1:4", "importance_exponent expects a number from 0 to 1, found the "
      "interval 0.1:4: give another, as in --mutate importance_exponent=LOW:HIGH"),

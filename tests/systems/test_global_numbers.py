@@ -11,7 +11,8 @@ import pytest
 
 import shoal
 from shoal.api import UsageError
-from shoal.settings.config import coerce_all, resolve, resolve_flags
+from shoal.run.flags import resolve_flags
+from shoal.settings.config import coerce_all, resolve
 from shoal.settings.flags import split
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS, dd_ppo, es, impala, load, r2d2, recurrent_ppo

@@ -197,6 +197,10 @@ def no_episodes() -> Any:
     return [(1, 2)]
 
 
+def failing() -> Any:
+    raise ValueError("no such file")
+
+
 def like(episode: Any, **changes: Any) -> list[Any]:
     return [Episode(*episode)._replace(**changes)]
 
@@ -222,6 +226,7 @@ def no_numbers() -> list[Any]:
         (dict(demonstrations=f"{__name__}:nothing"), "hold no episode"),
         (dict(demonstrations=f"{__name__}:no_list"), "should take no arguments and return a list of"),
         (dict(demonstrations=f"{__name__}:no_episodes"), "should take no arguments and return a list of"),
+        (dict(demonstrations=f"{__name__}:failing"), "should take no arguments .*: ValueError: no such file .*line"),
         (dict(demonstrations=f"{__name__}:like"), "should take no arguments and return a list of"),
         (
             dict(demonstrations=f"{__name__}:other_observations"),

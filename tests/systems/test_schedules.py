@@ -24,7 +24,8 @@ from shoal.metering.recorder import Recorder
 from shoal.ops import Adam, importance_weights, linear as straight
 from shoal.policy import Policy
 from shoal.records.metric_files import read_curve
-from shoal.settings.config import coerce_all, resolve, resolve_flags, show, to_toml
+from shoal.run.flags import resolve_flags
+from shoal.settings.config import coerce_all, resolve, show, to_toml
 from shoal.settings.flags import ranged, scheduled, split
 from shoal.settings.schedule import Linear, at, plain, read
 from shoal.systems import apex_dqn, dqn, impala, load, recurrent_ppo
