@@ -13,7 +13,7 @@ KINDS = {
     "insert": "replay", "sample": "replay", "priorities": "replay",
     "batch": "learner", "learn": "learner", "publish": "learner",
 }  # fmt: skip
-UNPRODUCTIVE = ("start", "checkpoint", "other", "evaluate")  # phases that hold nobody up; nor do waits
+UNPRODUCTIVE = ("start", "checkpoint", "other", "evaluate", "film")  # phases that hold nobody up; nor do waits
 MOSTLY_WAITING = 0.9
 
 

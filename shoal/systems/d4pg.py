@@ -83,12 +83,12 @@ PAPER: Preset = dict(  # section 4 and algorithm 1; the range of returns is set 
 )  # fmt: skip
 CLASSIC: Preset = {**apex_dpg.CLASSIC}
 MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,000 (docs/results.md)
-    **apex_dpg.MUJOCO, "n_step": 1, "reward_range": (-2.0, 15.0), "atoms": 101,
+    **apex_dpg.MUJOCO, "reward_range": (-2.0, 15.0), "atoms": 101,
 }  # fmt: skip
 MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # with 1, Hopper's critic expects never to fall
 MUJOCO_SMALL: Preset = {**MUJOCO, "reward_range": None}
 MUJOCO_STANDUP: Preset = {**MUJOCO, "reward_range": (-2.0, 200.0)}  # random play earns 29 a step
-DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "reward_range": (0.0, 1.0)}
+DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "n_step": 5, "reward_range": (0.0, 1.0)}
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT,
     "mujoco_small": MUJOCO_SMALL, "mujoco_standup": MUJOCO_STANDUP, "dm_control": DM_CONTROL,

@@ -128,6 +128,13 @@ def test_a_page_per_system_with_five_headings(system: str) -> None:
         assert f"`{preset}`" in page, f"preset {preset} is not explained"
 
 
+def test_the_readmes_picture_is_the_program(tmp_path: Path) -> None:
+    (command,) = re.findall(r"`shoal (draw .*?)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    alone = ["--device", "cpu", "--learner-processes", "1", "--output", str(tmp_path / "drawn.svg")]
+    assert cli.main([*shlex.split(command), *alone]) == 0
+    assert (tmp_path / "drawn.svg").read_bytes() == (ROOT / "docs" / "apex-dqn.svg").read_bytes()
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_drawing_is_the_program(system: str) -> None:
     """Each page shows what the ``shoal draw`` command above it prints."""

@@ -75,3 +75,10 @@ def test_the_slowed_part_is_named(make_slow: Any, role: str, kind: str, runtime:
     runtime().launch(program, Launch(seed=0, stop=Stop(updates=60), display=trace, interval=0.1))
     found = bottleneck(trace.shares())
     assert found is not None and (found.kind, found.role) == (kind, role), (found, trace.shares())
+
+
+def test_an_evaluator_holds_nobody_up() -> None:
+    learner = {"learn": 0.5, "wait:transitions": 0.5}
+    for phase in ("evaluate", "film"):
+        found = bottleneck({"evaluator": {phase: 0.9, "wait:rest": 0.1}, "learner": learner})
+        assert found is not None and (found.role, found.kind) == ("learner", "learner")
