@@ -51,14 +51,15 @@ def test_kind_of_environment(env: str, kind: str | None) -> None:
 
 
 def test_the_narrowest_kind_that_has_a_preset_gives_it() -> None:
-    """MuJoCo's tasks whose episodes end when the body falls have a preset of D4PG's, and none of Ape-X DPG's."""
+    """MuJoCo's tasks of small rewards have a preset of D4PG's, and none of Ape-X DPG's."""
+    envs = ("Hopper-v5", "Reacher-v5", "HalfCheetah-v5", "HopperHop-v1")
     found = {(name, env): resolve(systems.load(name), overrides={"env": env}) for name in ("d4pg", "apex-dpg")
-             for env in ("Hopper-v5", "HalfCheetah-v5", "HopperHop-v1")}  # fmt: skip
-    assert {key: resolved.preset for key, resolved in found.items()} == {
-        ("d4pg", "Hopper-v5"): "mujoco_upright", ("d4pg", "HalfCheetah-v5"): "mujoco",
-        ("d4pg", "HopperHop-v1"): "dm_control", ("apex-dpg", "Hopper-v5"): "mujoco",
-        ("apex-dpg", "HalfCheetah-v5"): "mujoco", ("apex-dpg", "HopperHop-v1"): "dm_control",
-    }  # fmt: skip
+             for env in envs}  # fmt: skip
+    shared = {"Hopper-v5": "mujoco_upright", "HalfCheetah-v5": "mujoco", "HopperHop-v1": "dm_control"}
+    for env, preset in shared.items():
+        assert found["d4pg", env].preset == found["apex-dpg", env].preset == preset
+    assert found["d4pg", "Reacher-v5"].preset == "mujoco_small" and found["apex-dpg", "Reacher-v5"].preset == "mujoco"
+    assert found["apex-dpg", "Hopper-v5"].cfg.n_step == 5 and found["apex-dpg", "HopperHop-v1"].cfg.n_step == 1
     assert found["d4pg", "Hopper-v5"].cfg.n_step == 5 and found["d4pg", "HalfCheetah-v5"].cfg.n_step == 1
 
 
