@@ -42,7 +42,9 @@ class ActorCriticConfig(OptimiserConfig):
     """The network and the costs of an actor-critic."""
 
     at_start: ClassVar[tuple[str, ...]] = ("activation",)
-    only_with: ClassVar[OnlyWith] = {"core_size": ("core", "lstm", "gru"), "core_layers": ("core", "lstm", "gru")}
+    only_with: ClassVar[OnlyWith] = {
+        "core_size": ("core", "lstm", "gru"), "core_layers": ("core", "lstm", "gru"), "activation": ("hidden",),
+    }  # fmt: skip
 
     learning_rate: float = linear(1e-3, 0.0)
     gamma: Fraction = 0.99

@@ -28,6 +28,7 @@ class EvolutionConfig:
     at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum")
     only_with: ClassVar[OnlyWith] = {
         "momentum": ("optimiser", "sgd"), "top": ("shaping", "spread"), "cap_start": ("cap",),
+        "activation": ("hidden",),
     }  # fmt: skip
 
     activation: Activation = "tanh"

@@ -180,8 +180,8 @@ class _Ranks:
 
         threading.Thread(target=meet, name=f"shoal-meet-{self._name}", daemon=True).start()
         while not met.done():
-            self._look()
             with self._session.metrics.phase(f"wait:{self._name}"), contextlib.suppress(TimeoutError):
+                self._look()
                 met.exception(LOOK.total_seconds())
         if isinstance(error := met.exception(), RuntimeError):  # also what the library raises of connections
             self._broken(error)

@@ -150,8 +150,7 @@ class EvaluatorRole:
                 self.ctx.metrics.record(f"evaluation_{called}", value)
             self._next = max(self._after(self._steps), self._after(self.ctx.steps()) - self.every)
             if self.film is not None:
-                seed = evaluation_seed(self.ctx.seed, self._steps)
-                self._filming = self.film(self._params, self._version, self._steps, seed)
+                self._filming = self.film(self._params, self._version, self._steps, self._seed)
                 while self.whole and self._filming is not None and not self.ctx.interrupted():
                     self._shoot(self._filming)
 
@@ -185,8 +184,8 @@ class EvaluatorRole:
         assert latest is not None
         self._version, self._params = latest
         self.agent.load(self._params, self._version)
-        seed = evaluation_seed(self.ctx.seed, self._steps)
-        self._now = Episodes(self.env, self.agent, self.episodes, seed, self.greedy)
+        self._seed = evaluation_seed(self.ctx.seed, self._steps)
+        self._now = Episodes(self.env, self.agent, self.episodes, self._seed, self.greedy)
 
     def _after(self, steps: int) -> int:
         """The smallest multiple of ``every`` that is larger than ``steps``."""

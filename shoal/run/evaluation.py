@@ -14,7 +14,7 @@ from shoal.policy.policy import evaluation_envs, play
 from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles, video
 from shoal.records.report import Report
-from shoal.roles.evaluator import Episodes, Returns, evaluation_seed, make_evaluator
+from shoal.roles.evaluator import Episodes, Film, Returns, evaluation_seed, make_evaluator
 from shoal.settings.flags import expect, ranged
 
 
@@ -65,8 +65,10 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
     except WiringError as error:
         raise UsageError(f"no evaluation while it trains: {error}") from None
     agent = partial(system.agent, cfg)
-    film = partial(_film, agent, cfg, run_dir, not how.sampled) if how.video else None
-    options = dict(every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole, film=film)
+    options = dict(
+        every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole,
+        film=_film_of(agent, cfg, how, run_dir),
+    )  # fmt: skip
     program.role(
         "evaluator",
         partial(
@@ -94,15 +96,18 @@ def final_evaluation(
     drawn, agent = evaluation_seed(seed, report.steps), partial(system.agent, cfg)
     returns = apart(partial(_play, agent, cfg, how, params, report.updates, drawn))
     results.add(report.steps, report.updates, returns, params, returns.info)
-    if how.video:
-        shown = (agent, cfg, run_dir, not how.sampled, params, report.updates, report.steps, drawn)
-        apart(partial(_film_whole, *shown))
+    if (film := _film_of(agent, cfg, how, run_dir)) is not None:
+        apart(partial(_film_whole, film, params, report.updates, report.steps, drawn))
 
 
 def _play(
     make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
     return play(_loaded(make_agent, params, version, seed), cfg, how.episodes, seed, not how.sampled, how.episodes)
+
+
+def _film_of(make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, run_dir: Path) -> Film | None:
+    return partial(_film, make_agent, cfg, run_dir, not how.sampled) if how.video else None
 
 
 def _film(
@@ -116,8 +121,8 @@ def _film(
     yield from filming(agent, cfg, video(run_dir, steps), seed, greedy)
 
 
-def _film_whole(*shown: Any) -> None:
-    for _ in _film(*shown):
+def _film_whole(film: Film, params: Tensors, version: int, steps: int, seed: int) -> None:
+    for _ in film(params, version, steps, seed):
         pass
 
 

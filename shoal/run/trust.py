@@ -27,16 +27,15 @@ FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name
 def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:
     """UsageError, with what it would import, if ``where`` names code of somebody else's that this user has never
     trained with, or a module that there is not. ``trust``: the user says that it may run."""
-    _check(where, [*_of_system(system), *_named(config)], trust)
+    _check(where, _named(config, system), trust)
 
 
 def check_resolved(resolved: Resolved, file: str | Path | None, trust: bool) -> None:
     """``check`` of what a configuration has from ``file``, where that is the directory of a run: a file of settings is
-    the user's own."""
+    the user's own. Also of ``env_kwargs`` that the user has changed, for other entries of them may be the file's."""
     if file is not None and is_run(file):
-        origins = resolved.origins
-        given = {name: value for name, value in resolved.values().items() if origins[name] == f"file {file}"}
-        _check(Path(file), [*_named(given)], trust)
+        theirs = {name for name, origin in resolved.origins.items() if origin == f"file {file}"} | {"env_kwargs"}
+        _check(Path(file), _named({name: v for name, v in resolved.values().items() if name in theirs}), trust)
 
 
 def _check(where: Path, names: Iterable[str], trust: bool) -> None:
@@ -63,8 +62,7 @@ def note(system: str, config: Mapping[str, Any]) -> None:
     """The user has named this code: a run of it may be opened from now on. Where that cannot be written, it is not."""
     file = _file()
     known = _noted()
-    names = [*_of_system(system), *_named(config)]
-    new = [entry for entry in ([name, _origin(name)] for name in names) if entry not in known]
+    new = [entry for entry in ([name, _origin(name)] for name in _named(config, system)) if entry not in known]
     if file is None or not new:
         return
     with contextlib.suppress(OSError):
@@ -74,14 +72,10 @@ def note(system: str, config: Mapping[str, Any]) -> None:
             opened.write("".join(json.dumps(entry) + "\n" for entry in new))
 
 
-def _of_system(system: str) -> Iterator[str]:
-    """The name of a system that is not Shoal's."""
-    if system not in SYSTEMS and system not in SYSTEMS.values():
+def _named(config: Mapping[str, Any], system: str = "") -> Iterator[str]:
+    """The names that stand for a module or a file, in a configuration and of its system."""
+    if system and system not in SYSTEMS and system not in SYSTEMS.values():
         yield str(Path(system).resolve()) if system.endswith(".py") else system
-
-
-def _named(config: Mapping[str, Any]) -> Iterator[str]:
-    """The names in a configuration that stand for a module or a file."""
     values = [config.get(field, "") for field in FIELDS]
     kwargs = config.get("env_kwargs", {})  # an environment may make another by its name
     values += list(kwargs.values()) if isinstance(kwargs, Mapping) else []

@@ -72,8 +72,8 @@ def resolve(
     if for_system is not None and short_name(str(for_system)) != short_name(name):
         raise UsageError(f"{file} is for the system '{for_system}', not '{name}'")
     name = short_name(name)
-    of_file = in_file.pop("preset", None)
-    asked = preset or str(of_file or "auto")
+    of_file = str(in_file.pop("preset")) if "preset" in in_file else None
+    asked = next((given for given in (preset, of_file) if given is not None), "auto")
 
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"file {file}", in_file), (source, overrides or {})]
     defaults = default_values(Config)

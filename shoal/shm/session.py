@@ -42,7 +42,7 @@ class Session:
 
     def rest(self, seconds: float) -> None:
         """Sleep, between two steps of a role that has nothing to do or has had its share."""
-        if self.tick is not None:
-            self.tick()
         with self.metrics.phase("wait:rest"):
+            if self.tick is not None:
+                self.tick()
             time.sleep(seconds)

@@ -33,7 +33,9 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Ape-X DPG."""
 
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
-    only_with: ClassVar[OnlyWith] = {"evict": ("prioritised",), "evict_exponent": ("evict", "proportional")}
+    only_with: ClassVar[OnlyWith] = {
+        "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"), "late_action": ("hidden",),
+    }  # fmt: skip
     hidden_heads: ClassVar[bool] = True
     leaves_core: ClassVar[bool] = True
 
@@ -66,13 +68,9 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Transitions inserted between two removals of the replay's surplus."""
 
     def idle(self) -> dict[str, str]:
-        """Also of the layers."""
-        out = super().idle()
-        if self.policy_hidden:
-            out.pop("activation", None)
-        elif not self.hidden:
-            out["layer_norm"] = "hidden is empty"
-        return out if self.hidden else {**out, "late_action": "hidden is empty"}
+        """Also of the layers, if neither network has one."""
+        layers = self.hidden or self.policy_hidden
+        return super().idle() | ({} if layers else dict.fromkeys(("activation", "layer_norm"), "hidden is empty"))
 
     def shares(self) -> int:
         """Also of vectors, whose critic and policy learn apart, where a share's products are many."""
@@ -100,23 +98,13 @@ MUJOCO: Preset = dict(
     steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, random_steps=10_000, noise=0.1, n_step=1,
 )  # fmt: skip
 MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # as D4PG's
-DM_CONTROL: Preset = dict(  # n = 1: with 5, the policy is driven to where tanh is flat (docs/results.md)
-    steps=500_000,
-    total_envs=2,
-    unroll=8,
-    replay=500_000,
-    min_replay=5_000,
-    random_steps=5_000,
-    learning_rate=3e-4,
+DM_CONTROL: Preset = dict(  # with n = 5, or a rate of 1e-3, the policy may end where tanh is flat (docs/results.md)
+    steps=500_000, total_envs=2, unroll=8, replay=500_000, min_replay=5_000, random_steps=5_000, learning_rate=3e-4,
     n_step=1,
-)
+)  # fmt: skip
 PRESETS: Presets = {
-    "paper": PAPER,
-    "classic": CLASSIC,
-    "mujoco": MUJOCO,
-    "mujoco_upright": MUJOCO_UPRIGHT,
-    "dm_control": DM_CONTROL,
-}
+    "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "dm_control": DM_CONTROL,
+}  # fmt: skip
 
 
 def network(cfg: Config, device: str | None = None) -> DPGNetwork:

@@ -124,8 +124,7 @@ class SystemConfig(EnvOptions):
     def idle(self) -> dict[str, str]:
         """Settings of the network that say nothing of it in this environment, each with the reason."""
         found = encoder.idle(self.env_spec().observations, self.torso)
-        out = {name: why for name, why in found.items() if name == "torso" or not self.hidden_heads}
-        return out if self.hidden else {"activation": "hidden is empty", **out}
+        return {name: why for name, why in found.items() if name == "torso" or not self.hidden_heads}
 
     def learner_device(self) -> str:
         """The device that ``device`` means on this machine."""

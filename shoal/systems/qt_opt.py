@@ -49,7 +49,9 @@ class Config(CEMConfig, SamplingConfig):
     """QT-Opt."""
 
     at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
-    only_with: ClassVar[OnlyWith] = {"online_share": ("demonstrations",), "label_uses": ("samples_per_insert",)}
+    only_with: ClassVar[OnlyWith] = {
+        "online_share": ("demonstrations",), "label_uses": ("samples_per_insert",), "activation": ("hidden",),
+    }  # fmt: skip
     hidden_heads: ClassVar[bool] = True
 
     env: str = "Pendulum-v1"

@@ -193,6 +193,10 @@ def test_a_preset_that_is_asked_for_wins_over_that_of_a_file(shoal: Any) -> None
     Path("f.toml").write_text("preset = 'none'\n")
     heads = [shoal("config", "dqn", "--config", "f.toml", *more)[1] for more in ((), ("--preset", "auto"))]
     assert "preset none" in heads[0] and "preset classic" in heads[1]
+    for text, more in (("preset = ''\n", ()), ("", ("--preset", ""))):
+        Path("f.toml").write_text(text)
+        code, _, said = shoal("config", "dqn", "--config", "f.toml", *more)
+        assert code == 2 and said.startswith("shoal: unknown preset ''")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ def test_nothing_is_imported_unasked(stranger: Path, shoal_: Shoal) -> None:
         code, _, told = shoal_(*command.split(), "--config", str(stranger))
         assert code == 2 and name in told and "--trust" in told and told.count("\n") == 1, told
         assert not imported.exists(), command
+    facts = json.loads((stranger / "config.json").read_text())
+    facts["config"] |= {"env": "CartPole-v1", "env_kwargs": {"inner": name.strip("'"), "size": 1}}
+    (stranger.parent / "inner").mkdir()
+    (stranger.parent / "inner" / "config.json").write_text(json.dumps(facts))
+    more = ("--env-kwargs.size", "2")  # leaves the other entries as they are
+    code, _, told = shoal_("draw", "impala", "--config", str(stranger.parent / "inner"), *more)
+    assert code == 2 and name in told and "--trust" in told
     with pytest.raises(UsageError, match="trust=True"):
         shoal.train("impala", config=stranger)
     assert not imported.exists()

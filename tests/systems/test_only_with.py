@@ -27,11 +27,12 @@ SET = {  # values that differ from those of ``config``
     "replay_ratio": 3.0, "sampler": "rank", "priority_exponent": 0.2, "importance_exponent": 0.1,
     "actor_priorities": True, "evict": "fifo", "evict_exponent": 2.0, "online_share": 0.5, "components": 2,
     "mixture_samples": 3, "reward_range": (-1.0, 1.0), "label_uses": 3.0, "max_lag": 1,
+    "late_action": True, "activation": "tanh",
 }  # fmt: skip
 OFF = {  # a value of the other setting with which these do nothing
     "optimiser": "adam", "shaping": "ranks", "core": "none", "returns": "categorical", "critic": "mean",
     "evict": "fifo", "replay": 0, "cap": 0.0, "noisy": False, "demonstrations": "", "samples_per_insert": 0.0,
-    "pieces": 2,
+    "pieces": 2, "hidden": (),
 }  # fmt: skip
 FIELDS: dict[str, Any] = {"unreal": dict(core="none"), "rainbow": dict(noisy=False)}
 
@@ -162,6 +163,9 @@ class Flat(torch.nn.Module):
     ("apex-dpg", dict(hidden=(), layer_norm=True), "layer_norm", "hidden is empty"),
     ("apex-dpg", dict(hidden=(), policy_hidden=(8,), layer_norm=True, activation="tanh"), "", ""),
     ("impala", dict(hidden=(), activation="relu"), "activation", "hidden is empty"),
+    ("es", dict(hidden=(), activation="relu"), "activation", "hidden is empty"),
+    ("qt-opt", dict(hidden=(), activation="tanh"), "activation", "hidden is empty"),
+    ("apex-dpg", dict(hidden=(), activation="tanh"), "activation", "hidden is empty"),
 ])  # fmt: skip
 def test_a_user_is_told_of(system: str, fields: dict[str, Any], name: str, why: str) -> None:
     module = load(system)
