@@ -26,6 +26,7 @@ from shoal.types import State
 
 EDGES = 0.05  # probability on the outermost atoms from which a user is told
 CLIPPED = 0.01  # probability of targets beyond them, without which all is as it should be
+FLAT = 0.99  # of half the box, beyond which tanh hardly moves
 SETTLED = 1_000  # updates before that: a new critic's distribution is as wide as its range
 log = logging.getLogger("shoal.dpg")
 
@@ -99,6 +100,7 @@ class DPG(OffPolicy):
             slope, edges = outputs.by_action.abs().mean(-1), self.returns.edge_mass(outputs.critic)
             metrics = {
                 "q_mean": share * value.sum(), "td_error": share * error.sum(), "action_gradient": share * slope.sum(),
+                "saturated": share * (outputs.action.abs() > FLAT).float().mean(-1).sum(),
             }  # fmt: skip
             clipped = self.returns.clipped_mass(items, after)
             if edges is not None and clipped is not None:

@@ -74,6 +74,8 @@ LEARNING = (
           "[0, 1]"),
     Entry("action_gradient", "return", "learner (apex-dpg, d4pg)", "mean absolute derivative of the value by an "
           "element of the policy's action (per half side of the box), before the clip, every tenth update"),
+    Entry("saturated", "share", "learner (apex-dpg, d4pg)", "of the policy's actions, those within 1 % of half the box "
+          "of its edge, where tanh is flat and hardly any gradient reaches the policy; every tenth update"),
     Entry("edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the outermost two of its returns, "
           "every tenth update"),
     Entry("top_edge_mass", "share", "learner (d4pg)", "of the critic's probability, on the largest of its returns, "

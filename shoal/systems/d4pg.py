@@ -88,7 +88,7 @@ MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,
 MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # with 1, Hopper's critic expects never to fall
 MUJOCO_SMALL: Preset = {**MUJOCO, "reward_range": None}
 MUJOCO_STANDUP: Preset = {**MUJOCO, "reward_range": (-2.0, 200.0)}  # random play earns 29 a step
-DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "n_step": 5, "reward_range": (0.0, 1.0)}
+DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "layer_norm": False, "reward_range": (0.0, 1.0)}
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT,
     "mujoco_small": MUJOCO_SMALL, "mujoco_standup": MUJOCO_STANDUP, "dm_control": DM_CONTROL,

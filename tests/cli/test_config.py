@@ -59,8 +59,9 @@ def test_the_narrowest_kind_that_has_a_preset_gives_it() -> None:
     for env, preset in shared.items():
         assert found["d4pg", env].preset == found["apex-dpg", env].preset == preset
     assert found["d4pg", "Reacher-v5"].preset == "mujoco_small" and found["apex-dpg", "Reacher-v5"].preset == "mujoco"
-    assert found["apex-dpg", "Hopper-v5"].cfg.n_step == 5 and found["apex-dpg", "HopperHop-v1"].cfg.n_step == 1
+    assert found["apex-dpg", "Hopper-v5"].cfg.n_step == 5 and found["apex-dpg", "HalfCheetah-v5"].cfg.n_step == 1
     assert found["d4pg", "Hopper-v5"].cfg.n_step == 5 and found["d4pg", "HalfCheetah-v5"].cfg.n_step == 1
+    assert found["apex-dpg", "HopperHop-v1"].cfg.layer_norm and not found["d4pg", "HopperHop-v1"].cfg.layer_norm
 
 
 def test_options_of_atari_are_for_atari(system: Any, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import copy
 import math
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -408,6 +408,19 @@ def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: En
 
 
 # ------------------------------------------------------------------------------------ metrics
+@pytest.mark.parametrize("bias, share", [((0.0, 0.0), 0.0), ((9.0, 0.0), 0.5), ((9.0, -9.0), 1.0)])
+def test_the_share_of_saturated_actions_is_told(bias: tuple[float, float], share: float) -> None:
+    """Of a policy that is little more than the bias of its last layer, before the tanh."""
+    nets = network(ENV, Expected())
+    last = cast(nn.Linear, nets.policy[-1])
+    with torch.no_grad():
+        last.weight.mul_(0.1)
+        last.bias.copy_(torch.tensor(bias))
+    algorithm = DPG(DPGConfig(), nets)
+    update = differentiate(algorithm, algorithm.prepare(batch()))[2]
+    assert float(update.metrics["saturated"]) == pytest.approx(share)
+
+
 def test_too_narrow_a_range_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The mass on the outermost atoms is a metric; above 5 % on average, and not at the start, a sentence says so."""
     ours = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5, target_period=1_000))
