@@ -26,9 +26,15 @@ def tell(
         if not isinstance(error, unreachable) or ended():
             answered(error)
             return
-        later = threading.Timer(AGAIN, tell, (call, unreachable, ended, answered))
+        later = threading.Timer(AGAIN, again, (error,))
         later.daemon = True
         later.start()
+
+    def again(error: BaseException) -> None:
+        if ended():  # meanwhile: who would be called may be gone
+            answered(error)
+        else:
+            tell(call, unreachable, ended, answered)
 
     call().future().add_done_callback(arrived)
 
