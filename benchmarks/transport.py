@@ -9,6 +9,7 @@ sends handles of shared tensors), and calls from one Ray actor to another.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import statistics
 import threading
 import time
@@ -69,18 +70,21 @@ def ring(
         process.join()
 
 
-def feed(queue: Any, nbytes: int, tensors: bool) -> None:
-    """The other process of a queue of the standard library's, or of torch's."""
+def feed(queue: Any, enough: Any, nbytes: int, tensors: bool) -> None:
+    """The other process of a queue of the standard library's, or of torch's: items until there are enough, then None."""
     array = np.ones(nbytes // 4, np.float32)
-    while True:
-        queue.put(torch.from_numpy(array.copy()) if tensors else array)
+    while not enough.is_set():
+        for _ in range(16):
+            queue.put(torch.from_numpy(array.copy()) if tensors else array)
+    queue.put(None)
+    signal.pause()  # who reads a tensor gets its memory from this process
 
 
 def baseline(nbytes: int, seconds: float, tensors: bool) -> float:
     """Items per second through ``multiprocessing.Queue``, or ``torch.multiprocessing``'s."""
     context: Any = (torch.multiprocessing if tensors else multiprocessing).get_context("spawn")
-    queue = context.Queue(16)
-    process = context.Process(target=feed, args=(queue, nbytes, tensors), daemon=True)
+    queue, enough = context.Queue(16), context.Event()
+    process = context.Process(target=feed, args=(queue, enough, nbytes, tensors), daemon=True)
     process.start()
     try:
         for _ in range(32):
@@ -89,6 +93,9 @@ def baseline(nbytes: int, seconds: float, tensors: bool) -> float:
         while (span := time.perf_counter() - start) < seconds:
             float(queue.get()[0])
             done += 1
+        enough.set()
+        while queue.get() is not None:  # killed with an item half made, it would leave that one's memory behind
+            pass
         return done / span
     finally:
         process.kill()
