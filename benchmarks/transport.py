@@ -71,7 +71,7 @@ def ring(
 
 
 def feed(queue: Any, enough: Any, nbytes: int, tensors: bool) -> None:
-    """The other process of a queue of the standard library's, or of torch's: items until there are enough, then None."""
+    """The other process of a queue of the standard library's, or of torch's: items until it is enough, then None."""
     array = np.ones(nbytes // 4, np.float32)
     while not enough.is_set():
         for _ in range(16):
