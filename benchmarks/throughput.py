@@ -172,7 +172,7 @@ CASES = {
         "as pong-dqn; Shoal also prioritises, which the peers do not",
     ),
 }  # fmt: skip
-SMOKE = ("cartpole-impala",)
+SMOKE = ("cartpole-dqn",)
 
 
 def feasible(case: Case) -> Case:

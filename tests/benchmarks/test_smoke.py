@@ -28,7 +28,7 @@ def run(script, *args, tmp_path):
 @pytest.mark.parametrize(
     "script, row, skipped",
     [
-        ("throughput.py", r"\| shoal \| fp32 \| [\d,.]+ \|", ("rllib", "sf")),
+        ("throughput.py", r"\| shoal \| fp32 \| [\d,.]+ \|", ("sb3", "tianshou")),
         ("solve.py", r"\| recurrent-ppo \| 1/1 \| [\d,.]+ \|", ("sb3", "sf")),
         ("replay.py", r"\| shoal \| [\d,.]+ \| [\d,.]+ \| [\d,.]+ \|", ("tianshou", "rllib", "reverb")),
         ("transport.py", r"\| 28 KB \| [\d,.]+ \| [\d,.]+ \|", ("rllib",)),

@@ -72,7 +72,7 @@ CASES = [
     ("impala", "toy:multi", 40_000, 7.0, IMPALA),
     ("impala", "toy:point", 120_000, -2.5, dict(IMPALA, entropy_cost=0.0)),
     ("impala", "toy:memory", 60_000, 0.8, dict(IMPALA, **MEMORY)),
-    ("impala", "toy:dict", 40_000, 7.0, IMPALA),
+    ("impala", "toy:dict", 20_000, 7.0, IMPALA),
     ("es", "toy:bandit-identity", 30_000, 7.5, ES),
     ("es", "toy:corridor", 40_000, 0.9, ES),
     ("recurrent-ppo", "toy:bandit-identity", 15_000, 7.0, PPO),
