@@ -96,9 +96,10 @@ def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activa
 
 
 def perceptron(layers: nn.Sequential, activation: Activation) -> Perceptron | None:
-    """The same function of ``layers`` (linear, with the activation between them) outside of autograd; None if speed is
-    turned off."""
+    """The same function of ``layers`` (linear, with (layer norm and) the activation between them) outside of autograd;
+    None if speed is turned off."""
     if not fast.ENABLED:
         return None
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    return Perceptron(linear[:-1], ACTIVATIONS[activation], linear[-1:])
+    norms = [layer for layer in layers if isinstance(layer, nn.LayerNorm)]
+    return Perceptron(linear[:-1], ACTIVATIONS[activation], linear[-1:], norms)

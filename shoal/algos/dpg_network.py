@@ -58,7 +58,7 @@ class DPGNetwork(BoxNetwork):
             returns.start(cast(nn.Linear, self.critic.rest[-1]))
             self.leave_out_fixed(self.critic)
         self.policy_perceptron = self.critic_perceptron = None
-        if not self.shared and not layer_norm:
+        if not self.shared:
             self.policy_perceptron = perceptron(self.policy, activation)
             if self.critic is not None and not late_action:
                 self.critic_perceptron = perceptron(self.critic.rest, activation)
@@ -66,7 +66,7 @@ class DPGNetwork(BoxNetwork):
     def act(self, features: Tensor) -> Tensor:
         """Features ``[B, F]`` to actions ``[B, A]`` in [-1, 1]."""
         if self.policy_perceptron is not None and not torch.is_grad_enabled():
-            return torch.tanh(self.policy_perceptron.forward(features)[-1])
+            return torch.tanh(self.policy_perceptron.forward(features).out)
         with full(features.device):
             return torch.tanh(self.policy(features))
 
@@ -74,7 +74,7 @@ class DPGNetwork(BoxNetwork):
         """The critic's outputs ``[B, size]`` for features ``[B, F]`` and actions ``[B, A]`` in [-1, 1]."""
         assert self.critic is not None
         if self.critic_perceptron is not None and not torch.is_grad_enabled():
-            return self.critic_perceptron.forward(torch.cat((features, actions), -1))[-1]
+            return self.critic_perceptron.forward(torch.cat((features, actions), -1)).out
         with full(features.device):
             return cast(Tensor, self.critic(features, actions))
 
@@ -133,7 +133,7 @@ class DPGNetwork(BoxNetwork):
             return found
         with torch.no_grad():
             kept = self.critic_perceptron.forward(torch.cat((features, actions), -1))
-        outputs = kept[-1].requires_grad_()
+        outputs = kept.out.requires_grad_()
         (by_outputs,) = torch.autograd.grad(self.returns.mean(outputs).sum(), outputs)
         return self.critic_perceptron.backward_to_input(kept, by_outputs, actions.shape[-1])
 

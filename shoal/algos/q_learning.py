@@ -65,7 +65,7 @@ class QNetwork(nn.Module):
 
     def _values(self, obs: Tensors) -> Tensor:
         if self.perceptron is not None and not torch.is_grad_enabled():
-            return self.perceptron.forward(self.encoder.vector(obs))[-1]
+            return self.perceptron.forward(self.encoder.vector(obs)).out
         if self.precision == "fp32":
             return cast(Tensor, self.head(self.encoder(obs)))
         with autocast(self.precision, self.device):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,53 +27,77 @@ ACTIVATIONS = tuple(_APPLY)
 TALL = 128  # rows per input, from where the product for a gradient is faster the other way round
 
 
-class Perceptron:
-    """Linear layers with the same activation after each, then one or more linear heads side by side.
+class Pass(NamedTuple):
+    """What a gradient needs to know of values ``out [N, outputs]``: ``inputs`` of each layer and of the heads; of each
+    layer norm its input, and this one's mean and 1 / standard deviation."""
 
-    layers, heads: the network's own, which they stay when both are copied. activation: one of ``ACTIVATIONS``.
+    inputs: list[Tensor]
+    normed: list[tuple[Tensor, Tensor, Tensor]]
+    out: Tensor
+
+
+class Perceptron:
+    """Linear layers with (a layer norm and) the same activation after each, then one or more linear heads side by side.
+
+    layers, heads, norms: the network's own, which they stay when both are copied; a norm of each layer, or none at all.
+    activation: one of ``ACTIVATIONS``.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], activation: type[nn.Module], heads: Sequence[nn.Linear]) -> None:
-        self._layers = [(layer.weight, layer.bias) for layer in layers]
-        self._heads = [(head.weight, head.bias) for head in heads]
-        self.few = FewRows(self._layers, activation is nn.Tanh, self._heads) if layers else None  # type: ignore[arg-type]
+    def __init__(
+        self, layers: Sequence[nn.Linear], activation: type[nn.Module], heads: Sequence[nn.Linear],
+        norms: Sequence[nn.LayerNorm] = (),
+    ) -> None:  # fmt: skip
+        modules = zip(layers, norms, strict=True) if norms else zip(layers)
+        self._layers = [[p for module in together for p in (module.weight, module.bias)] for together in modules]
+        self._heads = [[head.weight, head.bias] for head in heads]
+        plain = bool(layers) and not norms
+        self.few = FewRows(self._layers, activation is nn.Tanh, self._heads) if plain else None  # type: ignore[arg-type]
+        self._epsilons = [norm.eps for norm in norms]
         self._apply, self._back = _APPLY[activation], _GRADIENT[activation]
         self._gradient = torch.empty(0)  # of all of them, and each layer's part of it; the heads are one layer
-        self._parts: list[tuple[Tensor, Tensor, int]] = []  # weights, biases, rows that are few
+        self._parts: list[list[Tensor]] = []  # weights and biases, and those of the norm
         self._grads: list[tuple[nn.Parameter, Tensor]] = []
 
     def values(self, x: Tensor) -> Tensor:
         """Rows ``[N, inputs]`` to what comes out of the heads ``[N, outputs]``. Call it outside autograd."""
         if self.few is not None and are_few(x):
             return self.few(x)
-        return self.forward(x)[-1]
+        return self.forward(x).out
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """Rows ``[N, inputs]`` to what goes into each layer, and at last what comes out of the heads ``[N, outputs]``.
-        Call it outside autograd."""
-        kept = [x]
-        for weight, bias in self._layers:
-            kept.append(self._apply(F.linear(kept[-1], weight, bias)))
+    def forward(self, x: Tensor) -> Pass:
+        """Rows ``[N, inputs]`` to what comes out of the heads, and what ``backward`` needs. Call it outside
+        autograd."""
+        inputs, normed = [x], []
+        for i, (weight, bias, *norm) in enumerate(self._layers):
+            y = F.linear(inputs[-1], weight, bias)
+            if norm:
+                before = y
+                y, mean, scale = torch.native_layer_norm(y, y.shape[-1:], norm[0], norm[1], self._epsilons[i])
+                normed.append((before, mean, scale))
+            inputs.append(self._apply(y))
         # output by output in memory, which is how losses read them
-        kept.append(torch.addmm(self._joined(1)[:, None], self._joined(0), kept[-1].t()).t())
-        return kept
+        return Pass(inputs, normed, torch.addmm(self._joined(1)[:, None], self._joined(0), inputs[-1].t()).t())
 
     def differentiable(self, x: Tensor) -> tuple[Tensor, Backward]:
         """What comes out of the heads, outside autograd, and ``backward`` of it."""
         with torch.no_grad():
             kept = self.forward(x)
-        return kept[-1], partial(self.backward, kept)
+        return kept.out, partial(self.backward, kept)
 
     @torch.no_grad()
-    def backward(self, kept: list[Tensor], gradient: Tensor) -> Tensor:
+    def backward(self, kept: Pass, gradient: Tensor) -> Tensor:
         """Set ``grad`` of every parameter, given ``forward``'s result and the loss's gradient by its output. Returns
         all of them as one vector; it and they are valid until the next call."""
         if not self._parts or self._gradient.device != gradient.device:
             self._make()
-        weights, rows = [weight for weight, _ in self._layers] + [self._joined(0)], len(gradient)
+        weights, rows = self._weights(), len(gradient)
         for i in reversed(range(len(weights))):
-            (by_weight, by_bias, few), x = self._parts[i], kept[i]
-            if rows > few:
+            (by_weight, by_bias, *by_norm), x = self._parts[i], kept.inputs[i]
+            if i < len(kept.normed):
+                gradient, *found = self._through_norm(kept, i, gradient, [True, True, True])
+                for part, grad in zip(by_norm, found, strict=True):
+                    part.copy_(grad)
+            if rows > TALL * by_weight.shape[1]:
                 by_weight.copy_(x.t().mm(gradient).t())
             else:
                 torch.mm(gradient.t(), x, out=by_weight)
@@ -84,13 +109,26 @@ class Perceptron:
         return self._gradient
 
     @torch.no_grad()
-    def backward_to_input(self, kept: list[Tensor], gradient: Tensor, last: int) -> Tensor:
+    def backward_to_input(self, kept: Pass, gradient: Tensor, last: int) -> Tensor:
         """The loss's gradient by the ``last`` columns of the input ``[N, last]``, given ``forward``'s result and the
         gradient by its output; none of the parameters."""
-        weights = [weight for weight, _ in self._layers] + [self._joined(0)]
-        for i in reversed(range(1, len(weights))):
-            gradient = self._back(gradient.mm(weights[i]), kept[i])
+        weights = self._weights()
+        for i in reversed(range(len(weights))):
+            if i < len(kept.normed):
+                gradient, *_ = self._through_norm(kept, i, gradient, [True, False, False])
+            if i:
+                gradient = self._back(gradient.mm(weights[i]), kept.inputs[i])
         return gradient.mm(weights[0][:, -last:])
+
+    def _through_norm(self, kept: Pass, i: int, gradient: Tensor, which: list[bool]) -> tuple[Tensor, ...]:
+        """The gradient by what goes into norm ``i``, by its weight and by its bias; of these, ``which``."""
+        x, *moments = kept.normed[i]
+        back = torch.ops.aten.native_layer_norm_backward.default
+        return cast(tuple[Tensor, ...], back(gradient, x, x.shape[-1:], *moments, *self._layers[i][2:], which))
+
+    def _weights(self) -> list[Tensor]:
+        """Of each layer, and of all heads."""
+        return [layer[0] for layer in self._layers] + [self._joined(0)]
 
     def _joined(self, which: int) -> Tensor:
         """Weights (0) or biases (1) of the heads."""
@@ -109,4 +147,4 @@ class Perceptron:
                     self._grads.append((parameter, part.view(parameter.shape)))
                     at += parameter.numel()
                 parts.append(self._gradient[begin:at].view(-1, *parameters[0].shape[1:]))
-            self._parts.append((parts[0], parts[1], TALL * parts[0].shape[1]))
+            self._parts.append(parts)

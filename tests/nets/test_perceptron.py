@@ -9,8 +9,9 @@ import torch
 from tolerance import assert_rounded
 from torch import nn
 
+from shoal.algos.box_network import perceptron
 from shoal.api import Observation
-from shoal.nets import Encoder
+from shoal.nets import MLP, Encoder
 
 pytestmark = pytest.mark.usefixtures("fast_enabled")
 
@@ -90,13 +91,37 @@ def test_values_and_gradient_are_those_of_autograd(dtype, activation, inputs, he
     for _ in range(2):  # the second time in the memory of the first
         with torch.no_grad():
             kept = perceptron.forward(x)
-        assert_rounded(kept[-1], wanted, magnitude, layers, "values")
+        assert_rounded(kept.out, wanted, magnitude, layers, "values")
         together = perceptron.backward(kept, weights)
         for (name, p), grad, size in zip(nets.named_parameters(), grads, magnitudes, strict=True):
             assert_rounded(p.grad, grad, size, layers + rows, name)
         assert torch.equal(
             together.sort().values, torch.cat([p.grad.flatten() for p in nets.parameters()]).sort().values
         )
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(12,), (12, 7)])
+@pytest.mark.parametrize("rows", [1, 33, 2000])
+def test_with_layer_norm_it_is_the_network_too(activation, hidden, rows) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*MLP((5, *hidden), activation, layer_norm=True), nn.Linear(hidden[-1], 3)).double()
+    for p in net.parameters():  # norms begin with weights of 1 and biases of 0
+        p.data += 0.3 * torch.randn_like(p)
+    x, by = torch.randn(rows, 5, dtype=torch.float64, requires_grad=True), torch.randn(rows, 3, dtype=torch.float64)
+    wanted = net(x)
+    by_input, *grads = torch.autograd.grad((wanted * by).sum(), [x, *net.parameters()])
+    made = perceptron(net, activation)
+    assert made is not None
+    for _ in range(2):  # the second time in the memory of the first
+        with torch.no_grad():
+            kept = made.forward(x)
+            torch.testing.assert_close(made.values(x), wanted)
+        torch.testing.assert_close(made.backward_to_input(kept, by, 2), by_input[:, -2:])
+        together = made.backward(kept, by)
+        for (name, p), grad in zip(net.named_parameters(), grads, strict=True):
+            torch.testing.assert_close(p.grad, grad, msg=name)
+        assert torch.equal(together, torch.cat([p.grad.flatten() for p in net.parameters()]))
 
 
 def test_a_copy_is_of_the_copied_network() -> None:
@@ -112,7 +137,7 @@ def test_a_copy_is_of_the_copied_network() -> None:
     x = torch.randn(5, 4)
     with torch.no_grad():
         for net in (nets, other):
-            torch.testing.assert_close(net.perceptron.forward(x)[-1], values(net.parts, x))
+            torch.testing.assert_close(net.perceptron.forward(x).out, values(net.parts, x))
     assert (other.parts[1].weight != 0).all()
 
 

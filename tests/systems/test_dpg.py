@@ -84,12 +84,14 @@ def obs_of(items: dict[str, torch.Tensor], prefix: str = "") -> dict[str, torch.
 
 @pytest.mark.parametrize("env", [ENV, SMALL_IMAGE, BOTH], ids=["vectors", "images", "both"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("late, activation, clip, beta", [
-    (False, "relu", None, None), (False, "tanh", 0.002, 0.4), (True, "relu", 0.002, 1.0),
+@pytest.mark.parametrize("late, activation, norm, clip, beta", [
+    (False, "relu", False, None, None), (False, "tanh", False, 0.002, 0.4), (True, "relu", False, 0.002, 1.0),
+    (False, "relu", True, 0.0005, 0.4), (True, "tanh", True, None, None),
 ])  # fmt: skip
-def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, clip, beta) -> None:
+def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, norm, clip, beta) -> None:
     """By hand or not, with importance weights and a clip that clips; critic and policy both at the old parameters."""
-    nets, given = network(env, KINDS[kind](), late_action=late, activation=activation, policy_hidden=(9,)), batch(env)
+    fields = dict(late_action=late, activation=activation, layer_norm=norm, policy_hidden=(9,))
+    nets, given = network(env, KINDS[kind](), **fields), batch(env)
     assert (nets.critic_perceptron is None) == (late or env is not ENV or not fast.ENABLED)
     assert (nets.policy_perceptron is None) == (env is not ENV or not fast.ENABLED)
     cfg = DPGConfig(action_gradient_clip=clip, prioritised=beta is not None, importance_exponent=beta or 0.0)
