@@ -68,14 +68,14 @@ class EvolutionPolicy(nn.Module):
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """obs [B, ...] -> parameters of ``dist`` [B, P], the value 0 [B] (it has none), no state."""
         outputs = self.head(self.encoder(self.normalise(obs)))
-        return forbid(self.parameters_of(outputs), obs.get(MASK)), outputs.new_zeros(len(outputs)), state
+        return forbid(self.parameters_of(outputs), obs.get(MASK)), outputs.new_zeros(outputs.shape[0]), state
 
     def parameters_of(self, outputs: Tensor) -> Tensor:
         """The last layer's outputs [B, O] as parameters of ``dist`` [B, P]."""
         if not len(self.log_std):
             return outputs
         if self.bins:
-            chosen = outputs.view(len(outputs), -1, self.bins).argmax(-1) / max(self.bins - 1, 1)
+            chosen = outputs.unflatten(-1, (-1, self.bins)).argmax(-1) / max(self.bins - 1, 1)
             outputs = self.low + (self.high - self.low) * chosen
         return torch.cat((outputs, self.log_std.expand_as(outputs)), -1)
 
