@@ -24,7 +24,7 @@ from shoal.algos.box_network import BoxNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
-from shoal.policy.export import _check, export, policy_module
+from shoal.policy.export import _check, _example, export, policy_module
 from shoal.policy.policy import Policy, evaluation_options
 
 from .conftest import Shoal
@@ -164,6 +164,15 @@ def test_parity_over_a_thousand_observations_without_shoal(to: str, tmp_path: Pa
         if case in expected:
             found = dict(np.load(tmp_path / str(i) / "outputs.npz"))
             compare(case, found, expected[case], tolerance(policy_of(case)))
+
+
+@pytest.mark.parametrize("case", ["dqn", "es", "impala, lstm"])
+def test_what_is_exported_is_for_any_number_of_rows(case: str) -> None:
+    """As ONNX needs it, whose packages may be missing."""
+    policy = policy_of(case)
+    module, example = policy_module(policy), tuple(t[:2] for t in _example(policy, 64))
+    batch = torch.export.Dim("batch")
+    torch.export.export(module, example, dynamic_shapes=(tuple({0: batch} for _ in example),), strict=False)
 
 
 def compare(case: str, outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], tol: float) -> None:
