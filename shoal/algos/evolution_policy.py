@@ -75,7 +75,7 @@ class EvolutionPolicy(nn.Module):
         if not len(self.log_std):
             return outputs
         if self.bins:
-            chosen = outputs.unflatten(-1, (-1, self.bins)).argmax(-1) / max(self.bins - 1, 1)
+            chosen = outputs.view(outputs.shape[0], -1, self.bins).argmax(-1) / max(self.bins - 1, 1)
             outputs = self.low + (self.high - self.low) * chosen
         return torch.cat((outputs, self.log_std.expand_as(outputs)), -1)
 
