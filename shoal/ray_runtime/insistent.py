@@ -36,7 +36,12 @@ def tell(
         else:
             tell(call, unreachable, ended, answered)
 
-    call().future().add_done_callback(arrived)
+    try:
+        future = call().future()
+    except Exception as error:  # noqa: BLE001 - of Ray's client, once its own connection is lost
+        future = Future()
+        future.set_exception(error)
+    future.add_done_callback(arrived)
 
 
 def ask(call: Callable[[], Any], unreachable: type[Exception], ended: Callable[[], bool]) -> None:

@@ -44,3 +44,15 @@ def test_a_call_that_waits_is_made_again_only_while_its_run_goes_on(
     insistent.tell(call, GoneError, ended, answered)
     assert done.wait(10)
     assert len(calls) == (1 if ends else 2) and told == [calls[-1]]
+
+
+def test_a_call_that_cannot_even_be_made_is_answered_with_its_error() -> None:
+    """As by Ray's client, whose own connection is lost: whoever tells many of the same goes on to the next."""
+    told: list[BaseException | None] = []
+    broken = ConnectionError("the client is shutting down")
+
+    def call() -> Any:
+        raise broken
+
+    insistent.tell(call, GoneError, lambda: False, told.append)
+    assert told == [broken]
