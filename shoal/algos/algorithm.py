@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors, Update
-from shoal.fast.known import gradient_of
+from shoal.fast.known import known_gradient
 from shoal.fast.live import LiveTensors
 from shoal.nets.outputs import Outputs
 from shoal.settings.schedule import Linear, schedules
@@ -47,8 +48,12 @@ class Algorithm:
         return values
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Update]:
-        """The scalar to minimise, differentiable by ``outputs`` (what ``nets`` says of the batch, see
-        ``Outputs.values``), with metrics and, for a prioritised replay, priorities."""
+        """Return the scalar to minimise, with metrics and, for a prioritised replay, priorities.
+
+        outputs: what ``nets`` says of the batch (``Outputs.values``), through which most losses reach the parameters.
+        A term that reaches them another way (an L2 cost over ``self.nets.parameters()``, a further pass of
+        ``self.nets``) is differentiated as well.
+        """
         raise NotImplementedError
 
     def prepare(self, batch: Batch) -> Batch:
@@ -88,4 +93,22 @@ def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensor | N
         return loss.item(), None, update
     outputs: Outputs = algorithm.nets.outputs(batch.items)
     loss, update = algorithm.loss(outputs.values, batch)
-    return loss.item(), outputs.backward(gradient_of(loss, outputs.leaf)), update
+    gradient = known_gradient(loss, outputs.leaf)
+    if gradient is not None:
+        return loss.item(), outputs.backward(gradient), update
+    return loss.item(), _backward(loss, outputs, [p for p in algorithm.nets.parameters() if p.requires_grad]), update
+
+
+def _backward(loss: Tensor, outputs: Outputs, parameters: list[nn.Parameter]) -> Tensor | None:
+    """Give every parameter its ``grad``: what reaches it through the outputs, and what reaches it directly. Return
+    all gradients as one vector if they lie so in memory."""
+    by_leaf, *direct = torch.autograd.grad(loss, [outputs.leaf, *parameters], allow_unused=True)
+    joined = None if by_leaf is None else outputs.backward(by_leaf)
+    for p, gradient in zip(parameters, direct, strict=True):
+        if gradient is None:
+            continue
+        if p.grad is None:
+            p.grad, joined = gradient, None  # not a part of that vector
+        else:
+            p.grad += gradient
+    return joined

@@ -16,7 +16,8 @@ def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
     """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
     loss = (leaf * gradient).sum()  # has that gradient; not yet the value
     loss.data.fill_(value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value))
-    loss.known = leaf, gradient  # type: ignore[attr-defined]
+    # with its version: `loss += more` changes it in place, and its gradient is another then
+    loss.known = leaf, gradient, loss._version  # type: ignore[attr-defined]
     return loss
 
 
@@ -31,10 +32,10 @@ def compiled_loss(
     return known_loss(outputs, value, gradient), found.float()
 
 
-def gradient_of(loss: Tensor, leaf: Tensor) -> Tensor:
-    """The gradient of a scalar by ``leaf``: the known one, or autograd's where more was done with the result."""
-    known: tuple[Tensor, Tensor] | None = getattr(loss, "known", None)
-    if known is not None and known[0] is leaf:
-        return known[1]
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    return gradient
+def known_gradient(loss: Tensor, leaf: Tensor) -> Tensor | None:
+    """Return the gradient of ``loss`` by ``leaf`` if its kernel has worked it out; None if autograd has to, as where
+    more was done with the kernel's result."""
+    known: tuple[Tensor, Tensor, int] | None = getattr(loss, "known", None)
+    if known is None or known[0] is not leaf or known[2] != loss._version:
+        return None
+    return known[1]

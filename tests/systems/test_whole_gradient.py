@@ -1,0 +1,109 @@
+"""A loss is differentiated by every way in which it reaches the parameters, not by the network's outputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from systems.helpers import config, record_batches, run, spy
+from torch import Tensor
+
+from shoal.algos.algorithm import Algorithm, differentiate
+from shoal.api import Batch, Tensors, Update, observations
+from shoal.program import Program
+from shoal.systems import load
+
+# Networks whose gradient is made by hand, by autograd behind a leaf, recurrent ones, and those of two parts
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "perceptron": ("dqn", {}),
+    "dueling": ("dqn", {"dueling": True}),
+    "noisy": ("rainbow", {}),
+    "sequences": ("r2d2", {}),
+    "policy and value": ("impala", {}),
+    "Gaussian": ("impala", {"env": "Pendulum-v1", "backend": "gymnasium"}),
+    "recurrent": ("impala", {"core": "lstm", "core_size": 8}),
+    "critic and policy": ("apex-dpg", {}),
+    "distribution and policy": ("d4pg", {"v_min": -1000.0, "v_max": 0.0}),
+    "labels": ("qt-opt", {}),
+}
+Extra = Callable[[Algorithm, Batch], Tensor]
+
+
+def decay(algorithm: Algorithm, batch: Batch) -> Tensor:
+    """An L2 cost of all weights."""
+    return 0.1 * torch.stack([p.square().sum() for p in algorithm.nets.parameters()]).sum()
+
+
+def pass_again(algorithm: Algorithm, batch: Batch) -> Tensor:
+    """A cost of what a further pass of the encoder makes, or of the critic where there is no encoder to learn."""
+    rows = {k: v.flatten(0, -2) for k, v in observations(batch.items).items()}  # of vectors, with or without time
+    features: Tensor = algorithm.nets.encoder(rows)
+    if not features.requires_grad:
+        features = algorithm.nets.critic(features, batch.items["action"])
+    return 0.1 * features.square().mean()
+
+
+@pytest.fixture(params=CASES, ids=[name.replace(" ", "-") for name in CASES])
+def learnt(request: pytest.FixtureRequest) -> tuple[Algorithm, Batch]:
+    """An algorithm and a prepared batch of its system."""
+    system, fields = CASES[request.param]
+    program: Program = load(system).program(config(system, **fields))
+    batches, learners = record_batches(program), []
+    spy(program, "learner", lambda role: learners.append(role.learner))
+    run(program, 2)
+    algorithm: Algorithm = learners[0].algorithm
+    return algorithm, algorithm.prepare(batches[-1][0])
+
+
+def gradient(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensors]:
+    """The loss, and the gradient by each parameter."""
+    for p in algorithm.nets.parameters():
+        p.grad = None
+    if isinstance(getattr(algorithm, "rng", None), torch.Generator):
+        algorithm.rng.manual_seed(0)
+    loss, joined, _ = differentiate(algorithm, batch)
+    grads = {k: p.grad.clone() for k, p in algorithm.nets.named_parameters() if p.grad is not None}
+    if joined is not None:
+        assert joined.numel() == sum(g.numel() for g in grads.values())
+        torch.testing.assert_close(torch.linalg.vector_norm(joined), torch.linalg.vector_norm(
+            torch.cat([g.flatten() for g in grads.values()])))  # fmt: skip
+    return loss, grads
+
+
+@pytest.mark.parametrize("extra", [decay, pass_again])
+@pytest.mark.parametrize("in_place", [False, True], ids=["sum", "in place"])
+def test_a_term_beside_the_outputs_has_its_gradient(
+    learnt: tuple[Algorithm, Batch], extra: Extra, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, batch = learnt
+    parameters = dict(algorithm.nets.named_parameters())
+    plain, before = gradient(algorithm, batch)
+    term = extra(algorithm, batch)
+    direct = torch.autograd.grad(term, list(parameters.values()), allow_unused=True)
+    loss = algorithm.loss
+
+    def with_term(outputs: Any, batch: Batch) -> tuple[Tensor, Update]:
+        value, update = loss(outputs, batch)
+        more = extra(algorithm, batch)
+        if not in_place:
+            return value + more, update
+        value += more
+        return value, update
+
+    monkeypatch.setattr(algorithm, "loss", with_term)
+    whole, after = gradient(algorithm, batch)
+    assert whole == pytest.approx(plain + term.item(), rel=1e-5)
+    assert any(d is not None and d.abs().max() > 0 for d in direct)
+    for (name, p), more in zip(parameters.items(), direct, strict=True):
+        expected = before.get(name, torch.zeros_like(p)) + (0.0 if more is None else more)
+        torch.testing.assert_close(after.get(name, torch.zeros_like(p)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_of_the_parameters_alone_is_differentiated() -> None:
+    algorithm = Algorithm(load("dqn").network(config("dqn")))
+    algorithm.loss = lambda outputs, batch: (decay(algorithm, batch), Update({}))  # type: ignore[method-assign]
+    _, grads = gradient(algorithm, Batch({"obs": torch.zeros(3, 4)}))
+    for name, p in algorithm.nets.named_parameters():
+        torch.testing.assert_close(grads[name], 0.2 * p.detach())
