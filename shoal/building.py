@@ -11,9 +11,12 @@ from shoal.algos.actor_critic import (
     boundaries as boundaries,
     start_state as start_state,
 )
+from shoal.algos.agent import NetworkAgent as NetworkAgent
 from shoal.algos.algorithm import Algorithm as Algorithm
+from shoal.algos.box_network import BoxNetwork as BoxNetwork, Critic as Critic
 from shoal.algos.gradient_step import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
-from shoal.algos.ppo import PPOConfig as PPOConfig, PPOLearner as PPOLearner
+from shoal.algos.off_policy import OffPolicy as OffPolicy
+from shoal.algos.ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
 from shoal.algos.q_learning import (
     QAgent as QAgent,
     QLearning as QLearning,
@@ -50,6 +53,8 @@ from shoal.api import (
     observations as observations,
 )
 from shoal.envs import make as make
+from shoal.nets import MLP as MLP
+from shoal.nets.gradients import without_gradients as without_gradients
 from shoal.nets.outputs import Outputs as Outputs, detached as detached
 from shoal.ops import (
     gae as gae,
@@ -76,6 +81,7 @@ from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at
 from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
 from shoal.systems.replayed import (
     ReplayConfig as ReplayConfig,
+    TransitionConfig as TransitionConfig,
     descent as descent,
     replay_program as replay_program,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,16 @@ class Algorithm:
 
     cfg: Any = None
     frozen: tuple[nn.Module, ...] = ()
+    adds_up: ClassVar[bool] = False
+    """Whether the losses (and metrics) of a batch's parts add up to those of the batch, so that several processes may
+    share its gradient. A class that has a ``loss`` of its own says so itself, or never shares."""
     fraction = 0.0
     updates = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "loss" in vars(cls) and "adds_up" not in vars(cls):
+            cls.adds_up = False  # its parent's word is about another loss
 
     def __init__(self, nets: nn.Module) -> None:
         self.nets: Any = nets

@@ -66,13 +66,13 @@ class DataParallel:
         self._learned = [learned[p] for p in step.parameters]
         self.items: Tensors = {}
         self._started = False  # the copies
-        self._names: list[str] = []  # of the metrics
+        self.names: list[str] = []  # of the metrics of the last step
 
     def minimise(self, batch: Batch) -> tuple[float | None, float, Update]:
         """One step on a whole batch: the gradient's norm before clipping (None: skipped), the loss and the metrics."""
         self.load(batch.items)
         norm, value, metrics, priorities = self.step(torch.arange(self.algorithm.rows(batch.items)))
-        means = dict(zip(self._names, metrics.sum(0).tolist(), strict=True))
+        means = dict(zip(self.names, metrics.sum(0).tolist(), strict=True))
         count = len(next(iter(batch.items.values())))
         return norm, value, Update(means, None if priorities is None else priorities[:count].clone())
 
@@ -97,6 +97,7 @@ class DataParallel:
         if self.team is None:
             batch = Batch(self.algorithm.select(self.items, rows))
             norm, value, update = self.gradient_step.minimise(self.algorithm, batch)
+            self.names = list(update.metrics)
             return norm, value, _stacked(update).unsqueeze(0), update.priorities
         scalars, step = self.algorithm.scalars, self.gradient_step
         self._rows[: len(rows)] = rows
@@ -109,7 +110,7 @@ class DataParallel:
         self.team.run()
         value, norm = self._outcome()
         taken = norm if self.gradient_step.accepts(value, norm) else None
-        metrics = self._metrics[:, : len(self._names)].clone()
+        metrics = self._metrics[:, : len(self.names)].clone()
         return taken, value, metrics, self._priorities[: len(rows)] if self._prioritised else None
 
     def _start(self, team: Team, rows: Tensor) -> None:
@@ -154,8 +155,8 @@ class DataParallel:
         self.worker.updates = int(updates)
         rows = self._rows[: int(count)].tensor_split(team.size)
         self._losses[number], update, grads = self._gradient(rows[number], values[: int(scalars)])
-        self._names = list(update.metrics)
-        self._metrics[number, : len(self._names)] = _stacked(update)
+        self.names = list(update.metrics)
+        self._metrics[number, : len(self.names)] = _stacked(update)
         if update.priorities is not None:
             part = self._priorities[: int(count)].tensor_split(team.size)[number]
             part[: len(update.priorities)] = update.priorities

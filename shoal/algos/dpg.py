@@ -52,17 +52,19 @@ class DPG(OffPolicy):
     """The loss of critic and policy, both at the same parameters (D4PG, algorithm 1). What a mixture's loss draws comes
     from ``seed``."""
 
+    adds_up = True
+
     def __init__(self, cfg: DPGConfig, nets: DPGNetwork, seed: int = 0) -> None:
-        super().__init__(nets, cfg.target_period, cfg.importance_exponent if cfg.prioritised else None)
+        super().__init__(nets, cfg.target_period, cfg.importance_exponent if cfg.prioritised else None, seed=seed)
         assert nets.returns is not None
         self.cfg, self.returns = cfg, nets.returns
-        self.rng = torch.Generator().manual_seed(seed)
 
     def prepare(self, batch: Batch) -> Batch:
         """Also draws the noise of the critic's loss."""
         batch = super().prepare(batch)
         reward = batch.items["reward"]
-        drawn = self.returns.noise(len(reward), self.rng)
+        assert self.generator is not None
+        drawn = self.returns.noise(len(reward), self.generator)
         return batch._replace(items={**batch.items, **{k: v.to(reward.device) for k, v in drawn.items()}})
 
     def rows(self, items: Tensors) -> int:
@@ -116,13 +118,6 @@ class DPG(OffPolicy):
         if self.cfg.prioritised:
             return everything
         return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
-
-    def state_dict(self) -> State:
-        return {**super().state_dict(), "rng": self.rng.get_state()}
-
-    def load_state_dict(self, state: State) -> None:
-        super().load_state_dict(state)
-        self.rng.set_state(state["rng"])
 
 
 class RangeLearner(SGDLearner):

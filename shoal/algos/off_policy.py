@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from shoal.algos.algorithm import Algorithm
@@ -16,6 +17,8 @@ from shoal.ops import importance_weights
 from shoal.settings.ranges import Count, Fraction
 from shoal.settings.schedule import at
 from shoal.types import State
+
+Self = TypeVar("Self", bound="OffPolicy")
 
 METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
 
@@ -36,18 +39,27 @@ class OffPolicy(Algorithm):
     """A target network that is a copy of ``nets`` every ``target_period`` updates.
 
     beta: exponent of the importance weights, constant or a schedule (None: no weights). reduction: of the loss over a
-    batch.
+    batch. seed: of ``generator``, from which the loss draws and whose state is saved with the target network (None: the
+    loss draws nothing).
     """
 
     def __init__(
         self, nets: nn.Module, target_period: int, beta: float | None = None,
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Literal["mean", "sum"] = "mean", seed: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(nets)
+        self.generator = None if seed is None else torch.Generator().manual_seed(seed)
         self.target_period, self.beta, self.reduction = target_period, beta, reduction
         self.target: Any = inferring(copy.deepcopy(nets))
         self.frozen = (self.target,)
         self._copied = -1  # the step at which ``follow`` last copied
+
+    @classmethod
+    def of(cls: type[Self], cfg: Any, nets: nn.Module, seed: int | None = None) -> Self:
+        """Return the algorithm that a configuration (``TransitionConfig``) asks for."""
+        made = cls(nets, cfg.target_period, cfg.importance_exponent if cfg.prioritised else None, seed=seed)
+        made.cfg = cfg
+        return made
 
     def prepare(self, batch: Batch) -> Batch:
         """Adds ``weight`` [B]: of each item's loss. scalars: each item's part of the metrics."""
@@ -82,11 +94,24 @@ class OffPolicy(Algorithm):
             self._copied = steps
             self.target.load_state_dict(self.nets.state_dict())
 
+    @torch.no_grad()
+    def average_target(self, share: float) -> None:
+        """Move the target network by ``share`` of the way to the network that learns (Polyak averaging; Lillicrap et
+        al. 2016, τ): for an ``after_step`` of one's own, which replaces the copy every ``target_period`` updates."""
+        for target, newest in zip(self.target.state_dict().values(), self.nets.state_dict().values(), strict=True):
+            if target.is_floating_point():
+                target.lerp_(newest.to(target.dtype), share)
+            else:
+                target.copy_(newest)
+
     def state_dict(self) -> State:
-        return {"target": self.target.state_dict(), "updates": self.updates, "copied": self._copied}
+        state = {"target": self.target.state_dict(), "updates": self.updates, "copied": self._copied}
+        return state if self.generator is None else {**state, "rng": self.generator.get_state()}
 
     def load_state_dict(self, state: State) -> None:
         self.target.load_state_dict(state["target"])
         self.updates = state["updates"]
         counted = self.updates if state.get("copies", -1) >= 0 else -1  # by an earlier version, in periods
         self._copied = state.get("copied", counted)
+        if self.generator is not None:
+            self.generator.set_state(state["rng"])

@@ -8,7 +8,9 @@ state the actor stored, with the same ``first`` mask that acting used.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +66,7 @@ class PPO(Algorithm):
     """The clipped objective (equations 7 and 9) of some rows of a prepared batch."""
 
     cfg: PPOConfig
+    adds_up = True
 
     def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
         super().__init__(nets)
@@ -93,17 +96,18 @@ class PPOLearner:
     """``epochs`` passes over one batch of trajectories in ``minibatches`` parts. Counts as one update.
 
     total_steps: environment steps after which the schedules end. team: its members share the gradient of each
-    minibatch.
+    minibatch. objective: makes what is minimised.
     """
 
     def __init__(
-        self, cfg: PPOConfig, nets: ActorCritic, total_steps: int, seed: int, team: Team | None = None
-    ) -> None:
+        self, cfg: PPOConfig, nets: ActorCritic, total_steps: int, seed: int, team: Team | None = None,
+        objective: Callable[[Any, ActorCritic], PPO] = PPO,
+    ) -> None:  # fmt: skip
         self.cfg, self.nets, self.total_steps = cfg, nets, total_steps
-        self.algorithm = PPO(cfg, nets)
+        self.algorithm = objective(cfg, nets)
         self.optimiser = make_optimiser(cfg, nets)
         self.gradient_step = GradientStep(self.optimiser, cfg.max_grad_norm, cfg.epochs * cfg.minibatches)
-        self.workers = DataParallel(self.algorithm, self.gradient_step, team)
+        self.workers = DataParallel(self.algorithm, self.gradient_step, team if self.algorithm.adds_up else None)
         self.rng = torch.Generator().manual_seed(seed)
         self.device = torch.device(nets.device)
         self.step = 0
@@ -192,7 +196,7 @@ class PPOLearner:
         if not valid.any():  # nothing but steps between two episodes: there is nothing to learn from
             return {"minibatches": 0.0, "skipped_updates": 0.0}
         self.workers.load(data)
-        metrics: list[Tensor] = []  # of each minibatch and member, those of METRICS
+        metrics: list[Tensor] = []  # of each minibatch and member: METRICS, and what an objective adds to them
         norms: list[float] = []
         skipped = 0
         for _ in range(self.cfg.epochs):
@@ -212,15 +216,16 @@ class PPOLearner:
                 norms.append(norm)
                 metrics.append(values)
             if self.cfg.target_kl is not None and metrics[before:]:
-                kl = torch.stack(metrics[before:])[..., METRICS.index("kl")].sum(1).mean()
+                kl = torch.stack(metrics[before:])[..., self.workers.names.index("kl")].sum(1).mean()
                 if kl > self.cfg.target_kl:
                     break
         count = len(metrics)
         out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
         if metrics:
-            parts = torch.stack(metrics)  # [minibatches, members, METRICS]
-            out |= dict(zip(METRICS, parts.sum(1).mean(0).tolist(), strict=True))
-            out["ratio_error"] = float(parts[0, :, -1].max())  # of the first minibatch: later ones should differ
+            parts, names = torch.stack(metrics), self.workers.names  # [minibatches, members, metrics]
+            out |= dict(zip(names, parts.sum(1).mean(0).tolist(), strict=True))
+            first = parts[0, :, names.index("ratio_error")]  # of the first minibatch: later ones should differ
+            out["ratio_error"] = float(first.max())
             out["grad_norm"] = sum(norms) / count
         return out
 

@@ -94,6 +94,7 @@ class QLearning(OffPolicy):
     """The loss. ``beta`` is the exponent of the importance weights, constant or a schedule (None: no weights)."""
 
     cfg: QLearningConfig
+    adds_up = True
 
     def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: float | None = None) -> None:
         super().__init__(nets, cfg.target_period, beta, cfg.reduction)

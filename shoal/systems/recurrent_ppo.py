@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
-from shoal.algos.ppo import PPOConfig, PPOLearner
+from shoal.algos.ppo import PPO, PPOConfig, PPOLearner
 from shoal.api import Context, UsageError, spec_nbytes
 from shoal.program import Program
 from shoal.settings.ranges import Count
 from shoal.settings.schedule import linear
 from shoal.systems.config import Preset, Presets, SystemConfig
-from shoal.systems.wiring import Extras, actors_and_learner, parameters, queue, team, trajectories
+from shoal.systems.wiring import Extras, actors_and_learner, parameters, queue, require_parts, team, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ def gradient_processes(cfg: Config) -> int:
     return cfg.processes(shares)
 
 
-def program(cfg: Config) -> Program:
-    """Workers and a learner that wait for each other."""
+def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
+    """Workers and a learner that wait for each other. objective: what is minimised, for a system that changes it."""
     columns, batch = cfg.num_actors() * cfg.envs, f"a batch ({cfg.num_actors()} actors x {cfg.envs} envs"
     if cfg.core != "none" and columns % cfg.minibatches:
         raise UsageError(
@@ -96,7 +96,9 @@ def program(cfg: Config) -> Program:
     members = gradient_processes(cfg)
 
     def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
-        return PPOLearner(cfg, nets, cfg.steps, ctx.seed, team(ctx, members))
+        learner = PPOLearner(cfg, nets, cfg.steps, ctx.seed, team(ctx, members), objective)
+        require_parts(cfg, learner.algorithm)
+        return learner
 
     spec = trajectories(cfg, network, EXTRAS)
     copies = members + 3  # of the parameters: themselves, a gradient of each member, both averages of Adam

@@ -18,7 +18,7 @@ from shoal.replay import Ratio, TableSpec
 from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import SystemConfig
-from shoal.systems.wiring import Network, actors_and_learner, parameters, replay, team
+from shoal.systems.wiring import Network, actors_and_learner, parameters, replay, require_parts, team
 
 RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
@@ -119,11 +119,13 @@ Kind = TypeVar("Kind", bound=SGDLearner)
 def descent(
     cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[Kind] = SGDLearner  # type: ignore[assignment]
 ) -> Kind:  # fmt: skip
-    """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says."""
+    """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says. UsageError where several processes are to
+    share the gradient of a loss whose parts do not add up (``Algorithm.adds_up``)."""
+    require_parts(cfg, algorithm)
     return kind(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm,
         progress=partial(progress, cfg, ctx), device=cfg.learner_device(),
-        team=team(ctx, cfg.gradient_processes()),
+        team=team(ctx, cfg.gradient_processes()) if algorithm.adds_up else None,
     )  # fmt: skip
 
 

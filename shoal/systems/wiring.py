@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
+from shoal.algos.algorithm import Algorithm
 from shoal.algos.data_parallel import Team
 from shoal.algos.synchronised import SynchronisedLearner, gradient_spec
 from shoal.api import (
@@ -100,6 +101,15 @@ def collector(
 def team(ctx: Context, members: int) -> Team | None:
     """So many processes that share a gradient; None for one, and where the runtime has no such processes."""
     return ctx.team(members) if ctx.team is not None and members > 1 else None
+
+
+def require_parts(cfg: SystemConfig, algorithm: Algorithm) -> None:
+    """Raise UsageError where ``cfg`` asks for several processes to share the gradient of an algorithm that cannot."""
+    if cfg.learner_processes > 1 and not algorithm.adds_up:
+        raise UsageError(
+            f"learner_processes ({cfg.learner_processes}) share the gradient of a loss whose parts add up to it; "
+            f"{type(algorithm).__name__} does not say so by adds_up = True"
+        )
 
 
 def begin(ctx: Context, nets: Nets) -> Nets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -21,7 +22,16 @@ COMMANDS = {  # example -> how it is run, and the training return it must reach 
         ["-m", "shoal", "train", "own_system.py", "--env", "CartPole-v1", "--steps", "60000", "--actors", "2"],
         50.0,  # CartPole (22)
     ),
+    "own_ppo.py": (
+        ["-m", "shoal", "train", "own_ppo.py", "--env", "CartPole-v1", "--steps", "60000"],
+        100.0,  # CartPole (22)
+    ),
 }
+PENDULUM = {  # example -> seconds of a busy core; random play has -1,200, and -150 is solved
+    "own_sac.py": 70,
+    "own_td3.py": 60,
+}
+LINES = {"own_sac.py": 90, "own_td3.py": 82, "own_ppo.py": 35}
 
 
 SEARCHES = {  # without a run: arguments, what is printed, fewer lines than this
@@ -31,13 +41,19 @@ SEARCHES = {  # without a run: arguments, what is printed, fewer lines than this
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == COMMANDS.keys() | SEARCHES.keys()
+    assert {path.name for path in EXAMPLES.glob("*.py")} == COMMANDS.keys() | SEARCHES.keys() | PENDULUM.keys()
 
 
-@pytest.mark.parametrize("example", [*COMMANDS, *SEARCHES])
+@pytest.mark.parametrize("example", [*COMMANDS, *SEARCHES, *PENDULUM])
 def test_is_short(example: str) -> None:
     lines = len((EXAMPLES / example).read_text(encoding="utf-8").splitlines())
-    assert lines < (SEARCHES[example][2] if example in SEARCHES else 60)
+    assert lines < (SEARCHES[example][2] if example in SEARCHES else LINES.get(example, 60))
+
+
+@pytest.mark.parametrize("example", [*COMMANDS, *PENDULUM])
+def test_a_system_needs_nothing_private(example: str) -> None:
+    found = re.findall(r"^(?:from|import) (shoal\S*) import (\w+)", (EXAMPLES / example).read_text("utf-8"), re.M)
+    assert all(module in ("shoal", "shoal.building", "shoal.systems") for module, _ in found), found
 
 
 @pytest.mark.parametrize("example", SEARCHES)
@@ -63,3 +79,17 @@ def test_runs_and_learns(example: str, tmp_path: Path) -> None:
     assert report["reason"] == "steps" and report["updates"] > 0 and report["restarts"] == 0
     assert report["episode_return"] >= required, done.stdout
     assert all(bool(torch.isfinite(v).all()) for v in load_file(run / "params-params.safetensors").values())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", PENDULUM)
+def test_actor_critics_of_ones_own_learn_pendulum(example: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", "shoal", "train", str(EXAMPLES / example), "--env", "Pendulum-v1"]
+    done = subprocess.run(
+        [*command, "--steps", "7000", "--run-dir", "run", "--quiet"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "run" / "episodes.csv", encoding="utf-8") as file:
+        returns = [float(row["return"]) for row in csv.DictReader(file)]
+    assert sum(returns[-5:]) / 5 > -500.0, returns

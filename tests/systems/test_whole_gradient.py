@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from systems.helpers import config, record_batches, run, spy
 from torch import Tensor
 
 from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.api import Batch, Tensors, Update, observations
+from shoal.algos.q_learning import QLearning
+from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
+from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.systems import load
+from shoal.systems.replayed import descent
 
 # Networks whose gradient is made by hand, by autograd behind a leaf, recurrent ones, and those of two parts
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,8 +65,8 @@ def gradient(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensors]:
     """The loss, and the gradient by each parameter."""
     for p in algorithm.nets.parameters():
         p.grad = None
-    if isinstance(getattr(algorithm, "rng", None), torch.Generator):
-        algorithm.rng.manual_seed(0)
+    if isinstance(getattr(algorithm, "generator", None), torch.Generator):
+        algorithm.generator.manual_seed(0)
     loss, joined, _ = differentiate(algorithm, batch)
     grads = {k: p.grad.clone() for k, p in algorithm.nets.named_parameters() if p.grad is not None}
     if joined is not None:
@@ -107,3 +111,29 @@ def test_a_loss_of_the_parameters_alone_is_differentiated() -> None:
     _, grads = gradient(algorithm, Batch({"obs": torch.zeros(3, 4)}))
     for name, p in algorithm.nets.named_parameters():
         torch.testing.assert_close(grads[name], 0.2 * p.detach())
+
+
+class MeanLoss(QLearning):
+    """A loss whose parts do not add up: each is a mean of its own."""
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
+        return outputs.square().mean(), Update({})
+
+
+def test_a_loss_of_ones_own_shares_its_gradient_only_if_it_says_that_its_parts_add_up() -> None:
+    class Saying(MeanLoss):
+        adds_up = True
+
+    class Inheriting(Saying):
+        pass
+
+    assert QLearning.adds_up and not MeanLoss.adds_up and Saying.adds_up and Inheriting.adds_up
+    cfg, asked = config("dqn", env="toy:catch"), []
+    ctx = Context("learner", 0, 1, 0, 0, Recorder(), team=asked.append)
+    cfg = replace(cfg, learner_processes=2)
+    learner = descent(cfg, ctx, QLearning(cfg, load("dqn").network(cfg)))
+    assert asked == [2] and learner.workers is None
+    with pytest.raises(UsageError, match=r"learner_processes \(2\) .* MeanLoss"):
+        descent(cfg, ctx, MeanLoss(cfg, load("dqn").network(cfg)))
+    descent(replace(cfg, learner_processes=0), ctx, MeanLoss(cfg, load("dqn").network(cfg)))
+    assert asked == [2]

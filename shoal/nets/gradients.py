@@ -1,0 +1,22 @@
+"""How gradients flow through networks: what they pass through without moving it, and what scales them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def without_gradients(nets: nn.Module) -> Iterator[None]:
+    """Let a forward pass inside the block depend on its inputs, not on the parameters of ``nets``: a policy that climbs
+    a critic (Silver et al. 2014, equation 9; Haarnoja et al. 2018, equation 7) does not move the critic."""
+    learn = [p for p in nets.parameters() if p.requires_grad]
+    for p in learn:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in learn:
+            p.requires_grad_(True)
