@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from shoal.errors import UsageError
 
 
+def require_local(path: Path) -> None:
+    """Raise UsageError if ``path`` names a place by a scheme (``s3://bucket/run``): Shoal writes to directories."""
+    scheme = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]+):", path.parts[0]) if path.parts else None
+    if scheme is not None and len(path.parts) > 1:
+        raise UsageError(
+            f"'{scheme[0]}//{Path(*path.parts[1:])}' is an address, and Shoal writes to directories of this machine: "
+            "name one, and copy it afterwards, or mount the storage"
+        )
+
+
 def require_folder(path: Path) -> None:
     """UsageError unless the directory that the file ``path`` is to be in exists."""
+    require_local(path)
     if not path.parent.is_dir():
         raise UsageError(f"no such directory: '{path.parent}'")
 
 
 def require_new(path: Path, why: str = "") -> None:
     """UsageError unless ``path`` is an empty directory or nothing at all. ``why``: ends the sentence."""
+    require_local(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"'{path}' exists and is not empty{why}")

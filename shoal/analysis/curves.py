@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,29 +68,42 @@ class Group:
         return x, iqm(y, 0), low, high
 
 
+class NoEpisode(UsageError):
+    """A run in which no episode has ended."""
+
+
 def load(path: str | Path) -> Curve:
-    """The curve of a run directory; UsageError if no episode has ended there."""
+    """The curve of a run directory; NoEpisode if no episode has ended there."""
     run = Run.open(path)
     rows = [r for r in read_curve(run.path) if "episode_return" in r and "seconds" in r]
     if not rows:
-        raise UsageError(f"'{path}' has no learning curve: no episode has ended in it")
+        raise NoEpisode(f"'{path}' has no learning curve: no episode has ended in it")
     steps, seconds, returns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
     config = {**run.config, **({"init_from": run.init_from} if run.init_from else {})}
     return Curve(run.path, run.system, str(config["env"]), config, steps, seconds, returns, tuple(told(run.changes)))
 
 
-def groups(paths: Sequence[str | Path]) -> list[Group]:
-    """The runs of ``paths``, those that differ only by seed together, in the order of their first run."""
+def groups(paths: Sequence[str | Path], left_out: Callable[[str], object] = lambda sentence: None) -> list[Group]:
+    """The runs of ``paths``, those that differ only by seed together, in the order of their first run. Runs in which
+    no episode has ended are left out, each told by a sentence; NoEpisode if that is all of them."""
     resolved = [Path(path).resolve() for path in paths]
     twice = [str(path) for path, r in zip(paths, resolved, strict=True) if resolved.count(r) > 1]
     if twice:
         raise UsageError(f"'{twice[0]}' is given twice: it would count as two runs")
     found: dict[str, list[Curve]] = {}
     for path in paths:
-        curve = load(path)
+        try:
+            curve = load(path)
+        except NoEpisode as error:
+            if len(paths) == 1:
+                raise
+            left_out(f"{error}; it is left out")
+            continue
         changed = [change.rpartition(" at ")[0] for change in curve.changes]
         key = json.dumps([curve.system, curve.config, changed], sort_keys=True, default=str)
         found.setdefault(key, []).append(curve)
+    if not found:
+        raise NoEpisode(f"none of the {len(paths)} runs has a learning curve: no episode has ended in them")
     several = len({curves[0].env for curves in found.values()}) > 1
     systems = {curves[0].system for curves in found.values()}
     short = [short_name(system) for system in systems]

@@ -326,8 +326,10 @@ def _system(args: list[str], command: str) -> tuple[str, System, Groups]:
     from shoal import systems
     from shoal.api import UsageError
     from shoal.settings.flags import split
+    from shoal.settings.other_names import ALIASES
 
     if not args or args[0].startswith("--"):
         example = f"shoal {command} dqn" + (" --env CartPole-v1" if command == "train" else "")
         raise UsageError(f"shoal {command} needs a system first, for example: {example}")
-    return args[0], systems.load(args[0]), split(args[1:])
+    name = ALIASES.get(args[0], args[0])
+    return name, systems.load(name), split(args[1:])

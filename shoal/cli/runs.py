@@ -84,7 +84,7 @@ def plot(args: list[str]) -> int:
         if "x" in opts:
             raise UsageError("--x is not for a population, which is drawn over the steps of its members")
         return _plot_population(paths, Path(opts.get("out", "population.png")))
-    found = groups(paths)
+    found = groups(paths, _warn)
     draw(found, out, tuple(AXES) if x == "both" else (x,))
     print(f"{out}: " + "; ".join(f"{g.label} ({len(g.curves)})" for g in found))
     return 0
@@ -107,12 +107,16 @@ def compare(args: list[str]) -> int:
 
     paths, rest = _runs(args, "compare")
     opts = options(rest, FLAGS["compare"], "compare")
-    found = groups(paths)
+    found = groups(paths, _warn)
     for env in dict.fromkeys(g.env for g in found):
         _print_table(env, *table([g for g in found if g.env == env], opts.get("threshold")))
     if len(found) > 1:
         _print_table("what differs in their configurations", *config_table(found))
     return 0
+
+
+def _warn(sentence: str) -> None:
+    print(f"shoal: {sentence}", file=sys.stderr)
 
 
 def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:

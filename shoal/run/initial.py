@@ -16,7 +16,13 @@ from shoal.api import Context, Role, Spec, Tensors, UsageError
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
 
-OWN = (TASK, "returns.")  # what a new run has of its own: its task, the range of its returns
+# What a new run has of its own: its task, the range of its returns, the scale of its rewards
+OWN = (TASK, "returns.", "rewards.")
+SETTINGS = {  # which settings decide whether there are such tensors, and of what shape
+    "norms": "normalise_obs", "core": "core, core_size or core_layers", "critic": "separate_critic or hidden",
+    "encoder": "torso, hidden, or what is observed", "policy": "hidden, or the actions", "head": "dueling or hidden",
+    "pixel_control": "pixel_control", "reward_prediction": "reward_prediction",
+}  # fmt: skip
 log = logging.getLogger("shoal.initial")
 
 
@@ -60,14 +66,18 @@ def begin_with(program: Program, params: Tensors, source: str | Path) -> None:
 def _check(params: Tensors, wanted: Spec, source: str | Path) -> None:
     for name, field in wanted.items():
         if name not in params:
-            raise UsageError(f"init_from '{source}' does not fit: it has no '{name}' {list(field.shape)}")
+            raise _unfit(source, name, f"it has no '{name}' {list(field.shape)}")
         if tuple(params[name].shape) != tuple(field.shape):
-            raise UsageError(
-                f"init_from '{source}' does not fit: '{name}' is {list(params[name].shape)} there and "
-                f"{list(field.shape)} here"
-            )
+            raise _unfit(
+                source, name, f"'{name}' is {list(params[name].shape)} there and {list(field.shape)} here"
+            )  # fmt: skip
     if more := [name for name in params if name not in wanted]:
-        raise UsageError(f"init_from '{source}' does not fit: it has '{more[0]}', which this network lacks")
+        raise _unfit(source, more[0], f"it has '{more[0]}', which this network lacks")
+
+
+def _unfit(source: str | Path, tensor: str, why: str) -> UsageError:
+    setting = SETTINGS.get(tensor.partition(".")[0])
+    return UsageError(f"init_from '{source}' does not fit: {why}" + (f" (see {setting})" if setting else ""))
 
 
 class _Beginning:

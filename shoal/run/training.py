@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -33,12 +34,14 @@ from shoal.runtime.launch import Launch, Report
 from shoal.settings.config import Resolved, resolve
 from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
+from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
 from shoal.systems.config import anchored
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
 SPANS = 100_000  # of each replica in a profile
+log = logging.getLogger("shoal.run")
 
 
 def train(
@@ -122,7 +125,7 @@ def observing(functions: Any) -> Sequence[Observer]:
 def _name(system: Any) -> str:
     """The argument ``system``, which may be a path."""
     if isinstance(system, (str, Path)):
-        return str(system)
+        return ALIASES.get(str(system), str(system))
     near = f"; did you mean '{system.__name__}'?" if isinstance(system, ModuleType) else ""
     expected = "a name of `shoal systems`, of a module or of a .py file"
     raise UsageError(f"'system' expects {expected}, found {system!r}{near}")
@@ -199,6 +202,8 @@ class Training:
         if interrupts.reason not in ("", report.reason):
             raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
         self.observers.check()
+        if not report.updates and report.reason not in EXIT_CODES and not ranks.follows():
+            log.warning("nothing was learned: %s", self._why_no_update(report.steps))
         self._evaluate(report)
         facts = self.facts
         return Run(
@@ -257,6 +262,13 @@ class Training:
                 evaluation_files.forget_after(self.path, checkpoint.steps)
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
+
+    def _why_no_update(self, steps: int) -> str:
+        """Return why a run that took so many steps made no update, and what would have sufficed."""
+        least = getattr(self.resolved.cfg, "min_replay", 0)
+        if least > steps:
+            return f"updates begin with {least:,} items in the replay (min_replay), and it ended after {steps:,} steps"
+        return f"no update was complete after its {steps:,} steps: more steps, or a smaller unroll, envs or actors"
 
     def _evaluate(self, report: Report) -> None:
         """Evaluate what the run ended with."""

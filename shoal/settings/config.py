@@ -97,7 +97,8 @@ def resolve(
                 raise _with_place(UsageError(f"'{key}' is an option of the run, {hint}"), origin)
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
-                raise _with_place(unknown(where, key, list(values), name), origin)
+                names = [*values, *RUN_OPTIONS] if origin == "argument" else list(values)
+                raise _with_place(unknown(where, key, names, name), origin)
             values[field] = expect(hints[field], over(values[field], value), subject(field, origin))
             origins[field] = origin
         if "envs" in layer and values.get("total_envs") and not layer.get("total_envs", layer.get("total-envs")):

@@ -15,25 +15,30 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from shoal.api import UsageError
 from shoal.settings import entries
+from shoal.settings.other_names import known_elsewhere
 from shoal.settings.ranges import Range
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
 
+FACTORS = {"k": 10**3, "K": 10**3, "m": 10**6, "M": 10**6, "G": 10**9, "B": 10**9}  # of whole numbers: 10k, 2M
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The valid name nearest to a wrong one: by initials (``lr``), by parts, by spelling; None: no name is near."""
+    """The valid name nearest to a wrong one: by what other libraries call it, by initials (``nr``), by parts, by
+    spelling; None: no name is near."""
+    if found := known_elsewhere(name, names):
+        return found
     name = name.replace("-", "_")
     plain = {n: n.replace("-", "_") for n in names}
     initials = [n for n, p in plain.items() if "".join(part[:1] for part in p.split("_")) == name]
     parts = [n for n, p in plain.items() if len(name) > 2 and (name in p.split("_") or p.startswith(name))]
     if initials or parts:
         return (initials or parts)[0]
-    found = get_close_matches(name, names, n=1, cutoff=0.6)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
     begun = [n for n, p in plain.items() if len(p) > 2 and name.startswith(p)]
-    return found[0] if found else max(begun, key=len, default=None)
+    return close[0] if close else max(begun, key=len, default=None)
 
 
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
@@ -172,10 +177,13 @@ def _number(hint: type, value: Any) -> int | float:
     if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
         raise ValueError
     number: int | float
+    factor = 1
+    if isinstance(value, str) and hint is int and value[-1:] in FACTORS:
+        value, factor = value[:-1], FACTORS[value[-1]]
     try:
-        number = int(value) if isinstance(value, (Integral, str)) else float(value)
+        number = factor * (int(value) if isinstance(value, (Integral, str)) else float(value))
     except ValueError:
-        number = float(value)  # 1e-3
+        number = round(factor * float(value), 6) if factor != 1 else float(value)  # 1.1M; 1e-3
     if number != number:
         raise ValueError
     if hint is float:

@@ -12,6 +12,7 @@ from shoal import own_code
 from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.settings.flags import nearest
+from shoal.settings.other_names import ALIASES, ELSEWHERE
 from shoal.systems.config import SystemConfig
 from shoal.types import Values
 
@@ -51,6 +52,7 @@ class System(Protocol):
 def load(name: str) -> System:
     """The system called ``name``: one of ``SYSTEMS``, a module of the user's own, or a path to its ``.py`` file. Raises
     UsageError with the nearest valid name, or if that module fails or is no system."""
+    name = ALIASES.get(name, name)
     if name in SYSTEMS:
         return cast(System, importlib.import_module(SYSTEMS[name]))
     if name.endswith(".py"):
@@ -61,7 +63,10 @@ def load(name: str) -> System:
     elif _is_module(name):
         module = own_code.by_name(name, f"system '{name}'")
     else:
-        near = nearest(name, tuple(SYSTEMS))
+        instead = ELSEWHERE.get(name.lower())
+        if instead is not None and instead not in SYSTEMS:
+            raise UsageError(f"there is no system '{name}': {instead} (`shoal systems` lists all)")
+        near = instead or nearest(name, tuple(SYSTEMS))
         hint = f"; did you mean '{near}'?" if near else ""
         raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
     for needed in ("Config", "PRESETS", "program", "agent"):

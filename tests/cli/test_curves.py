@@ -185,3 +185,23 @@ def test_a_run_without_an_episode_has_no_curve(shoal: Shoal, tmp_path: Path) -> 
     write_run(tmp_path / "r0", 1.0, steps=0)
     code, _, err = shoal("compare", "r0")
     assert code == 2 and "no episode has ended in it" in err
+
+
+@pytest.mark.parametrize("command", ["compare", "plot"])
+def test_runs_without_an_episode_are_left_out_of_a_comparison_by_name(
+    shoal: Shoal, tmp_path: Path, command: str
+) -> None:
+    if command == "plot":
+        pytest.importorskip("matplotlib")
+    for name, steps in (("r0", 1_000), ("r1", 0), ("r2", 1_000)):
+        write_run(tmp_path / name, 1.0, steps=steps)
+    code, out, err = shoal(command, "r0", "r1", "r2")
+    assert code == 0 and err.count("shoal:") == 1 and "'r1'" in err and "it is left out" in err
+    assert "r1" not in out
+
+
+def test_runs_none_of_which_has_an_episode_cannot_be_compared(shoal: Shoal, tmp_path: Path) -> None:
+    for name in ("r0", "r1"):
+        write_run(tmp_path / name, 1.0, steps=0)
+    code, _, err = shoal("compare", "r0", "r1")
+    assert code == 2 and "none of the 2 runs" in err

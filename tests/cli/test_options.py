@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from shoal.api import UsageError
-from shoal.cli.main import USAGE
+from shoal.cli.main import USAGE, main
 from shoal.run import RunOptions, resume, train
 from shoal.run.evaluation import Evaluation
 from shoal.run.options import FLAGS, JSON_KEYS, RESUMABLE
 from shoal.settings.config import field_docs
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
-from shoal.settings.flags import divide, options, split
-from shoal.systems import dqn
+from shoal.settings.flags import coerce, divide, options, split
+from shoal.settings.other_names import ALIASES, ELSEWHERE, SETTINGS
+from shoal.systems import SYSTEMS, dqn, load
 
 EVERYTHING = RunOptions(
     runtime="serial", run_dir="somewhere", seed=3, seconds=2.5, until_return=-1.0, hang_timeout=0.0,
@@ -162,3 +163,62 @@ def test_settings_know_the_options_of_a_run() -> None:
 def test_values_take_their_own_type() -> None:
     how = RunOptions(seconds=3, log=["wandb"], run_dir=Path("r"))  # type: ignore[arg-type]
     assert isinstance(how.seconds, float) and how.log == ("wandb",) and how.run_dir == Path("r")
+
+
+@pytest.mark.parametrize(
+    ("system", "theirs", "ours"),
+    [
+        ("dqn", "total-timesteps", "steps"), ("impala", "num-workers", "actors"), ("ppo", "n-steps", "unroll"),
+        ("dqn", "n-steps", "n-step"), ("dqn", "buffer-size", "replay"), ("a3c", "ent-coef", "entropy-cost"),
+        ("ppo", "vf_coef", "value-cost"), ("dqn", "batch_size", "batch"), ("ppo", "batch_size", "minibatches"),
+        ("rainbow", "learning-starts", "min-replay"), ("ppo", "lambda", "gae-lambda"), ("ppo", "clip-range", "clip"),
+        ("ppo", "tensorboard-log", "run-dir"), ("dqn", "eval-freq", "eval-every"), ("es", "pop-size", "pairs"),
+    ],
+)  # fmt: skip
+def test_the_names_of_other_libraries_are_understood(
+    system: str, theirs: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", system, f"--{theirs}", "1"]) == 2
+    assert f"did you mean '--{ours}'?" in capsys.readouterr().err
+
+
+def test_no_name_of_ours_is_taken_for_another() -> None:
+    fields = {f.name for module in SYSTEMS for f in dataclasses.fields(load(module).Config)} | set(RUN_FLAGS)
+    assert not [name for others in SETTINGS.values() for name in others if name in fields]
+    assert not set(SETTINGS) - fields, "each is a setting or an option"
+    assert not (set(ALIASES) | set(ELSEWHERE)) & set(SYSTEMS)
+
+
+def test_ppo_is_recurrent_ppo() -> None:
+    assert load("ppo") is load("recurrent-ppo")
+
+
+@pytest.mark.parametrize("name", ["sac", "TD3", "muzero", "appo"])
+def test_a_system_of_another_library_is_answered_with_what_serves(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", name]) == 2
+    assert ELSEWHERE[name.lower()] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("10k", 10_000), ("2M", 2_000_000), ("2m", 2_000_000), ("1.1M", 1_100_000), ("1e6", 1_000_000)]
+)
+def test_whole_numbers_have_suffixes(text: str, number: int) -> None:
+    assert coerce(int, text) == number
+
+
+@pytest.mark.parametrize("text", ["k", "10kk", "1.00001k", "3x", "M2"])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        coerce(int, text)
+
+
+@pytest.mark.parametrize("command", ["train dqn --env CartPole-v1 --run-dir", "draw dqn --env CartPole-v1 --output"])
+def test_addresses_are_no_directories(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), "s3://bucket/run.svg", *(["--steps", "100"] if "train" in command else [])]) == 2
+    assert "'s3://bucket/run.svg' is an address" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -96,8 +96,8 @@ def test_a_new_range_of_returns_is_the_new_runs_and_what_is_lacking_is_told(
     [
         ({"hidden": (4,)}, r"is \[8, 4\] there and \[4, 4\] here"),
         ({"env": "Acrobot-v1"}, r"is \[8, 4\] there and \[8, 6\] here|is \[4\] there and \[6\] here"),
-        ({"normalise_obs": False}, r"it has '.*', which this network lacks"),
-        ({"core": "lstm"}, r"it has no '.*core.*' \["),
+        ({"normalise_obs": False}, r"it has 'norms.*', which this network lacks \(see normalise_obs\)"),
+        ({"core": "lstm"}, r"it has no 'core.*' \[.*\] \(see core, "),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_first_tensor(
@@ -114,3 +114,18 @@ def test_what_is_no_run_and_no_file_is_refused(tmp_path: Path) -> None:
     for source, says in (("nowhere", "there is no 'nowhere'"), (tmp_path / "text", "is no safetensors file")):
         with pytest.raises(UsageError, match=says):
             shoal.train("impala", env="CartPole-v1", init_from=source, run_dir=tmp_path / "r", steps=200, **SMALL)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_scale_of_rewards_is_the_new_runs_own(tmp_path: Path, on: bool) -> None:
+    """A preset may normalise rewards where another does not: only a learner needs their scale."""
+    small = dict(actors=1, envs=2, unroll=8, hidden=(8,), runtime="serial", env="CartPole-v1", minibatches=1)
+    first = shoal.train("recurrent-ppo", run_dir=tmp_path / "a", steps=64, normalise_reward=on, **small)
+    second = shoal.train(
+        "recurrent-ppo", run_dir=tmp_path / "b", steps=16, normalise_reward=not on, learning_rate=0.0,
+        init_from=first.path, **small,
+    )  # fmt: skip
+    before, after = (load_params(run.path)[1] for run in (first, second))
+    common = [name for name in before if name in after]
+    assert common and all(torch.equal(before[name], after[name]) for name in common)
+    assert any(name.startswith("rewards.") for name in {**before, **after})

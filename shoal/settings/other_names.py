@@ -1,0 +1,142 @@
+"""What other libraries call a setting or a system, so that a suggestion understands whoever comes from them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, CleanRL, RLlib, Tianshou, Sample Factory
+    "steps": (
+        "total_timesteps", "total_steps", "num_timesteps", "n_timesteps", "timesteps", "max_timesteps", "max_steps",
+        "total_env_steps", "num_env_steps", "train_for_env_steps", "stop_timesteps", "total_frames",
+    ),
+    "actors": (
+        "num_workers", "n_workers", "workers", "num_actors", "n_actors", "num_env_runners", "num_rollout_workers",
+        "num_processes", "num_cpus",
+    ),
+    "envs": (
+        "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker", "training_num",
+    ),
+    "env": ("env_id", "env_name", "environment", "game", "task"),
+    "n_step": ("n_steps", "nsteps", "nstep", "n_step_return", "multi_step", "estimation_step"),
+    "unroll": (
+        "n_steps", "num_steps", "nsteps", "rollout", "rollout_length", "rollout_fragment_length", "horizon",
+        "unroll_length", "trajectory_length", "step_per_collect",
+    ),
+    "replay": (
+        "buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "buffer_capacity", "memory_size",
+    ),
+    "min_replay": (
+        "learning_starts", "start_timesteps", "warmup_steps", "start_steps", "min_replay_size",
+        "num_steps_sampled_before_learning_starts",
+    ),
+    "batch": ("batch_size", "train_batch_size", "train_batch_size_per_learner"),
+    "minibatches": (
+        "num_minibatches", "n_minibatches", "minibatch_size", "sgd_minibatch_size", "batch_size",
+        "num_batches_per_epoch",
+    ),
+    "epochs": ("n_epochs", "num_epochs", "update_epochs", "num_sgd_iter", "repeat_per_collect", "ppo_epochs"),
+    "clip": ("clip_range", "clip_coef", "clip_param", "eps_clip", "ppo_clip_ratio", "clip_ratio"),
+    "clip_value": ("clip_range_vf", "clip_vloss", "vf_clip_param", "value_clip"),
+    "gae_lambda": ("lambda", "lambda_", "lam", "gae_lam"),
+    "entropy_cost": (
+        "ent_coef", "entropy_coef", "entropy_coeff", "entropy_coefficient", "exploration_loss_coeff", "ent_cost",
+    ),
+    "value_cost": ("vf_coef", "vf_loss_coeff", "value_coef", "value_loss_coef", "value_loss_coeff", "baseline_cost"),
+    "max_grad_norm": ("grad_clip", "clip_grad", "clip_grad_norm", "gradient_clip", "grad_norm"),
+    "learning_rate": ("lr", "lr_schedule", "anneal_lr", "step_size", "q_lr", "critic_lr"),
+    "optimiser": ("optimizer",),
+    "optimiser_eps": ("adam_eps", "adam_epsilon", "optimizer_eps", "eps"),
+    "gamma": ("discount", "discount_factor"),
+    "target_period": (
+        "target_update_interval", "target_network_frequency", "target_network_update_freq", "target_update_freq",
+        "target_update_period", "tau",
+    ),
+    "polyak": ("tau",),
+    "samples_per_insert": (
+        "train_freq", "train_frequency", "gradient_steps", "training_intensity", "update_per_step",
+        "policy_frequency",
+    ),
+    "epsilon_start": ("exploration_initial_eps", "start_e", "initial_epsilon", "eps_start"),
+    "epsilon_end": ("exploration_final_eps", "end_e", "final_epsilon", "eps_end", "epsilon_min"),
+    "epsilon_steps": ("exploration_fraction", "epsilon_timesteps", "eps_decay", "epsilon_decay"),
+    "noise": ("exploration_noise", "exploration_sigma"),
+    "random_steps": ("learning_starts", "start_timesteps"),
+    "prioritised": ("prioritized", "prioritized_replay", "per"),
+    "priority_exponent": ("prioritized_replay_alpha", "alpha"),
+    "importance_exponent": ("prioritized_replay_beta", "beta"),
+    "atoms": ("n_atoms", "num_atoms"),
+    "noise_std": ("sigma", "noise_stdev"),
+    "pairs": ("population_size", "pop_size", "episodes_per_batch", "n_delta"),
+    "hidden": ("net_arch", "hidden_sizes", "fcnet_hiddens", "policy_kwargs", "hidden_size", "layers", "mlp_layers"),
+    "activation": ("activation_fn", "fcnet_activation", "nonlinearity"),
+    "torso": ("policy", "network", "model", "encoder", "features_extractor", "cnn"),
+    "core": ("use_lstm", "lstm", "use_rnn", "rnn_type", "recurrent"),
+    "core_size": ("lstm_hidden_size", "lstm_cell_size", "rnn_size"),
+    "normalise_obs": ("normalize_obs", "norm_obs", "obs_norm", "normalize_input", "normalize_observations"),
+    "normalise_reward": ("normalize_reward", "norm_reward", "normalize_returns", "rew_norm", "reward_normalization"),
+    "frame_stack": ("n_stack", "num_stack", "framestack", "stack"),
+    "frame_skip": ("frameskip", "action_repeat", "env_frameskip"),
+    "learners": ("num_learners", "num_gpus_per_learner"),
+    "device": ("cuda", "gpu", "use_cuda", "use_gpu", "num_gpus"),
+    "run_dir": (
+        "log_dir", "logdir", "log_path", "tensorboard_log", "output_dir", "save_dir", "save_path", "local_dir",
+        "storage_path", "train_dir", "exp_name", "experiment", "run_name",
+    ),
+    "eval_every": ("eval_freq", "eval_frequency", "evaluation_interval", "eval_interval"),
+    "eval_episodes": ("n_eval_episodes", "evaluation_duration", "num_eval_episodes"),
+    "eval_video": ("capture_video", "save_video", "record_video"),
+    "checkpoint_every": ("save_freq", "save_interval", "checkpoint_frequency", "checkpoint_freq", "save_every_sec"),
+    "init_from": ("trained_agent", "load_path", "load_model", "pretrained", "restore", "from_checkpoint"),
+    "log": ("track", "wandb", "with_wandb", "logger", "tensorboard"),
+    "quiet": ("verbose", "silent", "progress_bar"),
+    "seed": ("random_seed", "rng_seed", "seeds"),
+}  # fmt: skip
+
+ALIASES = {"ppo": "recurrent-ppo"}  # names by which a system of Shoal's may be asked for too
+ELSEWHERE = {  # systems of the field that are not here -> what to say of them
+    "sac": "apex-dpg and d4pg serve continuous actions, and examples/own_sac.py is SAC in 70 lines",
+    "td3": "d4pg and apex-dpg are its distributed relatives, and examples/own_td3.py is TD3 in 60 lines",
+    "ddpg": "apex-dpg is DDPG with n-step returns, prioritised replay and any number of actors",
+    "a2c": "a3c is its asynchronous form, and examples/own_system.py is A2C in 60 lines",
+    "appo": "impala serves: it is asynchronous and corrects its policy lag",
+    "rainbow-dqn": "rainbow",
+    "double-dqn": "dqn is double by default",
+    "ddqn": "dqn is double by default",
+    "dueling-dqn": "dqn has --dueling",
+    "c51": "rainbow has --preset c51",
+    "qr-dqn": "rainbow has --preset qr-dqn",
+    "qrdqn": "rainbow has --preset qr-dqn",
+    "noisy-dqn": "rainbow has --preset noisy",
+    "drqn": "r2d2 is a recurrent Q-network",
+    "ars": "es has --preset ars",
+    "openai-es": "es",
+    "trpo": "recurrent-ppo serves, with --target-kl to bound each step",
+    "recurrent_ppo": "recurrent-ppo",
+    "ppo-lstm": "recurrent-ppo with --core lstm",
+    "apex": "apex-dqn for discrete actions, apex-dpg for continuous ones",
+    "ape-x": "apex-dqn for discrete actions, apex-dpg for continuous ones",
+    "ddppo": "dd-ppo",
+    "cql": "nothing here learns from a fixed data set alone; r2d3 and qt-opt learn beside one",
+    "bc": "nothing here imitates; r2d3 and qt-opt learn from demonstrations and rewards",
+    "muzero": "nothing here learns a model of the environment",
+    "alphazero": "nothing here learns a model of the environment or searches",
+    "dreamer": "nothing here learns a model of the environment",
+    "dreamerv3": "nothing here learns a model of the environment",
+    "marl": "one policy plays here; many agents of one kind can be environments of one actor",
+    "qmix": "one policy plays here; many agents of one kind can be environments of one actor",
+    "maddpg": "one policy plays here; many agents of one kind can be environments of one actor",
+}
+_BY_NAME: dict[str, list[str]] = {}
+for _field, _others in SETTINGS.items():
+    for _other in _others:
+        _BY_NAME.setdefault(_other, []).append(_field)
+
+
+def known_elsewhere(name: str, names: Container[str]) -> str | None:
+    """Return the one of ``names`` (with underscores or dashes) that other libraries call ``name``; None if there is
+    none."""
+    for found in _BY_NAME.get(name.replace("-", "_").removeprefix("no_"), ()):
+        for spelled in (found, found.replace("_", "-")):
+            if spelled in names:
+                return spelled
+    return None
