@@ -17,82 +17,22 @@ if TYPE_CHECKING:
     from shoal.settings.flags import Groups
     from shoal.systems import System
 
-USAGE = """\
-shoal: distributed deep reinforcement learning in PyTorch
-
-  shoal train SYSTEM --env ID   train; any field of the system's config is a flag (shoal config SYSTEM)
-      --preset P                auto (default: by the kind of environment), none, or one of the system's
-      --config FILE             values from a TOML or YAML file, or those of the run in a directory; flags win over it
-      --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
-                                a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own);
-                                `torchrun --nproc-per-node N -m shoal train dd-ppo ...`: each process is a rank
-      --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
-      --seconds S               stop after S seconds
-      --until-return R          stop when the mean return of 100 episodes reaches R
-      --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
-      --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
-      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
-      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
-      --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
-      --seed N                  default 0
-      --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
-                                and keep the best; --eval-episodes N (default 10), --eval-sampled, --eval-video (one
-                                episode of each, in videos/)
-      --quiet                   show nothing
-  shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH
-                                population-based training: --population N (default 8), --interval STEPS (between two
-                                turns; default a twentieth of --steps), --exploit truncation|tournament|ttest,
-                                --explore perturb|resample, --share, --gap, --warm-up, --eval-episodes N (a
-                                member's score, instead of its training episodes), --slots N (members at a time;
-                                default one per core in serial, one in local),
-                                --runtime serial|local (of members; default serial); other flags are the system's
-  shoal resume RUN              go on from a run's newest checkpoint: --steps N, --seconds S, --until-return R
-                                (new limits, counted from the run's beginning), --runtime local|ray, --address A,
-                                --quiet; --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --eval-...,
-                                and any field of its config that changes no shape, such as --learning-rate X, are
-                                changed from there on
-  shoal cluster check [SYSTEM]  nodes, resources and versions of a Ray cluster (--address A), and what of a program
-                                fits where
-  shoal profile RUN|SYSTEM      run for --seconds S (default 15), say what takes the time, and write trace.json
-  shoal systems                 the systems there are
-  shoal config SYSTEM           every value, what it means and where it came from; --toml prints a file
-  shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE.txt|.mmd|.svg
-  shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
-                                --seed N, --envs N (default 8), --best (instead of the last parameters),
-                                --video FILE.mp4
-  shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
-                                (default curves.png), --x steps|seconds|both; of a population: its lineage
-  shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs
-  shoal record SOURCE --out SET play whole episodes into a Minari data set (an ID or a directory): --episodes N
-                                (default 20), --seed N. SOURCE is a run (--sampled, --best), MODULE:FUNCTION that
-                                takes an observation, or `keyboard`, a person (--keys left=0 right=1, --noop N,
-                                --wait); the last two play in --env ID
-  shoal record --list SET       its episodes; --show SET --episode N: every step of one
-  shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
-  --trust                       with a RUN: import the system or environment that it names, should they be neither
-                                Shoal's, nor registered with Gymnasium, nor known from a training of yours
-  shoal --version
-  shoal train SYSTEM --help     the flags of a system, each with its meaning and the value it would have
-
-SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
-Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130, 143 and 129 ended by Ctrl-C, SIGTERM and SIGHUP
-(a checkpoint is written first; a second signal ends the run at once, without one).
-"""
-
 REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descriptors, a directory that is gone
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 }  # fmt: skip
-HELP = ("-h", "--help")
+HELP = ("-h", "--help", "--help-all")
 OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fields of a system's config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    wants_help = not args or args[0] == "help" or any(word in HELP for word in args)
-    if wants_help and (len(args) < 3 or args[0] not in OF_SYSTEMS or args[1] == "pbt"):
-        print(USAGE, end="")
+    if args[:1] == ["help"]:
+        args = [*args[1:], "--help"]
+    wants_help = not args or any(word in HELP for word in args)
+    if wants_help and (plain := _help_without_system(args)) is not None:
+        print(plain, end="")
         return 0
     if args[0] == "--version":
         from shoal import __version__
@@ -133,41 +73,37 @@ def _fail(sentence: str, code: int) -> int:
     return code
 
 
+def _help_without_system(args: list[str]) -> str | None:
+    """The help that needs no system: of a command or, where none is named, of all. None: that of a system is asked
+    for."""
+    from shoal.cli import help as texts
+
+    words = [word for word in args if word not in HELP]
+    command = words[0] if words else ""
+    if words[:2] == ["train", "pbt"]:
+        command = "pbt"
+    if command not in texts.COMMANDS:
+        return texts.SUMMARY if not words else None
+    of_a_system = command in OF_SYSTEMS and len(words) > 1 and not words[1].startswith("-")
+    return None if of_a_system else texts.of_command(command)
+
+
 def _help(command: str, args: list[str]) -> int:
-    """The flags of a system, each with its meaning and the value that it would have."""
-    import contextlib
+    """Print the flags of a system, each with its meaning and the value that it would have."""
     import dataclasses
-    from copy import copy
-    from functools import partial
-    from typing import Annotated
 
-    import tyro
-
+    from shoal.cli import help as texts
     from shoal.run.flags import resolve_flags
-    from shoal.settings.config import field_docs, show
+    from shoal.settings.config import field_docs
     from shoal.settings.flags import field_name, ranged, short_name
 
     name, system, groups = _system([word for word in args if word not in HELP], command)
     known = {"preset", "config", "trust", *(field.name for field in dataclasses.fields(system.Config))}
     of_system = [g for g in groups if {key := field_name(g[0]), key.removeprefix("no_")} & known]
     _, resolved = resolve_flags(name, system, of_system, {})
-    docs, hints = field_docs(system.Config), ranged(system.Config)
-    values = {  # a dictionary as text, for tyro shows none
-        key: (str, show(value)) if isinstance(value, dict) else (hints[key], value)
-        for key, value in resolved.shown().items()
-    }
-    shown = [
-        (
-            key,
-            Annotated[hint, tyro.conf.arg(help=docs.get(key, ""))],
-            dataclasses.field(default_factory=partial(copy, v)),
-        )
-        for key, (hint, v) in values.items()
-    ]
-    print(f"The flags of the command itself are shown by `shoal --help`; preset: {resolved.preset} ({resolved.why}).\n")
-    with contextlib.suppress(SystemExit):
-        flags = dataclasses.make_dataclass("Flags", shown)
-        tyro.cli(flags, prog=f"shoal {command} {short_name(name)}", description="", args=["--help"])
+    title = f"shoal {command} {short_name(name)}, preset {resolved.preset} ({resolved.why})"
+    hints, docs = ranged(system.Config), field_docs(system.Config)
+    print(texts.of_system(title, resolved.shown(), hints, docs, "--help-all" in args), end="")
     return 0
 
 
@@ -204,22 +140,6 @@ def profile(args: list[str]) -> int:
     from shoal.analysis.profile import command
 
     return command(args)
-
-
-def list_systems(args: list[str]) -> int:
-    import ast
-    from importlib.util import find_spec
-
-    from shoal.settings.flags import options, split
-    from shoal.systems import SYSTEMS
-
-    options(split(args), {}, "systems")
-    for name, module in SYSTEMS.items():
-        spec = find_spec(module)
-        if spec is not None and spec.origin is not None:
-            doc = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-            print(f"{name:<16}{doc.partition(chr(10))[0]}")
-    return 0
 
 
 def draw(args: list[str]) -> int:
@@ -309,14 +229,29 @@ def of_runs(command: str) -> Callable[[list[str]], int]:
     return call
 
 
+def of_listing(command: str) -> Callable[[list[str]], int]:
+    """A command of ``cli.listing``, imported when it is used."""
+
+    def call(args: list[str]) -> int:
+        from shoal.cli import listing
+
+        run: Callable[[list[str]], int] = getattr(listing, command)
+        return run(args)
+
+    return call
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train, "resume": resume, "systems": list_systems, "config": config, "draw": draw, "profile": profile,
-    "cluster": cluster,
+    "train": train, "resume": resume, "config": config, "draw": draw, "profile": profile, "cluster": cluster,
+    "systems": of_listing("systems"),
     "eval": of_runs("evaluate"),
     "plot": of_runs("plot"),
     "compare": of_runs("compare"),
     "export": of_runs("export"),
     "record": record,
+    "envs": of_listing("environments"),
+    "runs": of_listing("runs"),
+    "completion": of_listing("completion"),
 }  # fmt: skip
 
 

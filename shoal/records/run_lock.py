@@ -13,6 +13,21 @@ from shoal.api import UsageError
 NAME = "run.lock"
 
 
+def is_locked(run_dir: Path) -> bool:
+    """Return True if some process runs in ``run_dir`` at this moment."""
+    try:
+        descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class RunLock:
     """Held as long as this process lives: the kernel gives it back however the process dies.
 

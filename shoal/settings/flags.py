@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import re
 import types
 from collections.abc import Container, Mapping, Sequence
@@ -250,18 +249,30 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     text = words[0] if words else ""
     if type(None) in get_args(hint) and text.lower() in ("none", "null"):
         return None
-    if many or hint is int or int in arms:
-        with contextlib.suppress(ValueError):
-            return coerce(many, words) if many else coerce(int, text)
-    import tyro
-
-    one = dataclasses.make_dataclass("Flag", [("value", hint)])
-    args = ["--value", *words] if many else [f"--value={text}"]  # old tyro takes a word like -1e-3 for a flag
     try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            return tyro.cli(one, args=args, console_outputs=False).value
-    except SystemExit:
+        return _of_text(many or hint, words if many else text)
+    except ValueError:
         raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'") from None
+
+
+def _of_text(hint: Any, given: Any) -> Any:
+    """A word, or the words of a value that has several, as a ``hint``. ValueError if it is something else."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (tuple, list):
+        inner = args[0] if args and (origin is list or args[-1] is ...) else str
+        return coerce(hint, [_of_text(inner, word) for word in given])
+    if origin is Annotated:
+        return coerce(hint, _of_text(args[0], given))
+    if origin is Literal:
+        return next((arm for arm in args if str(arm) == given), None) or coerce(hint, given)
+    if origin in (Union, types.UnionType):
+        for arm in args:
+            with contextlib.suppress(ValueError, TypeError):
+                return _of_text(arm, given)
+        raise ValueError
+    if hint is bool and isinstance(given, str) and given.lower() in ("true", "false"):
+        return given.lower() == "true"
+    return coerce(hint, given)
 
 
 # ------------------------------------------------------------------------------ a command's words

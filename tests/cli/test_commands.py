@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +15,14 @@ from typing import Any
 import pytest
 
 from shoal.api import UsageError
+from shoal.cli import help
+from shoal.cli.completion import SHELLS
+from shoal.cli.main import COMMANDS
 from shoal.local.runtime import LocalRuntime
+from shoal.records.run_lock import RunLock
+from shoal.settings.config import only_for
+from shoal.settings.flags import flag_name
+from shoal.systems import SYSTEMS, load
 
 from .conftest import FAKE, Shoal
 
@@ -43,8 +53,8 @@ WRONG = [  # arguments, what the sentence says
     ("train FAKE --actors -1", "--actors expects an integer from 0 to 10000, found -1"),
     ("train FAKE --max-episode-steps 0", "--max-episode-steps expects an integer of at least 1 or none, found 0"),
     ("train FAKE --sticky-actions 1.5", "--sticky-actions expects a number from 0 to 1, found 1.5"),
-    ("train FAKE --reward-scale nan", "--reward-scale expects a number, found nan"),
-    ("train dqn --gamma nan", "--gamma expects a number from 0 to 1, found nan"),
+    ("train FAKE --reward-scale nan", "--reward-scale expects a number, found 'nan'"),
+    ("train dqn --gamma nan", "--gamma expects a number from 0 to 1, found 'nan'"),
     ("train dqn --max-grad-norm 0", "--max-grad-norm expects a finite number above 0 or none, found 0.0"),
     (
         "train recurrent-ppo --minibatches 9999",
@@ -89,7 +99,7 @@ WRONG = [  # arguments, what the sentence says
     ("draw FAKE --output x.png", "--output expects a name that ends in .txt, .mmd or .svg, or --format, found 'x.png'"),
     ("draw FAKE --format svg --output no/x.svg", "no such directory: 'no'"),
     ("train queue.py", "system 'queue.py' cannot be imported: 'queue' is a module of Python's own: rename the file"),
-    ("systems --all", "takes no flags"),
+    ("systems --all", "unknown flag '--all' of shoal systems"),
     ("eval", "needs a run directory first"),
     ("eval nowhere", "no such run directory: 'nowhere'"),
     ("eval full", "'full' holds no run: there is no config.json"),
@@ -157,19 +167,49 @@ def test_import_and_help_do_not_load_torch() -> None:
 
 def test_help_of_a_system_shows_its_fields_with_the_values_they_would_have(shoal: Shoal, fake: str) -> None:
     code, out, _ = shoal("train", fake, "--env", "ALE/Pong-v5", "--actors", "3", "--seed", "1", "--help")
-    text = " ".join(out.replace("│", " ").split())
-    assert code == 0 and f"usage: shoal train {Path(fake).stem}" in text and "preset: atari" in text
-    assert "--learning-rate FLOAT Step size of the optimiser. (default: 0.00025)" in text
-    assert "--envs INT Environments per actor. (default: 32)" in text and "(default: 3)" in text
+    text = " ".join(out.split())
+    assert code == 0 and text.startswith(f"shoal train {Path(fake).stem}, preset atari")
+    assert "--learning-rate Step size of the optimiser [0.00025]" in text
+    assert "--envs Environments per actor [32]" in text and "Actor processes [3]" in text
     code, _, err = shoal("train", fake, "--actors", "many", "--help")
     assert code == 2 and err == "shoal: --actors expects an integer from 0 to 10000, found 'many'\n"
-    assert shoal("train", "--help")[1].startswith("shoal: distributed")
-    assert shoal("train", "pbt", "--of", fake, "--help")[1].startswith("shoal: distributed")
+    assert shoal("train", "pbt", "--of", fake, "--help")[1] == help.COMMANDS["pbt"]
+
+
+def test_help_is_of_the_command_and_fits_a_screen(shoal: Shoal) -> None:
+    assert set(help.COMMANDS) == {*COMMANDS, "pbt"}
+    for command, text in help.COMMANDS.items():
+        assert len(text.splitlines()) <= 60 and max(map(len, text.splitlines())) <= 120
+        words = ("train", "pbt") if command == "pbt" else (command,)
+        assert shoal(*words, "--help") == shoal("help", *words) == (0, text, "")
+    assert shoal() == shoal("--help") == shoal("help") == (0, help.SUMMARY, "")
+    assert all(f"shoal {command}" in help.SUMMARY for command in COMMANDS)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_help_of_a_system_fits_two_screens_and_all_of_it_names_every_field(shoal: Shoal, system: str) -> None:
+    code, short, _ = shoal("train", system, "--help")
+    assert code == 0 and len(short.splitlines()) <= 70 and max(map(len, short.splitlines()[2:])) <= 100
+    code, whole, _ = shoal("train", system, "--help-all")
+    hidden = only_for(load(system).Config)  # of Atari alone
+    fields = {f.name for f in dataclasses.fields(load(system).Config)} - set(hidden)
+    assert code == 0 and {flag_name(name) for name in fields} <= set(whole.split())
+    assert [
+        n for names in help.GROUPS.values() for n in names if n in fields and flag_name(n) not in short.split()
+    ] == []
+
+
+def test_each_flag_that_help_puts_first_is_some_systems() -> None:
+    fields = {f.name for system in SYSTEMS for f in dataclasses.fields(load(system).Config)}
+    assert not [name for names in help.GROUPS.values() for name in names if name not in fields]
 
 
 def test_systems_and_version(shoal: Shoal) -> None:
     code, out, _ = shoal("systems")
-    assert code == 0 and [line.split()[0] for line in out.splitlines()][:2] == ["dqn", "apex-dqn"]
+    listed = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
+    assert code == 0 and listed == {*SYSTEMS, "pbt"}
+    assert set(json.loads(shoal("systems", "--json")[1])) == listed
+    assert shoal("systems", "now")[0] == 2
     assert shoal("--version")[1].startswith("shoal ")
 
 
@@ -223,3 +263,56 @@ def test_a_failed_run_is_exit_code_1(shoal: Shoal, fake: str) -> None:
     )
     code, _, err = shoal("train", fake, "--runtime", "serial", "--env", "broken.py:make", "--quiet")
     assert code == 1 and "the cable is out" in err
+
+
+def test_environments_are_listed_with_kind_and_presets(shoal: Shoal) -> None:
+    code, out, _ = shoal("envs", "PONG")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert code == 0 and rows["ALE/Pong-v5"][0] == "atari" and {"dqn", "impala"} <= set(rows["ALE/Pong-v5"])
+    listed = {row["env"]: row for row in json.loads(shoal("envs", "cartpole", "--json")[1])}
+    assert listed["CartPole-v1"]["kind"] == "classic" and "CartPole-v0" not in listed
+    assert shoal("envs", "no such") == (2, "", "shoal: no environment that is installed has 'no such' in its name "
+                                        "(`shoal envs` lists all)\n")  # fmt: skip
+
+
+def test_runs_are_listed_with_their_state(shoal: Shoal, fake: str) -> None:
+    assert shoal("runs")[0] == 2 and "no such directory: 'runs'" in shoal("runs")[2]
+    shoal("train", fake, "--runtime", "serial", "--quiet", "--run-dir", "runs/ended", "--env", "CartPole-v1")
+    for name in ("killed", "running"):
+        shutil.copytree("runs/ended", f"runs/{name}")
+        Path(f"runs/{name}/report.json").unlink()
+    Path("runs/damaged").mkdir()
+    Path("runs/damaged/config.json").write_text("{")
+    held = RunLock(Path("runs/running"))
+    code, out, err = shoal("runs", "--json")
+    held.release()
+    states = {run["run"]: (run["state"], run["seed"]) for run in json.loads(out)}
+    assert code == 0 and states == {"ended": ("steps", 0), "killed": ("killed", 0), "running": ("running", 0)}
+    assert err.count("\n") == 1 and "damaged" in err and "it is left out" in err
+    assert [line.split()[0] for line in shoal("runs", "runs/ended")[1].splitlines()] == ["run", "ended"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_is_a_script_of_the_shell(shoal: Shoal, shell: str) -> None:
+    code, out, _ = shoal("completion", shell)
+    assert code == 0 and "rho-bar" in out and "impala" in out
+    program = shutil.which(shell)
+    if program is not None:
+        Path("script").write_text(out)
+        assert subprocess.run([program, "-n", "script"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words, found",
+    [
+        (["tra"], {"train"}), (["train", "imp"], {"impala"}), (["train", "impala", "--rho"], {"--rho-bar"}),
+        (["train", "dqn", "--preset", "cl"], {"classic"}), (["eval", "--epi"], {"--episodes"}),
+        (["train", "pbt", "--of", "d4"], {"d4pg"}), (["train", "a3c", "--seed"], {"--seed"}),
+    ],
+)  # fmt: skip
+def test_bash_completes(shoal: Shoal, words: list[str], found: set[str]) -> None:
+    Path("script").write_text(shoal("completion", "bash")[1])
+    line = " ".join(["shoal", *words])
+    code = f". ./script; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _shoal; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == found

@@ -1,0 +1,212 @@
+"""The help of each command, and of the flags of a system: what matters first, everything with ``--help-all``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+SUMMARY = """\
+shoal: distributed deep reinforcement learning in PyTorch
+
+  shoal train SYSTEM --env ID    train; `shoal systems` lists the systems
+  shoal train pbt --of SYSTEM    train a population, whose members copy the best
+  shoal resume RUN               go on from a run's newest checkpoint
+  shoal eval RUN                 play whole episodes with a run's policy, or film one
+  shoal plot RUN...              learning curves
+  shoal compare RUN...           final return, speed, time to a threshold, what differs
+  shoal export RUN --to F        the policy without Shoal
+  shoal profile RUN|SYSTEM       what takes the time
+  shoal record SOURCE --out SET  whole episodes into a data set
+  shoal draw SYSTEM              the program, before anything runs
+  shoal config SYSTEM            every setting, what it means and where its value came from
+  shoal systems                  the systems there are
+  shoal envs [WORD]              the environments that are installed, with kind and presets
+  shoal runs [DIRECTORY]         the runs there are, with score and state
+  shoal cluster check [SYSTEM]   nodes, resources and versions of a Ray cluster
+  shoal completion SHELL         completion for bash, zsh or fish
+  shoal --version
+
+`shoal COMMAND --help` shows the flags of a command, `shoal train SYSTEM --help` those of a system.
+SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
+Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130, 143 and 129 ended by Ctrl-C, SIGTERM and SIGHUP
+(a checkpoint is written first; a second signal ends the run at once, without one).
+"""
+TRUST = """\
+      --trust                   import the system or environment that the run names, should they be neither Shoal's,
+                                nor registered with Gymnasium, nor known from a training of yours
+"""
+COMMANDS: dict[str, str] = {
+    "train": """\
+shoal train SYSTEM --env ID: train a system; every field of its config is a flag (shoal train SYSTEM --help)
+
+      --preset P                auto (default: by the kind of environment), none, or one of the system's
+      --config FILE             values from a TOML or YAML file, or those of the run in a directory; flags win over it
+      --seed N                  default 0
+      --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
+      --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
+                                a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own);
+                                `torchrun --nproc-per-node N -m shoal train dd-ppo ...`: each process is a rank
+      --seconds S               stop after S seconds
+      --until-return R          stop when the mean return of 100 episodes reaches R
+      --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
+                                and keep the best; --eval-episodes N (default 10), --eval-sampled, --eval-video (one
+                                episode of each, in videos/)
+      --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
+      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
+      --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
+      --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
+      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
+      --quiet                   show nothing
+      --trust                   with --config RUN: import the code that it names
+""",
+    "pbt": """\
+shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH: population-based training
+
+      --population N            members (default 8)
+      --interval STEPS          between two turns; default a twentieth of --steps
+      --exploit E               truncation, tournament or ttest: who copies whom
+      --explore E               perturb or resample: how copied hyperparameters change
+      --share, --gap, --warm-up share of the members that copies and is copied; how far apart; steps before the first
+      --eval-episodes N         a member's score, instead of its training episodes
+      --slots N                 members at a time; default one per core in serial, one in local
+      --runtime R               of members: serial (default) or local
+other flags are the system's (shoal train SYSTEM --help)
+""",
+    "resume": """\
+shoal resume RUN: go on from a run's newest checkpoint
+
+      --steps N, --seconds S, --until-return R
+                                new limits, counted from the run's beginning
+      --runtime local|ray, --address A, --quiet
+      --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --eval-...
+                                and any field of its config that changes no shape, such as --learning-rate X, are
+                                changed from there on
+"""
+    + TRUST,
+    "cluster": """\
+shoal cluster check [SYSTEM]: nodes, resources and versions of a Ray cluster (--address A), and what of a program
+                                fits where
+""",
+    "profile": """\
+shoal profile RUN|SYSTEM: run for --seconds S (default 15), say what takes the time, and write trace.json
+"""
+    + TRUST,
+    "systems": "shoal systems: the systems there are, by kind\n",
+    "config": """\
+shoal config SYSTEM: every value, what it means and where it came from; --toml prints a file for --config;
+                                other flags are the system's (shoal train SYSTEM --help)
+""",
+    "draw": """\
+shoal draw SYSTEM: the program: --format text|mermaid|svg, --output FILE.txt|.mmd|.svg;
+                                other flags are the system's (shoal train SYSTEM --help)
+""",
+    "eval": """\
+shoal eval RUN: play whole episodes with a run's policy
+
+      --episodes N              default 20
+      --sampled                 actions as in training; without, the greedy ones
+      --best                    the best parameters by the run's own evaluations, instead of the last
+      --seed N, --envs N        default 0; environments side by side, default 8
+      --video FILE.mp4          film an episode (extra shoal[video])
+"""
+    + TRUST,
+    "plot": """\
+shoal plot RUN...: learning curves, runs that differ only by seed together; of a population: its lineage
+
+      --out FILE                .png, .svg or .pdf (default curves.png)
+      --x AXIS                  steps, seconds or both
+""",
+    "compare": """\
+shoal compare RUN...: final return, speed, time to --threshold R, probability of improvement, configurations
+""",
+    "record": """\
+shoal record SOURCE --out SET: play whole episodes into a Minari data set (an ID or a directory)
+
+  SOURCE is a run (--sampled, --best), MODULE:FUNCTION that takes an observation, or `keyboard`, a person
+  (--keys left=0 right=1, --noop N, --wait); the last two play in --env ID
+      --episodes N, --seed N    default 20; default 0
+      --list SET                its episodes; --show SET --episode N: every step of one
+"""
+    + TRUST,
+    "export": """\
+shoal export RUN --to F: the policy without Shoal
+
+      --to F                    onnx, torchscript or safetensors
+      --out DIR, --best         where to write; the best parameters instead of the last
+"""
+    + TRUST,
+    "envs": """\
+shoal envs [WORD]: the environments that are installed and whose names contain WORD, with their kind and the systems
+                                that have a preset for it
+""",
+    "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first; --json\n",
+    "completion": """\
+shoal completion bash|zsh|fish: a script that completes commands, systems, flags and presets
+
+  bash    eval "$(shoal completion bash)"       in ~/.bashrc
+  zsh     eval "$(shoal completion zsh)"        in ~/.zshrc, after compinit
+  fish    shoal completion fish | source        in ~/.config/fish/config.fish
+""",
+}
+GROUPS: dict[str, tuple[str, ...]] = {  # what is shown first, in this order
+    "environment": ("env", "env_kwargs", "max_episode_steps", "reward_scale", "reward_clip"),
+    "run": ("steps", "actors", "learners", "envs", "total_envs", "unroll", "device"),
+    "learning": (
+        "learning_rate", "gamma", "n_step", "batch", "epochs", "minibatches", "gae_lambda", "clip", "entropy_cost",
+        "value_cost", "target_period", "epsilon_end", "epsilon_steps", "noise", "noise_std", "pairs", "optimiser",
+        "max_grad_norm", "normalise_reward", "critic", "sequence", "burn_in",
+    ),
+    "network": ("hidden", "torso", "core", "core_size", "dueling", "activation", "normalise_obs", "layer_norm"),
+    "replay": (
+        "replay", "min_replay", "samples_per_insert", "prioritised", "replay_shards", "demonstrations", "demo_ratio",
+    ),
+    "pictures": ("frame_skip", "frame_stack", "life_loss", "sticky_actions"),
+}  # fmt: skip
+LEFT = 30  # columns of a flag's name and values
+
+
+def of_command(command: str) -> str:
+    """The help of one command."""
+    return COMMANDS[command]
+
+
+def of_system(
+    title: str, values: Mapping[str, Any], hints: Mapping[str, Any], docs: Mapping[str, str], everything: bool
+) -> str:
+    """The flags of a system: one line each, in groups, the important ones; or all, with the whole of their texts.
+
+    values: what each would be, by field; hints: its type; docs: its meaning.
+    """
+    from shoal.settings.config import show
+    from shoal.settings.flags import describe, flag_name
+
+    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100))
+
+    def shown(name: str) -> list[str]:
+        return _flag(flag_name(name), describe(hints[name]), docs.get(name, ""), show(values[name]), width, everything)
+
+    lines, first = [title], {name for names in GROUPS.values() for name in names}
+    for group, names in GROUPS.items():
+        if held := [name for name in names if name in values]:
+            lines += ["", f"{group}:", *(line for name in held for line in shown(name))]
+    rest = [name for name in values if name not in first]
+    if everything:
+        lines += ["", "everything else:", *(line for name in rest for line in shown(name))]
+    else:
+        lines += ["", f"{len(rest)} more flags: --help-all. Those of the command itself: shoal train --help"]
+    return "\n".join(lines) + "\n"
+
+
+def _flag(flag: str, expected: str, doc: str, value: str, width: int, whole: bool) -> list[str]:
+    """A flag's line or, with ``whole``, lines: its name, its meaning, the value that it would have."""
+    head, value = f"  {flag}", f"[{value}]"
+    if not whole:
+        sentence = doc.partition("; ")[0].rstrip(".")
+        room = width - LEFT - len(value) - 2
+        return [f"{head:<{LEFT}}{textwrap.shorten(sentence, max(20, room), placeholder='...')} {value}"]
+    text = f"{doc} ({expected}) {value}"
+    begin = f"{head:<{LEFT}}" if len(head) < LEFT else f"{head}  "
+    return textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=" " * LEFT)

@@ -1,0 +1,187 @@
+"""The commands that list what there is: systems, environments, runs; and completion for shells."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shoal.api import UsageError
+from shoal.settings.flags import choice, options, split
+
+KINDS = {  # of systems, in the order of their list
+    "values, discrete actions": ("dqn", "apex-dqn", "rainbow", "r2d2", "r2d3", "gorila", "downpour"),
+    "values, by asynchronous workers": ("async-q", "async-sarsa", "async-nstep-q"),
+    "policy and value": ("recurrent-ppo", "dd-ppo", "impala", "a3c", "unreal"),
+    "continuous actions": ("apex-dpg", "d4pg", "qt-opt"),
+    "search": ("es",),
+}
+POPULATION = ("pbt", "Population-based training of any of them: shoal train pbt --of SYSTEM --mutate FIELD,...")
+
+
+def _words(args: list[str], command: str, most: int) -> tuple[list[str], list[str]]:
+    """What a command starts with, at most so many words, and the flags after them."""
+    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
+    if n > most:
+        raise UsageError(f"shoal {command} takes {('no word', 'one word')[most]}, found {n}: {' '.join(args[:n])}")
+    return args[:n], args[n:]
+
+
+# --------------------------------------------------------------------------------------- systems
+def systems(args: list[str]) -> int:
+    """shoal systems"""
+    from shoal.systems import SYSTEMS
+
+    _, flags = _words(args, "systems", 0)
+    as_json = options(split(flags), {"json": bool}, "systems").get("json")
+    said = {name: _first_line(SYSTEMS[name]) for names in KINDS.values() for name in names}
+    if as_json:
+        print(json.dumps({**said, POPULATION[0]: POPULATION[1]}, indent=1))
+        return 0
+    for kind, names in KINDS.items():
+        print(f"{kind}:")
+        for name in names:
+            print(f"  {name:<16}{said[name]}")
+    print(f"over runs:\n  {POPULATION[0]:<16}{POPULATION[1]}")
+    return 0
+
+
+def _first_line(module: str) -> str:
+    """The first line of a module's docstring, without importing it."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+# ---------------------------------------------------------------------------------- environments
+def environments(args: list[str]) -> int:
+    """shoal envs [WORD]"""
+    from shoal.settings.kinds import env_kind, preset_kinds
+    from shoal.systems import SYSTEMS, load
+
+    words, flags = _words(args, "envs", 1)
+    as_json = options(split(flags), {"json": bool}, "envs").get("json")
+    word = words[0].lower() if words else ""
+    presets = {name: load(name).PRESETS for name in SYSTEMS}
+    rows = []
+    for env in sorted(_installed(), key=str.lower):
+        if word in env.lower():
+            kinds = preset_kinds(env)
+            serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
+            rows.append((env, env_kind(env) or "", serves))
+    if not rows:
+        raise UsageError(f"no environment that is installed has '{word}' in its name (`shoal envs` lists all)")
+    if as_json:
+        print(json.dumps([{"env": env, "kind": kind, "presets": serves} for env, kind, serves in rows], indent=1))
+        return 0
+    wide = max(len(env) for env, *_ in rows) + 2
+    for env, kind, serves in rows:
+        print(f"{env:<{wide}}{kind:<12}{' '.join(serves)}".rstrip())
+    return 0
+
+
+def _installed() -> Iterator[str]:
+    """The names of all environments that can be made here, the newest version of each."""
+    import contextlib
+    import importlib
+    import re
+
+    import gymnasium
+
+    from shoal.envs.registry import OWN, PACKAGES
+
+    for package in PACKAGES:
+        if find_spec(package) is not None:
+            with contextlib.suppress(Exception):  # of others
+                importlib.import_module(package)
+    newest: dict[str, tuple[int, str]] = {}
+    for spec in gymnasium.registry.values():
+        if spec.namespace in ("phys2d", "tabular") or "GymV" in spec.id:
+            continue
+        base = re.sub(r"-v\d+$", "", spec.id)
+        version = spec.version or 0
+        if base not in newest or newest[base][0] < version:
+            newest[base] = version, spec.id
+    yield from {name for _, name in newest.values()} | set(OWN)
+
+
+# ------------------------------------------------------------------------------------------ runs
+def runs(args: list[str]) -> int:
+    """shoal runs [DIRECTORY]"""
+    words, flags = _words(args, "runs", 1)
+    as_json = options(split(flags), {"json": bool}, "runs").get("json")
+    folder = Path(words[0] if words else "runs")
+    if not folder.is_dir():
+        raise UsageError(f"no such directory: '{folder}'")
+    found = sorted((one for one in map(_run, _directories(folder)) if one), key=lambda run: -float(run["written"]))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 0
+    if not found:
+        print(f"no run in {folder}")
+        return 0
+    heads = ("run", "system", "environment", "seed", "steps", "return", "seconds", "state")
+    rows = [[str(run[head]) for head in heads] for run in found]
+    widths = [max(len(row[i]) for row in (list(heads), *rows)) + 2 for i in range(len(heads))]
+    for row in (list(heads), *rows):
+        print("".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _directories(folder: Path) -> list[Path]:
+    """The run directories in ``folder``, or itself if it is one."""
+    if (folder / "config.json").is_file():
+        return [folder]
+    return [path for path in folder.iterdir() if (path / "config.json").is_file()]
+
+
+def _run(path: Path) -> dict[str, Any] | None:
+    """What is shown of a run; None for a directory that is damaged, which is said."""
+    from shoal.api import ShoalError
+    from shoal.records.metric_files import read_curve
+    from shoal.records.run_dir import read_json, read_report
+
+    try:
+        facts, report = read_json(path / "config.json", "run", ("system", "config", "seed")), read_report(path)
+        rows = [] if report is not None else read_curve(path)
+    except ShoalError as error:
+        print(f"shoal: {error}; it is left out", file=sys.stderr)
+        return None
+    last: dict[str, Any] = dict(rows[-1]) if rows else {}
+    steps, score, seconds = (
+        (report.steps, report.episode_return, report.seconds) if report is not None
+        else (int(last.get("steps", 0)), last.get("episode_return"), last.get("seconds", 0.0))
+    )  # fmt: skip
+    shown = "-" if score is None or score != score else round(score, 2)
+    return {
+        "run": path.name, "system": facts["system"], "environment": facts["config"].get("env", ""),
+        "seed": facts["seed"], "steps": steps, "return": shown,
+        "seconds": round(float(seconds)), "state": report.reason if report is not None else _state(path),
+        "written": path.stat().st_mtime,
+    }  # fmt: skip
+
+
+def _state(path: Path) -> str:
+    """Of a run without a report: whether it runs."""
+    from shoal.records.run_lock import is_locked
+
+    return "running" if is_locked(path) else "killed"
+
+
+# ------------------------------------------------------------------------------------ completion
+def completion(args: list[str]) -> int:
+    """shoal completion SHELL"""
+    from shoal.cli.completion import SHELLS, script
+
+    words, flags = _words(args, "completion", 1)
+    options(split(flags), {}, "completion")
+    if not words:
+        raise UsageError(f"shoal completion needs a shell: {', '.join(SHELLS)}")
+    choice("shoal completion", words[0], tuple(SHELLS))
+    print(script(words[0]), end="")
+    return 0
