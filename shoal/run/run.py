@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shoal import own_code
 from shoal.api import UsageError
@@ -14,6 +19,7 @@ from shoal.envs import given, is_given, require_again
 from shoal.policy import Policy
 from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
+from shoal.records.metric_files import read_curve
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json, read_report
 from shoal.roles.evaluator import Returns
@@ -21,11 +27,11 @@ from shoal.run.population import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
-from shoal.settings.flags import unknown
+from shoal.settings.flags import short_name, unknown
 from shoal.types import Values
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
     ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one);
@@ -55,6 +61,34 @@ class Run:
             path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", []),
             facts.get("init_from"),
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
+        score = self.report.episode_return if self.report is not None else math.nan
+        gained = "" if math.isnan(score) else f", return {score:.4g}"
+        return f"<Run {str(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{gained}>"
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``,
+        ``episode_return`` and what docs/metrics.md lists; nan where it was not known yet. UsageError if the run has no
+        metrics."""
+        rows = read_curve(self.path)
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+
+    def frame(self) -> Any:
+        """Return ``metrics`` as a DataFrame of pandas or, where that is not installed, of polars. UsageError where
+        neither is."""
+        for library in ("pandas", "polars"):
+            if importlib.util.find_spec(library) is not None:
+                return importlib.import_module(library).DataFrame(self.metrics())
+        raise UsageError("a DataFrame needs pandas or polars (pip install pandas); run.metrics() gives plain columns")
+
+    def evaluate(
+        self, episodes: int = 20, seed: int = 0, greedy: bool = True, envs: int = 8, which: str = "last"
+    ) -> Returns:
+        """Play whole episodes with the run's policy; see ``Policy.evaluate``, and ``policy`` for ``which``."""
+        return self.policy(which=which).evaluate(episodes, seed, greedy, envs)
 
     @property
     def exit_code(self) -> int:

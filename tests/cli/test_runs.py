@@ -209,3 +209,37 @@ def test_nobody_needs_to_read_it(kind: type[io.StringIO], monkeypatch: pytest.Mo
         progress.update(snapshot())
     progress.close()
     assert file.write.call_count >= 1  # type: ignore[attr-defined]
+
+
+def test_a_run_gives_its_metrics_as_columns_and_says_what_it_is(tmp_path: Path) -> None:
+    run = shoal.train(
+        "impala", env="CartPole-v1", runtime="serial", actors=1, envs=2, unroll=8, hidden=(8,), steps=2_000,
+        run_dir=tmp_path / "r",
+    )  # fmt: skip
+    columns, rows = run.metrics(), read_curve(run.path)
+    assert columns["steps"].tolist() == [row["steps"] for row in rows]
+    assert {len(column) for column in columns.values()} == {len(rows)} and "loss" in columns
+    missing = [name for row in rows for name in columns if name not in row]
+    assert all(math.isnan(columns[name][i]) for i, row in enumerate(rows) for name in columns if name not in row), (
+        missing
+    )
+    assert re.fullmatch(r"<Run '.*r': impala on CartPole-v1, [\d,]+ steps, steps, return [\d.]+>", repr(run))
+    Path(run.path / "report.json").unlink()
+    assert "running, or killed" in repr(shoal.Run.open(run.path))
+    assert len(run.evaluate(2)) == 2
+
+
+def test_a_run_needs_a_library_for_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = shoal.Run(tmp_path, "dqn", {"env": "CartPole-v1"})
+    monkeypatch.setattr(shoal.Run, "metrics", lambda self: {"steps": np.zeros(2)})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="needs pandas or polars"):
+        run.frame()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "polars" or None)
+    monkeypatch.setattr("importlib.import_module", lambda name: Mock(DataFrame=lambda columns: (name, columns)))
+    name, columns = run.frame()
+    assert name == "polars" and columns["steps"].tolist() == [0, 0]
+
+
+def test_only_what_is_public_is_listed() -> None:
+    assert set(dir(shoal)) == {*shoal.__all__, "__version__"}
