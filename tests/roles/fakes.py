@@ -18,7 +18,8 @@ def context(role: str = "role", index: int = 0, replicas: int = 1, seed: int = 0
 
 
 class ScriptedEnvs:
-    """Episodes of known lengths. A frame says where it is from: 1,000 * environment + 100 * episode + step.
+    """Episodes of known lengths. A frame says where it is from: 1,000 * environment + 100 * episode + step. Without a
+    stack, an observation is the number of the environment and the frame.
 
     script: of each environment, (length, how it ends) of its episodes, over and over. stack: frames in an observation;
     before an episode's first one, that one is repeated.
@@ -27,7 +28,7 @@ class ScriptedEnvs:
     def __init__(
         self, script: list[list[tuple[int, str]]], autoreset: str = "next_step", stack: int = 1, reward: float = 1.0
     ) -> None:
-        shape = (stack, 1, 1) if stack > 1 else (1,)
+        shape = (stack, 1, 1) if stack > 1 else (2,)
         observations = {"obs": Observation(shape, "float32"), "obs/side": Observation((2,), "float32")}
         self.spec = EnvSpec("Scripted", observations, Action("discrete", (7,)), stack=stack, autoreset=autoreset)  # type: ignore[arg-type]
         self.num_envs, self.script, self.stack, self.reward = len(script), script, stack, reward
@@ -47,7 +48,7 @@ class ScriptedEnvs:
             [1_000 * e + 100 * episode + max(0, step - k) for k in range(self.stack - 1, -1, -1)]
             for e, (episode, step) in enumerate(self.at)
         ], np.float32)  # fmt: skip
-        obs = frames[..., None, None] if self.stack > 1 else frames
+        obs = frames[..., None, None] if self.stack > 1 else np.hstack([frames // 1_000, frames])
         return {"obs": obs, "obs/side": np.repeat(-frames[:, -1:], 2, axis=1)}
 
     def step(self, action: np.ndarray) -> EnvStep:

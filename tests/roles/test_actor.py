@@ -86,13 +86,14 @@ def test_every_number_of_a_trajectory(mode: str) -> None:
                 wanted = oracle.step(e)
                 for name in ("first", "value", "action", "reward", "terminated", "truncated", "valid"):
                     assert found[name][t, e] == wanted[name], (name, t, e)
-                assert found["obs"][t, e, 0] == wanted["obs"] and found["obs/side"][t, e].tolist() == [-wanted["obs"]] * 2
+                assert found["obs"][t, e].tolist() == [e, wanted["obs"]]
+                assert found["obs/side"][t, e].tolist() == [-wanted["obs"]] * 2
                 if mode == "same_step":
                     value = 10 * oracle.scale * wanted["final_sum"] if wanted["truncated"] else 0.0
                     assert found["final_value"][t, e] == value, (t, e)
         for e in range(ENVS):
             last = (0.0 if oracle.first[e] else oracle.sum[e]) + oracle.frame(e)
-            assert found["obs"][STEPS, e, 0] == oracle.frame(e)
+            assert found["obs"][STEPS, e].tolist() == [e, oracle.frame(e)]
             assert found["first"][STEPS, e] == oracle.first[e]
             assert found["value"][STEPS, e] == 10 * oracle.scale * last
     assert role.out.versions == [1, 2, 2] and role.agent.loaded == [1, 2] and role.params.asked == [-1, 1, 2]
@@ -103,7 +104,7 @@ def test_every_number_of_a_trajectory(mode: str) -> None:
     assert role.env.seeds == [11]
 
 
-@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("stack", [1, 2])
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 def test_every_number_of_a_stream(mode: str, stack: int) -> None:
     """Only the newest frame of a stack; the state before every step; the true last observation and its best value."""
@@ -111,7 +112,7 @@ def test_every_number_of_a_stream(mode: str, stack: int) -> None:
     for number in range(3):
         role.step()
         found = role.out.items[-1]
-        assert found["obs"].shape == ((STEPS, ENVS, 1, 1, 1) if stack > 1 else (STEPS, ENVS, 1))
+        assert found["obs"].shape == ((STEPS, ENVS, 1, 1, 1) if stack > 1 else (STEPS, ENVS, 2))
         assert ("final/obs" in found) == ("final/q_max" in found) == (mode == "same_step")
         assert "value" not in found and "final_value" not in found
         for t in range(STEPS):
@@ -119,7 +120,7 @@ def test_every_number_of_a_stream(mode: str, stack: int) -> None:
             rows = [oracle.step(e) for e in range(ENVS)]
             any_end = any(row["terminated"] or row["truncated"] for row in rows)
             for e, wanted in enumerate(rows):
-                assert found["obs"][t, e].ravel().tolist() == [wanted["obs"]]
+                assert found["obs"][t, e].ravel().tolist() == ([e] if stack == 1 else []) + [wanted["obs"]]
                 assert found["state/sum"][t, e, 0] == wanted["state"], (number, t, e)
                 assert found["q_max"][t, e] == wanted["value"] + 1 and found["q_taken"][t, e] == wanted["value"] - 1
                 for name in ("first", "action", "reward", "terminated", "truncated", "valid"):
@@ -128,7 +129,7 @@ def test_every_number_of_a_stream(mode: str, stack: int) -> None:
                     best = 20 * wanted["final_sum"] + 2 if wanted["truncated"] else 0.0
                     assert found["final/q_max"][t, e] == best, "a greedy look, with the state of the episode that ended"
                     if any_end and wanted["final"] is not None:
-                        assert found["final/obs"][t, e].ravel().tolist() == [wanted["final"]]
+                        assert found["final/obs"][t, e].ravel()[-1] == wanted["final"]
                         assert found["final/obs/side"][t, e].tolist() == [-wanted["final"]] * 2
     assert "policy_lag" in role.ctx.metrics.drain().tallies
 
