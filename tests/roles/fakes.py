@@ -49,7 +49,7 @@ class ScriptedEnvs:
             for e, (episode, step) in enumerate(self.at)
         ], np.float32)  # fmt: skip
         obs = frames[..., None, None] if self.stack > 1 else np.hstack([frames // 1_000, frames])
-        return {"obs": obs, "obs/side": np.repeat(-frames[:, -1:], 2, axis=1)}
+        return {"obs": obs, "obs/side": np.hstack([-frames[:, -1:], frames[:, :1] // 1_000])}
 
     def step(self, action: np.ndarray) -> EnvStep:
         self.actions.append(np.array(action))

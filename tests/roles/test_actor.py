@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
 
-from shoal.api import Field
+from shoal.api import Act, Field
 from shoal.roles.actor import ActorRole, unroll_spec
 
 SCRIPT = [[(3, "terminated"), (2, "truncated")], [(4, "truncated"), (1, "terminated")], [(2, "terminated truncated")]]
@@ -46,7 +46,9 @@ class Oracle:
         return float(self.sum[e])
 
     def step(self, e: int) -> dict[str, Any]:
-        row: dict[str, Any] = dict(obs=self.frame(e), first=self.first[e], state=self.before(e))
+        row: dict[str, Any] = dict(
+            obs=self.frame(e), before=self.frame(e, 1), first=self.first[e], state=self.before(e)
+        )
         total = (0.0 if self.first[e] else self.sum[e]) + self.frame(e)
         row |= dict(value=10 * self.scale * total, action=int(total) % 7)
         self.sum[e] = total
@@ -69,10 +71,11 @@ class Oracle:
         return row
 
 
+@pytest.mark.parametrize("stack", [1, 2])
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_every_number_of_a_trajectory(mode: str) -> None:
-    """Two unrolls: the second goes on where the first stopped, with newer parameters."""
-    role, oracle = actor(mode), Oracle(mode)
+def test_every_number_of_a_trajectory(mode: str, stack: int) -> None:
+    """Whole stacks; each unroll goes on where the one before stopped, the second with newer parameters."""
+    role, oracle = actor(mode, stack=stack), Oracle(mode)
     for number in range(3):
         if number == 1:
             role.params.publish({"scale": torch.tensor(3.0)})
@@ -86,14 +89,14 @@ def test_every_number_of_a_trajectory(mode: str) -> None:
                 wanted = oracle.step(e)
                 for name in ("first", "value", "action", "reward", "terminated", "truncated", "valid"):
                     assert found[name][t, e] == wanted[name], (name, t, e)
-                assert found["obs"][t, e].tolist() == [e, wanted["obs"]]
-                assert found["obs/side"][t, e].tolist() == [-wanted["obs"]] * 2
+                assert found["obs"][t, e].ravel().tolist() == [e if stack == 1 else wanted["before"], wanted["obs"]]
+                assert found["obs/side"][t, e].tolist() == [-wanted["obs"], e]
                 if mode == "same_step":
                     value = 10 * oracle.scale * wanted["final_sum"] if wanted["truncated"] else 0.0
                     assert found["final_value"][t, e] == value, (t, e)
         for e in range(ENVS):
             last = (0.0 if oracle.first[e] else oracle.sum[e]) + oracle.frame(e)
-            assert found["obs"][STEPS, e].tolist() == [e, oracle.frame(e)]
+            assert found["obs"][STEPS, e].ravel()[-1] == oracle.frame(e)
             assert found["first"][STEPS, e] == oracle.first[e]
             assert found["value"][STEPS, e] == 10 * oracle.scale * last
     assert role.out.versions == [1, 2, 2] and role.agent.loaded == [1, 2] and role.params.asked == [-1, 1, 2]
@@ -130,7 +133,7 @@ def test_every_number_of_a_stream(mode: str, stack: int) -> None:
                     assert found["final/q_max"][t, e] == best, "a greedy look, with the state of the episode that ended"
                     if any_end and wanted["final"] is not None:
                         assert found["final/obs"][t, e].ravel()[-1] == wanted["final"]
-                        assert found["final/obs/side"][t, e].tolist() == [-wanted["final"]] * 2
+                        assert found["final/obs/side"][t, e].tolist() == [-wanted["final"], e]
     assert "policy_lag" in role.ctx.metrics.drain().tallies
 
 
@@ -167,6 +170,26 @@ def test_closing_the_actor_closes_its_environments() -> None:
     role = actor("next_step")
     role.close()
     assert role.env.closed
+
+
+def test_neither_values_nor_a_state_are_needed() -> None:
+    """Of an agent that has none."""
+
+    class Plain:
+        def initial_state(self, envs: int) -> Any:
+            return {}
+
+        def act(self, obs: Any, first: Any, state: Any, greedy: bool = False) -> Act:
+            return Act(np.zeros(len(first), np.int64), {}, {})
+
+        def load(self, params: Any, version: int) -> None: ...
+
+    env = ScriptedEnvs(SCRIPT)
+    spec = unroll_spec(env.spec, STEPS, ENVS, {})
+    role = ActorRole(context("actor"), env, Plain(), Writer(spec), Params(), spec)  # type: ignore[arg-type]
+    role.step()
+    assert "value" not in role.out.items[0] and role.state_dict() == {"agent": {}}  # type: ignore[attr-defined]
+    role.load_state_dict({"agent": {"of": "another"}})
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -27,7 +27,9 @@ def lonely(e: int, episode: int, greedy: bool) -> float:
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 @pytest.mark.parametrize("episodes,quota", [(5, [3, 2]), (4, [2, 2]), (1, [1, 0])])
-def test_each_environment_plays_its_number_of_episodes(mode: str, greedy: bool, episodes: int, quota: list[int]) -> None:
+def test_each_environment_plays_its_number_of_episodes(
+    mode: str, greedy: bool, episodes: int, quota: list[int]
+) -> None:
     """Fixed beforehand, so that short episodes are not favoured; each as if it were the only one: the recurrent state
     is that of its own episode."""
     played = Episodes(ScriptedEnvs(SCRIPT, mode), SummingAgent(), episodes, 0, greedy)  # type: ignore[arg-type]
@@ -241,14 +243,19 @@ def test_the_state_of_an_evaluator() -> None:
     role, other = evaluator(clock, whole=True), evaluator(Clock(100), whole=True)
     role.step()
     state = role.state_dict()
-    assert state == {"next": 200, "agent": {"calls": role.agent.calls, "scale": 4.0}, "unfinished": False} and role.agent.calls > 1
+    assert (
+        state == {"next": 200, "agent": {"calls": role.agent.calls, "scale": 4.0}, "unfinished": False}
+        and role.agent.calls > 1
+    )
     other.load_state_dict({**state, "unfinished": True})
     assert other._next == 200 and other.agent.calls == role.agent.calls and other.unfinished
     calls = role.agent.calls
     clock.steps, clock.stop = 200, True
     role.step()
     assert role.agent.calls > calls
-    assert role.state_dict() == {"next": 200, "agent": {"calls": calls, "scale": 4.0}, "unfinished": True}, "it is played again"
+    assert role.state_dict() == {"next": 200, "agent": {"calls": calls, "scale": 4.0}, "unfinished": True}, (
+        "it is played again"
+    )
 
 
 def test_seeds_of_evaluations_differ_and_repeat() -> None:

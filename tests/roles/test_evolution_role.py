@@ -141,7 +141,7 @@ def test_the_unperturbed_evaluation_has_neither_cap_nor_noise(noise: float, ever
             wanted = np.mean([(1.0 + e - 0.25) * n for e, n in enumerate(first)])
             assert told.records["unperturbed_return"] == (wanted, 1)
             assert [row for row, *_ in plain] == [0, 1]
-            assert role.population.noises[-max(first):] == [0.0] * max(first)
+            assert role.population.noises[-max(first) :] == [0.0] * max(first)
         else:
             assert not plain and "unperturbed_return" not in told.records
         assert role.population.noises[0] == noise

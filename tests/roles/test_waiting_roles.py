@@ -272,7 +272,9 @@ def test_the_state_of_a_server(after: int) -> None:
     for role in (whole, second):
         while role.gradients.batches:
             role.step()
-    assert whole.shard.part.tolist() == second.shard.part.tolist() and whole.params.version == second.params.version == 4
+    assert (
+        whole.shard.part.tolist() == second.shard.part.tolist() and whole.params.version == second.params.version == 4
+    )
     assert whole.shard.steps == second.shard.steps
 
 
@@ -518,7 +520,14 @@ def test_learners_that_stay_equal_put_and_get_in_turn() -> None:
     for _ in range(6):
         role.step()
         found.append((role.gradients.pending, params.version, float(role.learner.weight)))
-    assert found == [(True, 1, 0.0), (True, 1, -2.0), (False, 2, -3.0), (True, 2, -3.0), (True, 2, -9.0), (False, 3, -12.0)]
+    assert found == [
+        (True, 1, 0.0),
+        (True, 1, -2.0),
+        (False, 2, -3.0),
+        (True, 2, -3.0),
+        (True, 2, -9.0),
+        (False, 3, -12.0),
+    ]
     assert role.loaded == [5.0], "all begin with the parameters of one"
     told = role.ctx.metrics.drain()
     assert told.counts == {"updates": 2} and told.records["loss"] == (4.0, 2)
