@@ -230,6 +230,7 @@ def test_the_state_of_a_worker() -> None:
     task(later.params)
     for role in (same, later):
         role.load_state_dict(saved)
+        assert role.state_dict() == saved, "also before its first step"
         role.step()
     assert [int(item["block"][0]) for item in same.results.items] == [2]
     assert [int(item["block"][0]) for item in later.results.items] == [0]
