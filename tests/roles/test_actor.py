@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+from fakes import Params, PlainAgent, ScriptedEnvs, SummingAgent, Writer, context
 
-from shoal.api import Act, Field
+from shoal.api import Field
 from shoal.roles.actor import ActorRole, unroll_spec
 
 SCRIPT = [[(3, "terminated"), (2, "truncated")], [(4, "truncated"), (1, "terminated")], [(2, "terminated truncated")]]
@@ -33,7 +33,7 @@ class Oracle:
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self.at = [(0, 0)] * ENVS
-        self.sum = np.zeros(ENVS)
+        self.sum = np.full(ENVS, 50.0)
         self.over = [False] * ENVS
         self.first = [True] * ENVS
         self.scale = 2.0
@@ -104,7 +104,8 @@ def test_every_number_of_a_trajectory(mode: str, stack: int) -> None:
     assert role.ctx.metrics.totals == {"env_steps": valid, "actions": 3 * STEPS * ENVS}
     assert valid < 3 * STEPS * ENVS if mode == "next_step" else valid == 3 * STEPS * ENVS
     assert "policy_lag" not in role.ctx.metrics.drain().tallies and not any(role.agent.greedy)
-    assert role.env.seeds == [11]
+    looks = sum(int(item["truncated"].any(1).sum()) for item in role.out.items) if mode == "same_step" else 0
+    assert role.env.seeds == [11] and role.agent.calls == 3 * (STEPS + 1) + looks > 0, "no more than there is to know"
 
 
 @pytest.mark.parametrize("stack", [1, 2])
@@ -175,18 +176,9 @@ def test_closing_the_actor_closes_its_environments() -> None:
 def test_neither_values_nor_a_state_are_needed() -> None:
     """Of an agent that has none."""
 
-    class Plain:
-        def initial_state(self, envs: int) -> Any:
-            return {}
-
-        def act(self, obs: Any, first: Any, state: Any, greedy: bool = False) -> Act:
-            return Act(np.zeros(len(first), np.int64), {}, {})
-
-        def load(self, params: Any, version: int) -> None: ...
-
     env = ScriptedEnvs(SCRIPT)
     spec = unroll_spec(env.spec, STEPS, ENVS, {})
-    role = ActorRole(context("actor"), env, Plain(), Writer(spec), Params(), spec)  # type: ignore[arg-type]
+    role = ActorRole(context("actor"), env, PlainAgent(), Writer(spec), Params(), spec)  # type: ignore[arg-type]
     role.step()
     assert "value" not in role.out.items[0] and role.state_dict() == {"agent": {}}  # type: ignore[attr-defined]
     role.load_state_dict({"agent": {"of": "another"}})

@@ -79,10 +79,10 @@ def test_parameters_are_looked_for_once_a_trajectory() -> None:
     role.params.version = 5  # type: ignore[misc]
     role.advance(2)
     assert role.agent.loaded == [1] and role.params.newest() == 5  # type: ignore[attr-defined]
-    assert role.take()["state/sum"][:, 0].tolist() == [0.0, 0.0]
+    assert role.take()["state/sum"][:, 0].tolist() == [50.0, 50.0]
     role.advance(1)
     assert role.agent.loaded == [1, 5]  # type: ignore[attr-defined]
-    assert (role.unroll["state/sum"][:, 0] > 0).any()
+    assert (role.unroll["state/sum"][:, 0] != 50).all()
     role.take()
     role.advance(1)
     assert role.agent.loaded == [1, 5], "it has them already"  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import Params, ScriptedEnvs, SummingAgent, context
+from fakes import Params, PlainAgent, ScriptedEnvs, SummingAgent, context
 
 from shoal.api import EnvironmentFailed, Episode
 from shoal.roles.evaluator import Episodes, EvaluatorRole, Returns, evaluation_seed
@@ -44,6 +44,27 @@ def test_each_environment_plays_its_number_of_episodes(
     else:
         steps = max(sum(of) + max(0, len(of) - 1) for of in lengths)
     assert len(played.env.actions) == steps, "it ends with the last of them"  # type: ignore[attr-defined]
+
+
+def test_evaluations_are_greedy_unless_they_are_told() -> None:
+    for role in (evaluator(Clock(100), whole=True), evaluator(Clock(100), whole=True, greedy=False)):
+        assert not role.unfinished
+        role.step()
+    assert set(role.agent.greedy[1:]) == {False}
+    agent = SummingAgent()
+    Episodes(ScriptedEnvs(SCRIPT), agent, 3, 0).play()  # type: ignore[arg-type]
+    evaluated = evaluator(Clock(100), whole=True)
+    evaluated.step()
+    assert set(agent.greedy[1:]) == set(evaluated.agent.greedy[1:]) == {True}
+
+
+def test_an_agent_may_have_no_state() -> None:
+    role = evaluator(Clock(100), whole=True)
+    role.agent = PlainAgent()
+    role.step()
+    assert role.state_dict() == {"next": 200, "agent": None, "unfinished": False}
+    role.load_state_dict({"next": 300, "agent": {"of": "another"}})  # and an older checkpoint does not say the rest
+    assert role._next == 300 and role.unfinished is False
 
 
 def test_an_evaluation_seeds_its_environments() -> None:

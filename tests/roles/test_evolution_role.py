@@ -14,7 +14,7 @@ from fakes import Params, Reader, ScriptedEnvs, Writer, context
 from shoal.api import MASK, Action, Arrays, Batch, EnvSpec, EnvStep, Observation, Update
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
 
-SCRIPT = [[(3, "terminated"), (6, "truncated")], [(5, "terminated"), (2, "truncated"), (4, "terminated")]]
+SCRIPT = [[(4, "terminated"), (6, "truncated")], [(5, "terminated"), (2, "truncated"), (4, "terminated")]]
 SIZE, PAIRS, SIGMA = 3, 4, 0.5
 TABLE = np.arange(50, dtype=np.float32)
 
@@ -57,19 +57,29 @@ def worker(mode: str = "next_step", cap: int = 0, statistics: bool = False, **op
 
 
 def episodes(number: int, cap: int = 0, bonus: float = 0.0) -> tuple[list[float], list[int], list[int]]:
-    """Returns and lengths of the next ``number`` episodes, and the environment of each: whichever is free first plays
-    the next. An episode that is capped goes on unheard, and its environment begins the next when it has ended."""
-    free, count, next_of, out = [0, 0], 0, [0, 0], {}
-    while count < number:
-        e = min((0, 1), key=lambda e: (free[e], e))
-        length = SCRIPT[e][next_of[e] % len(SCRIPT[e])][0]
-        next_of[e] += 1
-        played = min(length, cap) if cap else length
-        out[count] = ((1.0 + e - bonus) * played, played, e)
-        free[e] += length + 1  # the row after an end
-        count += 1
-    returns, lengths, envs = zip(*(out[i] for i in range(number)), strict=True)
-    return list(returns), list(lengths), list(envs)
+    """Returns and lengths of ``number`` episodes, and the environment of each. One that ends begins the next; one whose
+    episode is capped goes on unheard until that has ended. When nobody is heard, all begin anew."""
+    lengths, envs = [0] * number, [0] * number
+    begun = 0
+    while begun < number:
+        at, step, over, playing = [0, 0], [0, 0], [False, False], [-1, -1]
+        for e in range(min(2, number - begun)):
+            playing[e], envs[begun], begun = begun, e, begun + 1
+        while max(playing) >= 0:
+            for e in (0, 1):
+                if over[e]:  # the row after an end
+                    over[e], at[e], step[e] = False, at[e] + 1, 0
+                    continue
+                step[e] += 1
+                if playing[e] >= 0:
+                    lengths[playing[e]] += 1
+                if step[e] == SCRIPT[e][at[e] % len(SCRIPT[e])][0]:
+                    over[e], playing[e] = True, -1
+                    if begun < number:
+                        playing[e], envs[begun], begun = begun, e, begun + 1
+                elif cap and lengths[playing[e]] >= cap:
+                    playing[e] = -1
+    return [(1.0 + e - bonus) * n for e, n in zip(envs, lengths, strict=True)], lengths, envs
 
 
 @pytest.mark.parametrize("bonus", [0.0, 0.25])
@@ -113,6 +123,32 @@ def test_noise_follows_from_the_task_and_the_block_alone() -> None:
     assert one == indices(3, 1, 2, 2)
     others = [indices(4, 1, 2, 0), indices(3, 2, 2, 0), indices(3, 1, 3, 0), indices(3, 1, 1, 0)]
     assert len({tuple(found) for found in [one, *others]}) == 5
+
+
+def test_every_task_block_and_use_has_numbers_of_its_own() -> None:
+    role = worker()
+    role.step()
+    drawn = set()
+    for role.version in (1, 2, 3):
+        for block in range(30):
+            drawn |= {int(role._generator(block, use).integers(2**63)) for use in (0, 1)}
+    assert len(drawn) == 3 * 30 * 2
+    many = worker(blocks=list(range(40)), total=40)
+    for _ in range(40):
+        many.step()
+    assert 2**30 < max(many.env.seeds) < 2**31, "31 bits, which every environment takes"
+
+
+def test_a_message_is_one_block() -> None:
+    """Joined along its first axis."""
+    spec = results_spec(PAIRS, {"obs": (2, 3)})
+    shapes = {name: f.shape for name, f in spec.items()}
+    assert shapes == {
+        "block": (1,), "index": (PAIRS,), "returns": (PAIRS, 2), "lengths": (PAIRS, 2), "count": (1,),
+        "seen/obs": (1, 2, 2, 3),
+    }  # fmt: skip
+    assert {f.axis for f in spec.values()} == {0} and spec["seen/obs"].dtype == spec["count"].dtype == "float64"
+    assert "count" not in results_spec(PAIRS, {})
 
 
 def test_the_whole_table_is_used() -> None:
