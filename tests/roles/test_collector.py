@@ -71,6 +71,12 @@ def test_a_trajectory_taken_early_has_one_row_more_of_what_an_end_has() -> None:
     assert role.ctx.metrics.totals["env_steps"] == valid < (4 + STEPS) * ENVS
 
 
+def test_own_parameters_have_a_version_from_the_beginning() -> None:
+    own = OwnParams(lambda: {"scale": torch.tensor(2.0)})
+    found = own.latest()
+    assert found is not None and found[0] == own.newest() == 0 and own.latest(0) is None
+
+
 def test_parameters_are_looked_for_once_a_trajectory() -> None:
     """A trajectory is of one policy; the state before it is kept when it begins."""
     role = collector()

@@ -13,7 +13,7 @@ from fakes import Params, Reducers, ScriptedEnvs, SummingAgent, context
 from shoal.api import Diverged, Field, Rows, Update
 from shoal.roles.actor import unroll_spec
 from shoal.roles.collector import Collector
-from shoal.roles.rank import LOOKS, PROGRESS, RankRole
+from shoal.roles.rank import PROGRESS, RankRole
 
 
 class Board:
@@ -97,7 +97,7 @@ def rollout(role: Any, limit: int = 100) -> int:
     raise AssertionError("the rollout does not end")
 
 
-@pytest.mark.parametrize("steps,part", [(10, 1), (LOOKS, 1), (LOOKS + 1, 2), (128, 4), (4 * LOOKS + 1, 5)])
+@pytest.mark.parametrize("steps,part", [(10, 1), (32, 1), (33, 2), (128, 4), (129, 5)])
 def test_a_rollout_is_collected_in_parts(steps: int, part: int) -> None:
     """32 of them at most, between which it looks at the others."""
     role = rank(Board(0, 0), steps)

@@ -160,6 +160,14 @@ def test_the_state_of_a_worker() -> None:
     assert second.collector.agent.loaded[-1] == first.collector.agent.loaded[-1] == 3
 
 
+def test_a_learner_may_have_no_state() -> None:
+    role = worker()
+    role.learner = object()
+    state = role.state_dict()
+    assert state["learner"] == {}
+    role.load_state_dict(state)
+
+
 def test_a_divergence_says_after_how_many_steps_of_all() -> None:
     role = worker()
     role.shared.steps = 9
