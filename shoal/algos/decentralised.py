@@ -138,6 +138,7 @@ class RankLearner(PPOLearner):
         # Statistics change only between rollouts: acting and training see the same normalisation.
         for name, seen in now.seen.items():
             self._norms[name].merge(*mean_variance(seen.to(self.device)))
+        now.data = {}  # it may lie in the collector's memory, which the next rollout takes
         self.step += 1
         return True
 

@@ -110,7 +110,7 @@ class EvolutionWorker:
 
     def state_dict(self) -> State:
         """How far it is in its task."""
-        return {"done": self.done, "version": self.version}
+        return {"done": self.done, "version": max(self.version, self._resumed)}  # it may be saved before it has a task
 
     def load_state_dict(self, state: State) -> None:
         self.done, self._resumed = state["done"], state["version"]

@@ -1,0 +1,285 @@
+"""The evaluator: whose episodes count, when it is due, what it plays with, and what it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import Params, PlainAgent, ScriptedEnvs, SummingAgent, context
+
+from shoal.api import EnvironmentFailed, Episode
+from shoal.roles.evaluator import Episodes, EvaluatorRole, Returns, evaluation_seed
+
+SCRIPT = [[(2, "terminated"), (5, "truncated")], [(1, "terminated"), (4, "terminated"), (1, "truncated")]]
+
+
+def lonely(e: int, episode: int, greedy: bool) -> float:
+    """The return of an episode that an agent without a memory of others plays."""
+    length, total, out = SCRIPT[e][episode % len(SCRIPT[e])][0], 0.0, 0.0
+    for step in range(length):
+        total += 1_000 * e + 100 * episode + step
+        out += 1.0 + e + (0 if greedy else int(total) % 7)
+    return out
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("episodes,quota", [(5, [3, 2]), (4, [2, 2]), (1, [1, 0])])
+def test_each_environment_plays_its_number_of_episodes(
+    mode: str, greedy: bool, episodes: int, quota: list[int]
+) -> None:
+    """Fixed beforehand, so that short episodes are not favoured; each as if it were the only one: the recurrent state
+    is that of its own episode."""
+    played = Episodes(ScriptedEnvs(SCRIPT, mode), SummingAgent(), episodes, 0, greedy)  # type: ignore[arg-type]
+    assert played.quota == quota and not played.done
+    found = played.play()
+    assert played.done and len(found) == episodes
+    assert list(found) == [lonely(e, k, greedy) for e, n in enumerate(quota) for k in range(n)]
+    lengths = [[SCRIPT[e][k % len(SCRIPT[e])][0] for k in range(n)] for e, n in enumerate(quota)]
+    assert [[episode.length for episode in of] for of in played.episodes] == lengths
+    if mode == "same_step":
+        steps = max(sum(of) for of in lengths)
+    else:
+        steps = max(sum(of) + max(0, len(of) - 1) for of in lengths)
+    assert len(played.env.actions) == steps, "it ends with the last of them"  # type: ignore[attr-defined]
+
+
+def test_evaluations_are_greedy_unless_they_are_told() -> None:
+    for role in (evaluator(Clock(100), whole=True), evaluator(Clock(100), whole=True, greedy=False)):
+        assert not role.unfinished
+        role.step()
+    assert set(role.agent.greedy[1:]) == {False}
+    agent = SummingAgent()
+    Episodes(ScriptedEnvs(SCRIPT), agent, 3, 0).play()  # type: ignore[arg-type]
+    evaluated = evaluator(Clock(100), whole=True)
+    evaluated.step()
+    assert set(agent.greedy[1:]) == set(evaluated.agent.greedy[1:]) == {True}
+
+
+def test_an_agent_may_have_no_state() -> None:
+    role = evaluator(Clock(100), whole=True)
+    role.agent = PlainAgent()
+    role.step()
+    assert role.state_dict() == {"next": 200, "agent": None, "unfinished": False}
+    role.load_state_dict({"next": 300, "agent": {"of": "another"}})  # and an older checkpoint does not say the rest
+    assert role._next == 300 and role.unfinished is False
+
+
+def test_an_evaluation_seeds_its_environments() -> None:
+    env = ScriptedEnvs(SCRIPT)
+    Episodes(env, SummingAgent(), 1, 123)  # type: ignore[arg-type]
+    assert env.seeds == [123]
+
+
+def test_returns_come_with_the_means_of_the_environments_numbers() -> None:
+    found = Returns([Episode(1.0, 3, {"success": 1.0, "a": 2.0}), Episode(-2.5, 1, {"success": 0.0}), Episode(0.0, 2)])
+    assert found == [1.0, -2.5, 0.0] and found.info == {"success": 0.5, "a": 2.0}
+    assert Returns() == [] and Returns().info == {}
+
+
+def test_episodes_that_are_not_told_are_an_error() -> None:
+    env = ScriptedEnvs(SCRIPT)
+    step = env.step
+    env.step = lambda action: step(action)._replace(episodes=[])  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentFailed, match="ended 1 episodes but reported 0 returns"):
+        Episodes(env, SummingAgent(), 2, 0).play()  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------- the role
+class Results:
+    def __init__(self) -> None:
+        self.added: list[tuple[Any, ...]] = []
+
+    def add(self, steps: int, version: int, returns: list[float], params: Any, info: Any) -> None:
+        self.added.append((steps, version, list(returns), float(params["scale"]), dict(info)))
+
+
+class Clock:
+    """Environment steps of the run."""
+
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
+        self.stop = False
+
+
+def evaluator(clock: Clock, **options: Any) -> Any:
+    ctx = context("evaluator", seed=9, steps=lambda: clock.steps, interrupted=lambda: clock.stop)
+    options = {"every": 100, "episodes": 3, **options}
+    params = Params()
+    params.publish({"scale": torch.tensor(4.0)})
+    return EvaluatorRole(ctx, ScriptedEnvs(SCRIPT), SummingAgent(), Results(), params, **options)  # type: ignore[arg-type]
+
+
+def test_an_evaluation_is_due_at_every_multiple() -> None:
+    """From the multiple itself on; one that took long is followed by the newest that was passed, not by all of them."""
+    clock = Clock()
+    role = evaluator(clock, whole=True)
+    due = []
+    for clock.steps in (0, 99, 100):
+        due.append(role.due())
+    assert due == [False, False, True]
+    role.step()
+    assert [found[0] for found in role.results.added] == [100] and not role.due()
+    due = []
+    for clock.steps in (199, 200):
+        due.append(role.due())
+    assert due == [False, True]
+    clock.steps = 730
+    role.step()
+    assert role.results.added[-1][0] == 730
+    due = []
+    for clock.steps in (799, 800):
+        due.append(role.due())
+    assert due == [False, True]
+    role = evaluator(Clock(250))
+    assert role._next == 300, "of a run that goes on"
+
+
+def test_an_evaluation_that_took_longer_than_a_period_is_followed_at_once() -> None:
+    clock = Clock(100)
+    role = evaluator(clock)
+    role.step()
+    clock.steps = 350
+    assert role.due(), "one that has begun goes on"
+    while not role.results.added:
+        role.step()
+    assert role.results.added[0][0] == 100, "it is of the step at which it began"
+    assert role._next == 300 and role.due()
+    clock = Clock(100)
+    role = evaluator(clock)
+    role.step()
+    clock.steps = 199
+    while not role.results.added:
+        role.step()
+    assert role._next == 200 and not role.due()
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_an_evaluation_plays_with_the_newest_parameters(greedy: bool) -> None:
+    """Those of its beginning, whatever is published meanwhile; what it found is recorded."""
+    clock = Clock(100)
+    role = evaluator(clock, greedy=greedy, episodes=3)
+    role.params.publish({"scale": torch.tensor(6.0)})
+    role.step()
+    role.params.publish({"scale": torch.tensor(8.0)})
+    while not role.results.added:
+        role.step()
+    returns = [lonely(0, 0, greedy), lonely(0, 1, greedy), lonely(1, 0, greedy)]
+    assert role.results.added == [(100, 2, returns, 6.0, {"number": np.mean([0.0, 1.0, 10.0])})]
+    assert role.agent.loaded == [2] and set(role.agent.greedy[1:]) == {greedy}
+    records = role.ctx.metrics.drain().records
+    assert records["evaluation_return"] == (np.mean(returns), 1)
+    assert records["evaluation_number"] == (np.mean([0.0, 1.0, 10.0]), 1)
+    assert role.env.seeds == [evaluation_seed(9, 100)] and not role.due()
+    role.close()
+    assert role.env.closed
+
+
+def test_a_number_called_return_is_not_the_return() -> None:
+    clock = Clock(100)
+    role = evaluator(clock, whole=True)
+    step = role.env.step
+
+    def renamed(action: Any) -> Any:
+        found = step(action)
+        return found._replace(episodes=[e._replace(info={"return": 5.0}) for e in found.episodes])
+
+    role.env.step = renamed
+    role.step()
+    records = role.ctx.metrics.drain().records
+    assert records["evaluation_info/return"] == (5.0, 1) and records["evaluation_return"][1] == 1
+
+
+def test_one_step_is_one_vector_step_or_the_whole() -> None:
+    role = evaluator(Clock(100))
+    role.step()
+    assert len(role.env.actions) == 1 and not role.unfinished and not role.results.added
+    role = evaluator(Clock(100), whole=True)
+    role.step()
+    assert len(role.results.added) == 1 and not role.unfinished
+    cut = Clock(100)
+    cut.stop = True
+    role = evaluator(cut, whole=True)
+    role.step()
+    assert len(role.env.actions) == 1 and role.unfinished and not role.results.added
+    assert role.state_dict()["unfinished"] is True
+    cut.stop = False
+    role.step()
+    assert len(role.results.added) == 1 and not role.unfinished
+
+
+def test_a_film_follows_each_evaluation() -> None:
+    given: list[tuple[Any, ...]] = []
+    taken: list[int] = []
+
+    def film(params: Any, version: int, steps: int, seed: int) -> Any:
+        given.append((float(params["scale"]), version, steps, seed))
+        for n in range(3):
+            taken.append(n)
+            yield n
+
+    clock = Clock(100)
+    role = evaluator(clock, film=film)
+    while not role.results.added:
+        role.step()
+    assert given == [] and role.due(), "a generator begins with its first picture"
+    for pictures in ([0], [0, 1], [0, 1, 2], [0, 1, 2]):
+        assert role.due()
+        role.step()
+        assert taken == pictures
+    assert given == [(4.0, 1, 100, evaluation_seed(9, 100))] and not role.due()
+    clock.steps = 200
+    taken.clear()
+    whole = evaluator(clock, film=film, whole=True)
+    whole.step()
+    assert taken == [0, 1, 2] and not whole.due()
+    phases = whole.ctx.metrics.drain().phases
+    assert phases["film"] > 0 and phases["evaluate"] > 0
+
+
+def test_a_film_that_is_interrupted_is_left_out() -> None:
+    closed: list[bool] = []
+    clock = Clock(100)
+
+    def film(*_: Any) -> Any:
+        try:
+            while True:
+                clock.stop = True
+                yield 1
+        finally:
+            closed.append(True)
+
+    role = evaluator(clock, film=film, whole=True)
+    role.step()
+    assert role.due() and not closed
+    role.close()
+    assert closed == [True] and role.env.closed
+
+
+def test_the_state_of_an_evaluator() -> None:
+    """When it is next due, whether it was cut short, and the agent's: that before an evaluation in progress."""
+    clock = Clock(100)
+    role, other = evaluator(clock, whole=True), evaluator(Clock(100), whole=True)
+    role.step()
+    state = role.state_dict()
+    assert (
+        state == {"next": 200, "agent": {"calls": role.agent.calls, "scale": 4.0}, "unfinished": False}
+        and role.agent.calls > 1
+    )
+    other.load_state_dict({**state, "unfinished": True})
+    assert other._next == 200 and other.agent.calls == role.agent.calls and other.unfinished
+    calls = role.agent.calls
+    clock.steps, clock.stop = 200, True
+    role.step()
+    assert role.agent.calls > calls
+    assert role.state_dict() == {"next": 200, "agent": {"calls": calls, "scale": 4.0}, "unfinished": True}, (
+        "it is played again"
+    )
+
+
+def test_seeds_of_evaluations_differ_and_repeat() -> None:
+    seeds = {evaluation_seed(seed, steps) for seed in range(20) for steps in range(20)}
+    assert len(seeds) == 400 and all(0 <= seed < 2**31 for seed in seeds) and max(seeds) > 2**30
+    assert evaluation_seed(3, 4) == evaluation_seed(3, 4)
