@@ -11,7 +11,7 @@ and pytest but not Shoal, on a copy of the repository. The tests are those quick
 the first run of a test file it is recorded which functions of Shoal each of its tests calls, and how long it takes.
 
 Results are appended to a file (JSON lines) under ``--work``, so that an interrupted run goes on. Faults that change
-nothing that could be observed are listed in ``equivalent.txt``, each with the reason. See docs/decisions/faults.md.
+nothing that could be observed are listed in ``equivalent*.txt``, each with the reason. See docs/decisions/faults.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 from finder import ROOT, Fault, faults_of
 from trial import Recorder, Slot, run_pytest
 
-EQUIVALENT = Path(__file__).parent / "equivalent.txt"
+EQUIVALENT = Path(__file__).parent.glob("equivalent*.txt")
 # Folder -> the folders of its tests. Of these, tests that take longer than ``--slowest`` are left out.
 TESTS = {
     "shoal/ops": ("tests/ops",),
@@ -109,7 +109,8 @@ def files(paths: list[str]) -> list[str]:
 
 def equivalents() -> dict[str, str]:
     """Keys of faults that change nothing, with the reason: lines in pairs, the second one indented."""
-    lines = [line for line in EQUIVALENT.read_text().splitlines() if line and not line.startswith("#")]
+    text = "\n".join(path.read_text() for path in sorted(EQUIVALENT))
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return dict(zip(lines[::2], (line.strip() for line in lines[1::2]), strict=True))
 
 
