@@ -24,6 +24,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from finder import ROOT, Fault, faults_of
-from trial import Recorder, Slot, run_pytest
+from trial import Slot
 
 EQUIVALENT = Path(__file__).parent.glob("equivalent*.txt")
 # Folder -> the folders of its tests. Of these, tests that take longer than ``--slowest`` are left out.
@@ -50,8 +51,19 @@ TESTS = {
     "shoal/envs": ("tests/envs", "tests/systems"),
 }
 # Trainings, and processes that are started anew
-NEVER = ("learning", "bottleneck", "matrix", "local", "torchrun", "orphans", "launch", "resume", "background")
-MARGIN = 20.0  # seconds that a fault may take beyond ten times what its tests take without it
+NEVER = (
+    "members",
+    "learning",
+    "bottleneck",
+    "matrix",
+    "local",
+    "torchrun",
+    "orphans",
+    "launch",
+    "resume",
+    "background",
+)
+MARGIN = 60.0  # seconds that a fault may take beyond ten times what its tests take of the processor without it
 
 
 def main() -> None:
@@ -84,6 +96,7 @@ def main() -> None:
         if f.key not in known and (f.key not in done or (args.again and done[f.key]["result"] == "lives"))
     ]  # fmt: skip
     if wanted:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what is cleaned up
         warm()
         folder = Path(tempfile.mkdtemp(prefix="faults-"))
         slots: list[Slot] = []

@@ -22,7 +22,7 @@ MEMORY = 8 << 30  # bytes of address space, of a fault that allocates without en
 
 
 class Recorder:
-    """A plugin of pytest: how long each test takes, and which functions of Shoal it calls."""
+    """A plugin of pytest: how much time of the processor each test takes, and which functions of Shoal it calls."""
 
     def __init__(self, folder: Path, slowest: float) -> None:
         self.prefix, self.slowest = str(folder / "shoal") + "/", slowest
@@ -35,11 +35,11 @@ class Recorder:
 
     def pytest_runtest_protocol(self, item: Any) -> None:
         self.calls = set()
-        self.begun = time.perf_counter()
+        self.begun = time.process_time()
         sys.setprofile(self.profile)
         threading.setprofile(self.profile)
-        signal.signal(signal.SIGALRM, _too_slow)
-        signal.setitimer(signal.ITIMER_REAL, 4 * self.slowest)
+        signal.signal(signal.SIGPROF, _too_slow)
+        signal.setitimer(signal.ITIMER_PROF, 3 * self.slowest)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "setup":
@@ -47,10 +47,10 @@ class Recorder:
         elif report.when == "call":
             self.failed |= not report.passed
         else:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
-            seconds = time.perf_counter() - self.begun
+            seconds = time.process_time() - self.begun
             self.tests[report.nodeid] = dict(
                 seconds=seconds, calls=sorted(self.calls), setup=sorted(self.setup),
                 good=not self.failed and report.passed and seconds <= self.slowest,
@@ -155,6 +155,13 @@ class Slot:
         files = list(dict.fromkeys(t.split("::")[0] for t in tests))
         self.count = len(tests)
         self.pid = run_pytest(self.folder, files, Chosen(tests), lambda plugin, code: plugin.failed, self.log)
+
+    def record(self, file: str, slowest: float) -> dict[str, Any]:
+        """What ``Recorder`` finds of each test of a file."""
+        self.pid = run_pytest(self.folder, [file], Recorder(self.folder, slowest), lambda p, _: p.tests, self.log)
+        os.waitpid(self.pid, 0)
+        self.pid, path = 0, self.log.with_suffix(".json")
+        return json.loads(path.read_text()) if path.exists() else {}
 
     def end(self) -> None:
         """End what still runs."""
