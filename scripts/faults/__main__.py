@@ -153,12 +153,7 @@ def baseline(slot: Slot, args: Any, faults: list[Fault]) -> dict[str, dict[str, 
         name, digest = str(path.relative_to(ROOT)), hashlib.sha256(path.read_bytes()).hexdigest()
         if known.get(name, {}).get("digest") != digest or known[name]["slowest"] < args.slowest:
             print(f"recording {name}", flush=True)
-            pid = run_pytest(slot.folder, [name], Recorder(slot.folder, args.slowest), lambda p, _: p.tests, slot.log)
-            os.waitpid(pid, 0)
-            report = slot.log.with_suffix(".json")
-            if not report.exists():
-                print(slot.log.read_text()[-2000:])
-            tests = json.loads(report.read_text()) if report.exists() else {}
+            tests = slot.record(name, args.slowest)
             known[name] = dict(digest=digest, slowest=args.slowest, tests=tests)
             print(f"  {sum(t['good'] for t in tests.values())} of {len(tests)} tests are quick and pass", flush=True)
             kept.write_text(json.dumps(known))
