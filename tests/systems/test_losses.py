@@ -1,5 +1,4 @@
-"""Learning rules with each of their settings away from the default, against plain float64 oracles: the loss, its gradient
-by what the network says, and what is told of it."""
+"""Learning rules with each of their settings away from the default, against plain float64 oracles."""
 
 from __future__ import annotations
 
