@@ -145,12 +145,13 @@ def warm() -> None:
 def baseline(slot: Slot, args: Any, faults: list[Fault]) -> dict[str, dict[str, Any]]:
     """What is known of each test that passes: test -> seconds, and the functions that it calls."""
     folders = args.tests or {d for f in faults for d in TESTS["/".join(f.path.split("/")[:2])]}
-    paths = sorted({p for d in folders for p in ([ROOT / d] if d.endswith(".py") else (ROOT / d).rglob("test_*.py"))})
+    copy = slot.folder
+    paths = sorted({p for d in folders for p in ([copy / d] if d.endswith(".py") else (copy / d).rglob("test_*.py"))})
     paths = [p for p in paths if p.stem.removeprefix("test_") not in NEVER]
     kept = args.work / "tests.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
     for path in paths:
-        name, digest = str(path.relative_to(ROOT)), hashlib.sha256(path.read_bytes()).hexdigest()
+        name, digest = str(path.relative_to(copy)), hashlib.sha256(path.read_bytes()).hexdigest()
         if known.get(name, {}).get("digest") != digest or known[name]["slowest"] < args.slowest:
             print(f"recording {name}", flush=True)
             tests = slot.record(name, args.slowest)
@@ -159,7 +160,7 @@ def baseline(slot: Slot, args: Any, faults: list[Fault]) -> dict[str, dict[str, 
             kept.write_text(json.dumps(known))
     out = {}
     for path in paths:
-        tests = known[str(path.relative_to(ROOT))]["tests"]
+        tests = known[str(path.relative_to(copy))]["tests"]
         shared = {call for t in tests.values() for call in t["setup"]}  # by fixtures that only the first test makes
         out |= {k: {**t, "calls": shared.union(t["calls"])} for k, t in tests.items() if t["good"]}
     return out
