@@ -109,6 +109,7 @@ def workers(
         return WorkerRole(ctx, collector(ctx, cfg, agent, spec), learner, learning_rate, params)
 
     p.role(
-        "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", memory=memory, params=params.member()
-    )
+        "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", threads=cfg.learner_threads or 1,
+        memory=memory, params=params.member(),
+    )  # fmt: skip
     return p

@@ -124,7 +124,7 @@ def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") 
         return TargetWorkerRole(ctx, actor, learner, learning_rate, params, target, cfg.target_period)
 
     p.role(
-        "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", params=params.member(),
-        target=target.member(),
+        "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", threads=cfg.learner_threads or 1,
+        params=params.member(), target=target.member(),
     )  # fmt: skip
     return p
