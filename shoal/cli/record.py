@@ -19,12 +19,12 @@ from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
 from shoal.settings.config import default_values, refuse_foreign
 from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, split
-from shoal.settings.ranges import Count, Natural
+from shoal.settings.ranges import Episodes, Natural
 from shoal.types import Values
 
 KEYBOARD = "keyboard"
 FLAGS: dict[str, object] = {
-    "out": str, "episodes": Count, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
+    "out": str, "episodes": Episodes, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
     "noop": Natural, "wait": bool, "list": str, "show": str, "episode": Natural,
     "trust": bool,
 }  # fmt: skip

@@ -9,10 +9,10 @@ import numpy as np
 
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
-from shoal.settings.ranges import Count, Natural
+from shoal.settings.ranges import Envs, Episodes, Natural
 
 FLAGS: dict[str, dict[str, object]] = {
-    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str,
+    "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
              "trust": bool},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},

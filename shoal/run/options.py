@@ -13,7 +13,7 @@ from shoal.run.evaluation import Evaluation
 from shoal.run.runtimes import check_runtime, meant, runtime_to_resume
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Range
+from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range
 from shoal.types import Values
 
 WHOLE = Range("shoal.Evaluation(every=N)", lambda how: isinstance(how, Evaluation))
@@ -130,8 +130,8 @@ TYPES: Values = ranged(RunOptions)
 JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
 FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
-    "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
-    "eval-video": bool,
+    "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Episodes,
+    "eval-sampled": bool, "eval-video": bool,
 }  # fmt: skip
 RESUMABLE = ("hang_timeout", "checkpoint_every", "checkpoint_replay_gb", "log", "evaluation")  # may change on resume
 RESUMABLE_FLAGS = [flag for flag in FLAGS if flag.replace("-", "_") in RESUMABLE or flag.startswith("eval-")]

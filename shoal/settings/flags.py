@@ -10,12 +10,11 @@ import re
 import types
 from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
-from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.api import UsageError
 from shoal.settings import entries
-from shoal.settings.ranges import Range
+from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
 
@@ -88,13 +87,15 @@ def describe(hint: Any) -> str:
 
 
 def coerce(hint: Any, value: Any) -> Any:
-    """``value`` as a ``hint``, without guessing: raises ValueError when it is something else."""
+    """``value`` as a ``hint``, without guessing: raises ValueError when it is something else, with a reason where the
+    hint does not tell it."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         if SCHEDULED in args and is_schedule(value):
             schedule = read(value)
             return Linear(coerce(hint, schedule.start), coerce(hint, schedule.end))
-        value = coerce(args[0], value)
+        infinite = any(a.infinite for a in args if isinstance(a, Range))
+        value = number(float, value, infinite) if infinite else coerce(args[0], value)
         if not all(a.holds(value) for a in args if isinstance(a, Range)):
             raise ValueError
         return value
@@ -105,11 +106,14 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         if type(None) in args and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
             return None
+        reason: ValueError = ValueError()
         for arm in args:
             if arm is not type(None):
-                with contextlib.suppress(ValueError):
+                try:
                     return coerce(arm, value)
-        raise ValueError
+                except ValueError as error:
+                    reason = error if error.args else reason
+        raise reason
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise ValueError
@@ -130,7 +134,7 @@ def coerce(hint: Any, value: Any) -> Any:
             raise ValueError
         return value
     if hint is float or hint is int:
-        return _number(hint, value)
+        return number(hint, value)
     if isinstance(hint, type) and not isinstance(value, hint):
         raise ValueError
     return value
@@ -156,33 +160,21 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
     """``value`` as a ``hint``, or the UsageError that says what ``subject`` expects."""
     try:
         return coerce(hint, value)
-    except ValueError:
+    except ValueError as error:
         wanted = describe(hint)
         if is_schedule(value):
             wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
-        raise UsageError(f"{subject} expects {wanted}, found {value!r}") from None
+        raise UsageError(f"{subject} expects {wanted}, found {value!r}{_reason(error)}") from None
+
+
+def _reason(error: ValueError) -> str:
+    """Why ``coerce`` refused a value of the right type."""
+    return f": {error}" if error.args else ""
 
 
 def scheduled(hint: Any) -> bool:
     """Whether a setting of this type may be a schedule."""
     return SCHEDULED in get_args(hint) or any(SCHEDULED in get_args(arm) for arm in get_args(hint))
-
-
-def _number(hint: type, value: Any) -> int | float:
-    if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
-        raise ValueError
-    number: int | float
-    try:
-        number = int(value) if isinstance(value, (Integral, str)) else float(value)
-    except ValueError:
-        number = float(value)  # 1e-3
-    if number != number:
-        raise ValueError
-    if hint is float:
-        return float(number)
-    if isinstance(number, float) and not number.is_integer():
-        raise ValueError
-    return int(number)
 
 
 def ranged(Config: Any) -> Values:
@@ -243,8 +235,11 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     if type(None) in get_args(hint) and text.lower() in ("none", "null"):
         return None
     if many or hint is int or int in arms:
-        with contextlib.suppress(ValueError):
+        try:
             return coerce(many, words) if many else coerce(int, text)
+        except ValueError as error:
+            if error.args:
+                raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'{_reason(error)}") from None
     import tyro
 
     one = dataclasses.make_dataclass("Flag", [("value", hint)])
@@ -313,9 +308,10 @@ def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
             if hint in (bool, list) or len(words) != 1:
                 raise ValueError
             out[key] = coerce(hint, words[0])
-        except ValueError:
+        except ValueError as error:
             expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
-            raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
+            found = " ".join(words) or "nothing"
+            raise UsageError(f"{flag} expects {expected}, found {found}{_reason(error)}") from None
     return out
 
 
