@@ -37,7 +37,8 @@ shoal: distributed deep reinforcement learning in PyTorch
       --seed N                  default 0
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled, --eval-video (one
-                                episode of each, in videos/)
+                                episode of each, in videos/), --eval-max-steps N (of an episode; 0, the default: 27,000
+                                or the run's own limit)
       --quiet                   show nothing
   shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH
                                 population-based training: --population N (default 8), --interval STEPS (between two
@@ -59,7 +60,7 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal draw SYSTEM             the program: --format text|mermaid|svg, --output FILE.txt|.mmd|.svg
   shoal eval RUN                play whole episodes with a run's policy: --episodes N (default 20), --sampled,
                                 --seed N, --envs N (default 8), --best (instead of the last parameters),
-                                --video FILE.mp4
+                                --video FILE.mp4, --eval-max-steps N (as above)
   shoal plot RUN...             learning curves, runs that differ only by seed together: --out FILE.png|.svg|.pdf
                                 (default curves.png), --x steps|seconds|both; of a population: its lineage
   shoal compare RUN...          final return, speed, time to --threshold R, probability of improvement, configs

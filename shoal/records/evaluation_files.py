@@ -18,6 +18,7 @@ from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
+UNFINISHED = "unfinished"
 FILE = "evaluations.csv"
 BEST = "best"
 VIDEOS = "videos"
@@ -41,14 +42,18 @@ class EvaluationFiles:
         returns: list[float],
         params: Tensors,
         info: Mapping[str, float] = NO_NUMBERS,
+        unfinished: int = 0,
     ) -> None:
         """Append one evaluation; its parameters become the best unless earlier ones scored higher (of equals the
-        later ones are kept). ``info``: means of the numbers in the infos of the environments, a column each."""
+        later ones are kept). ``info``: means of the numbers in the infos of the environments, a column each.
+        unfinished: episodes that did not end in the steps or the time that they had, a column if there are any."""
         mean, std = float(np.mean(returns)), float(np.std(returns))
         scores = dict(mean=mean, std=std, min=min(returns), max=max(returns))
-        numbers = {name if name not in COLUMNS else f"info/{name}": value for name, value in info.items()}
+        own = (*COLUMNS, UNFINISHED)
+        numbers = {name if name not in own else f"info/{name}": value for name, value in info.items()}
         shown = {name: f"{value:.8g}" for name, value in (scores | numbers).items()}
-        append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown)
+        cut = {UNFINISHED: str(unfinished)} if unfinished else {}
+        append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown | cut)
         best = self.best()
         if not math.isnan(mean) and (best is None or not mean < best):  # also after one that was NaN
             self._keep(steps, version, mean, len(returns), params)

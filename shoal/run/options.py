@@ -131,7 +131,7 @@ JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoin
 FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
     "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Episodes,
-    "eval-sampled": bool, "eval-video": bool,
+    "eval-sampled": bool, "eval-video": bool, "eval-max-steps": Natural,
 }  # fmt: skip
 RESUMABLE = ("hang_timeout", "checkpoint_every", "checkpoint_replay_gb", "log", "evaluation")  # may change on resume
 RESUMABLE_FLAGS = [flag for flag in FLAGS if flag.replace("-", "_") in RESUMABLE or flag.startswith("eval-")]

@@ -118,11 +118,12 @@ def evaluate(
     which: str = "last",
     trust: bool = False,
     env: Any = None,
+    max_steps: int = 0,
 ) -> Returns:
     """Raw returns of whole episodes of a run's policy, as ``shoal eval`` plays them; see ``Policy.evaluate``.
-    ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
+    ``max_steps`` as there; ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
     opened = run if isinstance(run, Run) else Run.open(run)
-    return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs)
+    return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs, max_steps)
 
 
 def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:

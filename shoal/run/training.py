@@ -264,9 +264,11 @@ class Training:
         if how.every and self.policy is not None and report.reason not in EXIT_CODES:
             if not self.options.quiet:
                 print(f"evaluating what it ended with: {how.episodes} episodes (all else is saved)", file=sys.stderr)
-            final_evaluation(
+            why = final_evaluation(
                 self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed, self.apart
             )
+            if why and not self.options.quiet:
+                print(f"shoal: {why} (--eval-max-steps)", file=sys.stderr)
 
 
 def _policy(program: Program) -> str | None:

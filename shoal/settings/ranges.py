@@ -49,6 +49,7 @@ Repeats = Annotated[int, _integers(1, 100_000)]  # of the work of one step
 Noops = Annotated[int, _integers(0, 100_000)]
 Layers = Annotated[int, _integers(1, 1_000)]
 Episodes = Annotated[int, _integers(1, 1_000_000)]
+EpisodesOrNone = Annotated[int, _integers(0, 1_000_000)]
 Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 Decay = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]  # of a running average
 Device = Annotated[

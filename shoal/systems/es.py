@@ -20,6 +20,7 @@ from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWrit
 from shoal.envs import make
 from shoal.machine import cores
 from shoal.program import Channel, Program
+from shoal.roles.evaluator import MAX_STEPS
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
 from shoal.settings.ranges import Count, Envs, Natural, Positive
 from shoal.systems.config import Preset, Presets, SystemConfig
@@ -103,7 +104,7 @@ def worker(cfg: Config, ctx: Context, results: Writer, params: ParamsReader, noi
         ctx, make(cfg.env, cfg.envs, cfg), population(policy, cfg.envs), results, params, noise,
         size=policy.size, pairs=cfg.block_pairs(), blocks=range(ctx.index, total, ctx.replicas), total=total,
         noise_std=cfg.noise_std, action_noise=cfg.action_noise, evaluate_every=cfg.evaluate_every,
-        bonus=cfg.survival_bonus,
+        bonus=cfg.survival_bonus, limit=max(MAX_STEPS, cfg.max_episode_steps or 0),
     )  # fmt: skip
 
 
