@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from shoal.api import (
-    MASK,
     Arrays,
     Batch,
     Constant,
@@ -30,7 +29,6 @@ from shoal.api import (
     Tensors,
     Writer,
 )
-from shoal.ops import draw_allowed
 from shoal.roles.evaluator import MAX_STEPS, PATIENCE
 from shoal.types import State
 
@@ -178,8 +176,8 @@ class EvolutionWorker:
         out: Arrays | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Episodes with theta + scale * the noise at an index (``episodes``: index and scale of each), of at most
-        ``cap`` steps (0: as long as they take): returns and lengths [episodes]. They count as the run's, all at the end,
-        where there is ``out``. Raises ``_Interrupted`` where the run should end.
+        ``cap`` steps (0: as long as they take): returns and lengths [episodes]. They count as the run's at the
+        end, where there is ``out``. Raises ``_Interrupted`` where the run should end.
 
         An environment whose episode is cut off at the cap goes on unheard until that has ended, and is free then; all
         begin anew when none is heard."""
@@ -326,26 +324,3 @@ class EvolutionMaster:
         self.learner.load_state_dict(state["learner"])
         self.version, self.discarded = state["version"], state["discarded"]
         self.received = {int(block): tensors for block, tensors in state["received"].items()}
-
-
-def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
-    """``count`` observations [count, ...] that random actions lead to; closes the environments."""
-    generator, action = np.random.default_rng(seed), env.spec.action
-    seen: dict[str, list[np.ndarray]] = {name: [] for name in env.spec.observations}
-    obs = env.reset(seed)
-    chosen: np.ndarray
-    for _ in range(-(-count // env.num_envs)):
-        for name, rows in seen.items():
-            rows.append(np.array(obs[name]))
-        if action.kind == "continuous":
-            low, high = np.nan_to_num(action.low, neginf=-1.0), np.nan_to_num(action.high, posinf=1.0)
-            chosen = generator.uniform(low, high, (env.num_envs, len(low))).astype(np.float32)
-        else:
-            drawn = generator.integers(0, action.sizes, (env.num_envs, len(action.sizes)))
-            if MASK in obs:
-                parts = np.split(obs[MASK], np.cumsum(action.sizes)[:-1], axis=1)
-                drawn = np.stack([draw_allowed(part, generator) for part in parts], -1)
-            chosen = drawn[:, 0] if action.kind == "discrete" else drawn
-        obs = env.step(chosen).obs
-    env.close()
-    return {name: np.concatenate(rows)[:count] for name, rows in seen.items()}

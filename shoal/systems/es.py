@@ -21,7 +21,8 @@ from shoal.envs import make
 from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.roles.evaluator import MAX_STEPS
-from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
+from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
+from shoal.roles.random_observations import random_observations
 from shoal.settings.ranges import Count, Envs, Natural, Positive
 from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.wiring import begin, parameters, queue, shapes
