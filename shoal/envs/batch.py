@@ -187,7 +187,7 @@ class VectorBatch:
 
     def so_far(self) -> list[Episode]:
         """The episode that goes on in each environment: its raw return and its length until now."""
-        so_far = zip(self._return.tolist(), self._length.tolist(), strict=True)
+        so_far = zip(self._return.tolist(), self._length.clip(0).tolist(), strict=True)  # -1: reset at the next step
         return [_episode((ret, length, NO_NUMBERS)) for ret, length in so_far]
 
     def close(self) -> None:

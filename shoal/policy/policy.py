@@ -104,7 +104,7 @@ class Policy:
         with ``seed + i``: seeds at least ``envs`` apart give other episodes throughout. ``max_steps``: of an episode,
         see ``episode_limit``; those that have not ended by then are counted in ``.unfinished`` of the list."""
         episodes, envs = expect(Episodes, episodes, "'episodes'"), expect(Envs, envs, "'envs'")
-        limit = episode_limit(self.cfg, expect(Natural, max_steps, "'max_steps'"))
+        limit = episode_limit(self.cfg.env, self.cfg, expect(Natural, max_steps, "'max_steps'"))
         return play(self.fresh_agent(seed), self.cfg, episodes, seed, greedy, envs, limit)
 
     def fresh_agent(self, seed: int) -> Agent:
@@ -160,11 +160,11 @@ def evaluation_envs(cfg: Any, num: int) -> EnvBatch:
     return make(cfg.env, num, evaluation_options(cfg))
 
 
-def episode_limit(cfg: Any, asked: int = 0) -> int:
+def episode_limit(env: str, options: EnvOptions, asked: int = 0) -> int:
     """Agent steps after which an evaluation gives up an episode: as many as are ``asked`` for; 0: 27,000, or as many as
-    the time limit that ``cfg`` sets, if those are more."""
-    frames = cfg.max_episode_frames // cfg.frame_skip if env_kind(cfg.env) == "atari" else 0
-    return asked or max(MAX_STEPS, frames, cfg.max_episode_steps or 0)
+    the time limit in ``options``, if those are more."""
+    frames = options.max_episode_frames // options.frame_skip if env_kind(env) == "atari" else 0
+    return asked or max(MAX_STEPS, frames, options.max_episode_steps or 0)
 
 
 def play(
@@ -177,7 +177,7 @@ def play(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
     try:
-        return Played(env, agent, episodes, seed, greedy, episode_limit(cfg, max_steps)).play(seconds)
+        return Played(env, agent, episodes, seed, greedy, episode_limit(cfg.env, cfg, max_steps)).play(seconds)
     finally:
         torch.set_num_threads(threads)
         env.close()

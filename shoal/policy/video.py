@@ -54,7 +54,7 @@ def filming(
     program = _ffmpeg()
     env, picture, rate = film(cfg.env, evaluation_options(cfg))
     try:
-        episodes = Episodes(env, make_agent(seed), 1, seed, greedy, episode_limit(cfg, max_steps))
+        episodes = Episodes(env, make_agent(seed), 1, seed, greedy, episode_limit(cfg.env, cfg, max_steps))
         unfinished = path.with_name(f".{path.stem}.tmp.mp4")
         try:
             for _ in _encoding(program, _play(episodes, picture), rate, unfinished):

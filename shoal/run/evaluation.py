@@ -76,7 +76,7 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
     agent = partial(system.agent, cfg)
     options = dict(
         every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole,
-        film=_film_of(agent, cfg, how, run_dir), max_steps=episode_limit(cfg, how.max_steps),
+        film=_film_of(agent, cfg, how, run_dir), max_steps=episode_limit(cfg.env, cfg, how.max_steps),
     )  # fmt: skip
     program.role(
         "evaluator",
@@ -119,7 +119,7 @@ def _play(
 
 
 def _film_of(make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, run_dir: Path) -> Film | None:
-    limit = episode_limit(cfg, how.max_steps)
+    limit = episode_limit(cfg.env, cfg, how.max_steps)
     return partial(_film, make_agent, cfg, run_dir, not how.sampled, limit) if how.video else None
 
 
