@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -29,7 +30,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 Spec = Mapping[str, Field]
@@ -53,7 +54,7 @@ def places(spec: Spec) -> dict[str, tuple[int, int]]:
     mean nothing: cut there, it is worked on by the same machine instructions as if it were whole."""
     out, at = {}, 0
     for name, f in spec.items():
-        size = int(np.prod(f.shape, dtype=np.int64))
+        size = math.prod(f.shape)
         out[name] = (at, at + size)
         at += -(-size // UNIT) * UNIT
     return out

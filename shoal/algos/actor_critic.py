@@ -33,7 +33,7 @@ from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation
 from shoal.ops import forbid
-from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
+from shoal.settings.ranges import Count, Fraction, Layers, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, linear
 
 
@@ -59,7 +59,7 @@ class ActorCriticConfig(OptimiserConfig):
     """Recurrent core after the torso."""
     core_size: Count = 128
     """Units of each layer of the recurrent core."""
-    core_layers: Count = 1
+    core_layers: Layers = 1
     """Layers of the recurrent core, each fed by the one before."""
     normalise_obs: bool = False
     """Normalise vector observations by running statistics."""

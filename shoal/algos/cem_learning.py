@@ -25,7 +25,7 @@ from shoal.algos.sgd import SGDLearner, to_device
 from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative
+from shoal.settings.ranges import Fraction, Natural, NonNegative, Repeats
 from shoal.types import State
 
 STEP = "step"  # of a labelled transition: the gradient steps that the parameters had seen which labelled it
@@ -40,11 +40,11 @@ class CEMConfig(OptimiserConfig):
 
     loss: Literal["cross-entropy", "squared"] = "squared"
     """Loss of a value against its label: cross-entropy where returns lie in [0, 1], else half the square."""
-    cem_samples: Count = 64
+    cem_samples: Repeats = 64
     """Actions that are tried in each iteration of the cross-entropy method."""
-    cem_elites: Count = 6
+    cem_elites: Repeats = 6
     """Best actions of an iteration of the cross-entropy method, of which the next iteration's Gaussian is made."""
-    cem_iterations: Count = 2
+    cem_iterations: Repeats = 2
     """Iterations of the cross-entropy method."""
     cem_floor: NonNegative = 0.01
     """Smallest deviation of the cross-entropy method's Gaussian, in units of half the action box."""

@@ -22,7 +22,7 @@ from shoal.nets.precision import Precision, resolve
 from shoal.ops import categorical_td_loss, forbid, quantile_td_loss
 from shoal.ops.noise import scale_noise
 from shoal.ops.value import huber
-from shoal.settings.ranges import Count, Finite, NonNegative, OnlyWith
+from shoal.settings.ranges import Finite, NonNegative, OnlyWith, Parts
 from shoal.types import State
 
 NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
@@ -43,7 +43,7 @@ class ReturnsConfig(QLearningConfig):
     returns: Literal["mean", "categorical", "quantile"] = "categorical"
     """What is learned of each action's return: its mean (DQN), probabilities of fixed values (C51) or quantiles
     (QR-DQN)."""
-    atoms: Count = 51
+    atoms: Parts = 51
     """Values (categorical) or quantiles that describe a distribution."""
     v_min: Finite = -10.0
     """Lowest value of a categorical distribution (discounted return, of processed rewards)."""
@@ -55,7 +55,7 @@ class ReturnsConfig(QLearningConfig):
     """Explore by noisy linear layers after the torso; there is no other exploration then, epsilon is 0."""
     noisy_sigma: NonNegative = 0.5
     """Initial noise of noisy layers, times the root of a layer's inputs."""
-    streams: Count = 512
+    streams: Parts = 512
     """Units of the hidden layer of each dueling stream, and of the noisy layer that follows convolutions."""
 
 

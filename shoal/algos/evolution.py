@@ -16,7 +16,7 @@ from shoal.api import Batch, Diverged, Tensors, Update
 from shoal.nets import RunningNorm
 from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, at
 from shoal.types import State
 
@@ -37,11 +37,11 @@ class EvolutionConfig:
     """Normalise vector observations by running statistics."""
     virtual_batch_norm: bool = True
     """Normalise the layers of image torsos by the statistics of reference observations."""
-    reference: Count = 128
+    reference: Repeats = 128
     """Reference observations, from random play before the start."""
     action_noise: NonNegative = 0.0
     """Standard deviation of the noise on continuous actions."""
-    action_bins: Natural = 0
+    action_bins: Replicas = 0
     """Values that each dimension of a continuous action may take; 0: all."""
     learning_rate: Scheduled[NonNegative] = 0.02
     """Step size of the optimiser."""

@@ -14,7 +14,7 @@ from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update, UsageError
 from shoal.ops import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.optimiser import Optimiser
-from shoal.settings.ranges import Fraction, NonNegative, OnlyWith, Positive
+from shoal.settings.ranges import Decay, Fraction, NonNegative, OnlyWith, Positive
 from shoal.settings.schedule import Linear, Scheduled, at
 from shoal.types import State
 
@@ -38,7 +38,7 @@ class OptimiserConfig:
     """Optimiser; rmsprop has its epsilon inside the square root (PyTorch's has it outside); sgd has `momentum`."""
     optimiser_eps: Positive = 1e-5
     """Epsilon of the optimiser."""
-    rmsprop_decay: Fraction = 0.99
+    rmsprop_decay: Decay = 0.99
     """Factor of RMSProp's running averages."""
     rmsprop_centred: bool = False
     """Subtract the squared mean gradient in RMSProp."""

@@ -29,8 +29,10 @@ class Interval:
     one_minus: bool = False
 
     def __post_init__(self) -> None:
-        if not self.low <= self.high or not (math.isfinite(self.low) and math.isfinite(self.high)):
-            raise UsageError(f"a hyperparameter lies between two numbers, the lower first: {self.low}:{self.high}")
+        if not self.low < self.high or not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise UsageError(
+                f"a hyperparameter lies between two different numbers, the lower first; found {self.low}:{self.high}"
+            )
         if self.log and self._ends()[0] <= 0:
             raise UsageError(f"a logarithmic interval lies above 0; found {self.low}:{self.high}")
 

@@ -29,7 +29,7 @@ from shoal.algos.sgd import to_device
 from shoal.algos.trajectories import column_axis
 from shoal.api import Batch, Tensors, Update, observations
 from shoal.ops import discrete_ppo_loss, gae, ppo_loss
-from shoal.settings.ranges import Count, Fraction, NonNegative, Positive
+from shoal.settings.ranges import Count, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear
 from shoal.types import State, Values
 
@@ -43,7 +43,7 @@ class PPOConfig(ActorCriticConfig):
 
     learning_rate: float = linear(3e-4, 0.0)
     entropy_cost: float = 0.0
-    epochs: Count = 4
+    epochs: Repeats = 4
     """Passes over each batch."""
     minibatches: Count = 4
     """Parts of the batch in each pass; with a recurrent core, parts are whole trajectories."""

@@ -23,7 +23,7 @@ from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.recurrent import Kind
 from shoal.ops import forbid, select, sequence_td_loss, signed_hyperbolic_inverse
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Repeats
 from shoal.settings.schedule import Scheduled
 
 
@@ -35,7 +35,7 @@ class RecurrentQConfig(QLearningConfig):
     only_with: ClassVar[OnlyWith] = {"core_size": ("core", "lstm", "gru"), "priority_mix": ("prioritised",)}
 
     gamma: Fraction = 0.997
-    n_step: Count = 5
+    n_step: Repeats = 5
     """Steps of reward before the bootstrap (agent steps)."""
     dueling: bool = True
     """Separate value and advantage streams of 512 units."""

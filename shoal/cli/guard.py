@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -39,9 +40,11 @@ class Guard:
             if isinstance(error, KeyboardInterrupt):
                 self.reason = self.reason or str(error) or "interrupted"
             if not self.reason:
+                _end_processes()
                 raise
             sys.stdout.flush()
             self._leave()
+        _end_processes()
         sys.stdout.flush()
         if code in EXIT_CODES.values():  # its second signal may find the interpreter without handlers
             for number in REASONS:
@@ -69,8 +72,20 @@ class Guard:
         self._leave()
 
     def _leave(self) -> NoReturn:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number in REASONS:  # nobody leaves twice
+            signal.signal(number, signal.SIG_IGN)
         os.write(2, f"shoal: {self.reason}\n".encode())
+        _end_processes(last=True)
         os._exit(EXIT_CODES[self.reason])  # an interpreter that was interrupted anywhere may have much to say
+
+
+def _end_processes(last: bool = False) -> None:
+    """End those that the command has started, and what may still be importing in one of them."""
+    processes = sys.modules.get("shoal.local.processes")
+    if (end := getattr(processes, "end", None)) is not None:  # imported to its end
+        with contextlib.suppress(Exception):  # the interpreter may be in the middle of anything
+            end(last)
 
 
 class _Tolerant(io.FileIO):

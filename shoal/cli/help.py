@@ -53,7 +53,8 @@ shoal train SYSTEM --env ID: train a system; every field of its config is a flag
       --until-return R          stop when the mean return of 100 episodes reaches R
       --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
                                 and keep the best; --eval-episodes N (default 10), --eval-sampled, --eval-video (one
-                                episode of each, in videos/)
+                                episode of each, in videos/), --eval-max-steps N (of an episode; 0, the default: 27,000
+                                or the run's own limit)
       --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
       --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
@@ -110,6 +111,7 @@ shoal eval RUN: play whole episodes with a run's policy
       --sampled                 actions as in training; without, the greedy ones
       --best                    the best parameters by the run's own evaluations, instead of the last
       --seed N, --envs N        default 0; environments side by side, default 8
+      --eval-max-steps N        of an episode; 0, the default: 27,000 or the run's own limit
       --video FILE.mp4          film an episode (extra shoal[video])
 """
     + TRUST,

@@ -62,6 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1  # another rank says why
     except ShoalError as error:
         return _fail(str(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # of torch
+            raise
+        return _fail(f"no memory is left: {str(error).partition(chr(10))[0] or 'an allocation failed'}", 1)
     except OSError as error:
         if error.errno not in REFUSED:
             raise

@@ -11,13 +11,13 @@ from typing import Any, get_args
 from shoal.api import UsageError
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
-from shoal.settings.ranges import Count, Natural, NonNegative
+from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas
 from shoal.types import Values
 
 FLAGS: Values = {
-    "of": str, "population": Count, "mutate": str, "interval": Count, "exploit": str, "explore": str,
-    "slots": Natural, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
-    "runtime": str, "quiet": bool, "eval-episodes": Natural,
+    "of": str, "population": Parts, "mutate": str, "interval": Count, "exploit": str, "explore": str,
+    "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
+    "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone,
 }  # fmt: skip
 RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``algos.population.Rules``
 

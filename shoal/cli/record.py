@@ -19,12 +19,12 @@ from shoal.demonstrations.recording import play, write
 from shoal.envs import Codec, EnvOptions, training_reward
 from shoal.settings.config import default_values, refuse_foreign
 from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, split
-from shoal.settings.ranges import Count, Natural
+from shoal.settings.ranges import Episodes, Natural
 from shoal.types import Values
 
 KEYBOARD = "keyboard"
 FLAGS: dict[str, object] = {
-    "out": str, "episodes": Count, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
+    "out": str, "episodes": Episodes, "seed": Natural, "env": str, "sampled": bool, "best": bool, "keys": list,
     "noop": Natural, "wait": bool, "list": str, "show": str, "episode": Natural,
     "trust": bool,
 }  # fmt: skip
@@ -61,7 +61,7 @@ def command(args: list[str]) -> int:
 
 # --------------------------------------------------------------------------------------- recording
 def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
-    from shoal.policy.policy import evaluation_options
+    from shoal.policy.policy import episode_limit, evaluation_options
     from shoal.run import Run
 
     if "env" in opts or rest:
@@ -76,10 +76,14 @@ def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
         mask = told["action_mask"][0] if masked else None
         return policy.act(obs, greedy, float(clipped[0]), action_mask=mask)
 
-    return policy.cfg.env, how, play(policy.cfg.env, how, choose, *_amount(opts), policy.reset, told.update)
+    env = policy.cfg.env
+    limit = episode_limit(env, how)
+    return env, how, play(env, how, choose, *_amount(opts), policy.reset, told.update, limit)
 
 
 def _scripted(source: str, opts: Values, rest: Groups) -> Recorded:
+    from shoal.policy.policy import episode_limit
+
     env, how = _environment(source, opts, rest)
     function = own_code.attribute(source, f"the policy '{source}'")
     sees_env = _sees_env(source, function)
@@ -92,7 +96,7 @@ def _scripted(source: str, opts: Values, rest: Groups) -> Recorded:
             told = f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
             raise ShoalError(f"the policy '{source}' failed: {told}") from error
 
-    return env, how, play(env, how, choose, *_amount(opts))
+    return env, how, play(env, how, choose, *_amount(opts), max_steps=episode_limit(env, how))
 
 
 def _sees_env(source: str, function: Any) -> bool:

@@ -70,7 +70,7 @@ def report(run: Run, quiet: bool) -> int:
     assert report is not None, "the run has ended"
     code = run.exit_code
     if not quiet and not follows():
-        mean = f", return {report.episode_return:.4g}" if report.episodes else ""
+        mean = f", return {report.episode_return:.4g}" if report.episodes else ", no episode has ended"
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
         path = shlex.quote(str(run.path))
         print(f"saved in {run.path} (shoal eval {path})")

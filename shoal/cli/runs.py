@@ -9,11 +9,11 @@ import numpy as np
 
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
-from shoal.settings.ranges import Count, Natural
+from shoal.settings.ranges import Envs, Episodes, Natural
 
 FLAGS: dict[str, dict[str, object]] = {
-    "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str,
-             "trust": bool},
+    "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
+             "trust": bool, "eval-max-steps": Natural},
     "plot": {"out": str, "x": str},
     "compare": {"threshold": float},
     "export": {"to": str, "out": str, "best": bool, "trust": bool},
@@ -28,7 +28,7 @@ def evaluate(args: list[str]) -> int:
 
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
-    seed, greedy = opts.get("seed", 0), not opts.get("sampled")
+    seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
     opened = Run.open(run)
     policy = opened.policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
     for change in told(opened.changes):
@@ -36,14 +36,16 @@ def evaluate(args: list[str]) -> int:
     if "video" in opts:
         from shoal.policy.video import record
 
-        shown = record(policy, Path(opts["video"]), seed, greedy)
-        print(f"{opts['video']}: an episode with the return {shown:g}")
-    returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8))
+        shown = record(policy, Path(opts["video"]), seed, greedy, limit)
+        print(f"{opts['video']}: an episode with the return {shown[0]:g}" + (f" ({shown.why})" if shown.why else ""))
+    returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8), limit)
     print("returns: " + " ".join(f"{r:g}" for r in returns))
     print(
         f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
         f"interquartile mean {iqm(returns):.4g} over {len(returns)} episodes"
     )
+    if returns.why:
+        print(f"{returns.why} (--eval-max-steps)")
     if returns.info:
         print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
     return 0

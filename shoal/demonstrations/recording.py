@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -18,16 +19,18 @@ from shoal.demonstrations.episodes import Episode
 from shoal.envs import EnvOptions, autoreset_mode, one, sub_seeds
 from shoal.types import Values
 
+log = logging.getLogger("shoal.envs")
 ID = re.compile(r"(?:[\w-]+/)*[\w-]+-v\d+")
 Choose = Callable[[Any, float, Any], Any]  # (observation, reward of the step before, the environment) -> action
 
 
 def play(
     env: str, options: EnvOptions, choose: Choose, episodes: int, seed: int, begin: Callable[[], None] | None = None,
-    inform: Callable[[Values], None] = lambda info: None,
+    inform: Callable[[Values], None] = lambda info: None, max_steps: int = 27_000,
 ) -> Iterator[Episode]:  # fmt: skip
     """``episodes`` whole episodes of ``choose`` in ``env``; ``begin`` is called before each, ``inform`` before each
-    choice with what the vector environment gave as ``info``. Seeds are those of an evaluation in one environment.
+    choice with what the vector environment gave as ``info``. An episode that has not ended after ``max_steps`` is
+    truncated there. Seeds are those of an evaluation in one environment.
     UsageError for an action that the environment does not take."""
     vector = one(env, options)
     space, mode = vector.single_action_space, autoreset_mode(env, vector)
@@ -37,8 +40,9 @@ def play(
         for number in range(episodes):
             if begin is not None:
                 begin()
-            seen, actions, rewards, reward, ended = [_first(obs)], [], [], 0.0, False
-            while not ended:
+            actions: list[np.ndarray] = []
+            seen, rewards, reward, ended = [_first(obs)], list[float](), 0.0, False
+            while not ended and len(actions) < max_steps:
                 inform(info)
                 action = _action(choose(seen[-1], reward, inside), space, env)
                 obs, gained, terminated, truncated, info = vector.step(action[None])
@@ -46,10 +50,17 @@ def play(
                 actions.append(action)
                 rewards.append(reward)
                 seen.append(_final(info) if ended and mode is AutoresetMode.SAME_STEP else _first(obs))
-            yield Episode(joined(seen), np.stack(actions), np.array(rewards), bool(terminated[0]), bool(truncated[0]))
+            if not ended:
+                log.warning(
+                    "an episode of %s has not ended after %s steps: it is truncated there", env, f"{max_steps:,}"
+                )
+            cut = not ended or bool(truncated[0])
+            yield Episode(joined(seen), np.stack(actions), np.array(rewards), bool(terminated[0]), cut)
             if number + 1 == episodes:
                 return
-            if mode is AutoresetMode.DISABLED:
+            if not ended:
+                obs, info = vector.reset()
+            elif mode is AutoresetMode.DISABLED:
                 obs, info = vector.reset(options={"reset_mask": np.ones(1, np.bool_)})
             elif mode is AutoresetMode.NEXT_STEP:
                 obs, *_, info = vector.step(action[None])  # the action is ignored: the next episode begins

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from shoal.api import Arrays, EnvStep, UsageError
+from shoal.api import Arrays, EnvStep, Episode, UsageError
 from shoal.types import Values
 
 from .batch import VectorBatch
@@ -132,6 +132,9 @@ class LifeLoss:
             None,
             step.episodes,
         )
+
+    def so_far(self) -> list[Episode]:
+        return self.inner.so_far()
 
     def close(self) -> None:
         self.inner.close()

@@ -185,6 +185,11 @@ class VectorBatch:
         self.info = info if isinstance(info, Mapping) else {}
         return raw
 
+    def so_far(self) -> list[Episode]:
+        """The episode that goes on in each environment: its raw return and its length until now."""
+        so_far = zip(self._return.tolist(), self._length.clip(0).tolist(), strict=True)  # -1: reset at the next step
+        return [_episode((ret, length, NO_NUMBERS)) for ret, length in so_far]
+
     def close(self) -> None:
         """Close the environment; one that fails at that has been played, and costs no result."""
         try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shoal.api import Arrays, EnvBatch, EnvStep, UsageError
+from shoal.api import Arrays, EnvBatch, EnvStep, Episode, UsageError
 
 from . import ale, registry, wrappers
 from ._make import make
@@ -95,6 +95,9 @@ class _Screen:
 
     def picture(self) -> np.ndarray:
         return np.asarray(self._frame).reshape(*ale.SCREEN, 3)
+
+    def so_far(self) -> list[Episode]:
+        return self.inner.so_far()
 
     def close(self) -> None:
         self.inner.close()

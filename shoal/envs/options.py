@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
-from shoal.settings.ranges import Count, Fraction, Natural
+from shoal.settings.ranges import Count, Fraction, Noops, Repeats
 from shoal.types import Values
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
@@ -19,11 +19,11 @@ class AtariOptions:
 
     only_for: ClassVar[str] = "atari"
 
-    frame_skip: Count = 4
+    frame_skip: Repeats = 4
     """Emulator frames that an action is repeated for; the last two are max-pooled (Mnih et al. 2015, Methods)."""
     frame_stack: Count = 4
     """Frames in an observation (Mnih et al. 2015, Methods)."""
-    noop_max: Natural = 30
+    noop_max: Noops = 30
     """Largest number of no-op steps that start an episode (Mnih et al. 2015, Methods)."""
     life_loss: bool = False
     """End the episode, in training, at a lost life (Mnih et al. 2015; Machado et al. 2018 advise against it)."""

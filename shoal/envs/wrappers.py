@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Observation, UsageError
+from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Episode, Observation, UsageError
 
 from . import masks
 from .infos import numbers
@@ -191,6 +191,9 @@ class TrainingReward:
         step = self.inner.step(action)
         return step._replace(reward=training_reward(step.reward, self._clip, self._scale))
 
+    def so_far(self) -> list[Episode]:
+        return self.inner.so_far()
+
     def close(self) -> None:
         self.inner.close()
 
@@ -240,6 +243,9 @@ class LastActionReward:
             "obs/last_reward": np.where(first, np.float32(0), reward),
         }
         return step._replace(obs=obs, final_obs=final)
+
+    def so_far(self) -> list[Episode]:
+        return self.inner.so_far()
 
     def close(self) -> None:
         self.inner.close()

@@ -50,7 +50,7 @@ class Perceptron:
         modules = zip(layers, norms, strict=True) if norms else zip(layers)
         self._layers = [[p for module in together for p in (module.weight, module.bias)] for together in modules]
         self._heads = [[head.weight, head.bias] for head in heads]
-        plain = bool(layers) and not norms
+        plain = bool(layers) and not norms and layers[0].weight.device.type != "meta"  # where nothing takes memory
         self.few = FewRows(self._layers, activation is nn.Tanh, self._heads) if plain else None  # type: ignore[arg-type]
         self._epsilons = [norm.eps for norm in norms]
         self._apply, self._back = _APPLY[activation], _GRADIENT[activation]

@@ -9,16 +9,19 @@ import contextlib
 import ctypes
 import multiprocessing as mp
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver, resource_tracker, util
+from multiprocessing import connection, forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import psutil
 
 from shoal.errors import ShoalError
 from shoal.local import descriptors, signals
@@ -26,6 +29,8 @@ from shoal.runtime.streams import open_standard
 
 PRELOAD = ["shoal.local.preload"]
 FOLDER = "SHOAL_SOCKET_FOLDER"  # tells the process that replicas are forked from what it removes at its end
+NAMES = "shoal-"  # what the names of all processes begin with
+GONE = 2.0  # seconds in which a killed process is gone, unless the kernel holds it
 LONGEST = 60  # bytes of the folder of temporary files: an address has room for 107
 _THREADING = {
     "OMP_NUM_THREADS": "1",
@@ -86,6 +91,32 @@ def prepare() -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def end(last: bool = False) -> None:
+    """Kill whatever this process has started here: replicas, and the process that they are forked from, which may be
+    importing for seconds more. Returns when they are gone, so that none outlives a command and holds what it held.
+    Takes no lock: it may be called where a signal has interrupted anything. last: this process ends without finalizers.
+    """
+    replicas = [process for process in mp.active_children() if process.name.startswith(NAMES)]
+    for process in replicas:
+        kill(process)
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with contextlib.suppress(OSError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+            os.waitpid(server._forkserver_pid, 0)
+        server._forkserver_pid = None
+    for process in replicas:
+        connection.wait([process.sentinel], GONE)
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._pid is not None and tracker._fd is not None:  # it ends when nobody can write to it
+        with contextlib.suppress(OSError, psutil.Error):
+            os.close(tracker._fd)
+            psutil.Process(tracker._pid).wait(GONE)
+        tracker._fd = tracker._pid = None
+    if last and (folder := mp.current_process()._config.get("tempdir")) is not None:  # type: ignore[attr-defined]
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _socket_folder() -> str:

@@ -47,8 +47,7 @@ class LocalRuntime:
         program.validate()
         replicas = sum(role.replicas for role in program.roles)
         descriptors.make_room(replicas)
-        needed = layout.needed(layout.plan(program))
-        memory.check_fits({**needed, "processes": needed.get("processes", 0) + replicas * PROCESS})
+        memory.check_fits(layout.needed(layout.plan(program)), program.held(), {"processes": replicas * PROCESS})
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.

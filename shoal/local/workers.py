@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import mmap
 import os
 import sys
@@ -46,7 +47,7 @@ class Team:
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A tensor that all members see, if made before ``start``."""
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         flat = self._map((max(1, count * dtype.itemsize),), np.uint8)
         return torch.from_numpy(flat)[: count * dtype.itemsize].view(dtype).view(tuple(shape))
 
@@ -132,5 +133,5 @@ class Team:
     @staticmethod
     def _map(shape: tuple[int, ...], dtype: type) -> np.ndarray:
         """Anonymous shared memory: the kernel frees it with its last process."""
-        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        count = math.prod(shape) * np.dtype(dtype).itemsize
         return np.frombuffer(mmap.mmap(-1, count), dtype).reshape(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,10 @@ from safetensors import SafetensorError
 
 from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, held_out, make
-from shoal.roles.evaluator import Episodes, Returns
+from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
+from shoal.settings.flags import expect
+from shoal.settings.kinds import env_kind
+from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
 from shoal.systems.config import anchored
@@ -92,15 +96,16 @@ class Policy:
             temporary.unlink(missing_ok=True)
             raise UsageError(f"the policy cannot be saved in '{file}': {error}") from None
 
-    def evaluate(self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8) -> Returns:
+    def evaluate(
+        self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8, max_steps: int = 0
+    ) -> Returns:
         """Raw returns of ``episodes`` whole episodes, played in up to ``envs`` environments together; ``.info`` of the
         list holds the means of the numbers that the environment gave at their ends (``success``). Environment i begins
-        with ``seed + i``: seeds at least ``envs`` apart give other episodes throughout."""
-        if episodes < 1:
-            raise UsageError(f"expected at least 1 episode, found {episodes}")
-        if envs < 1:
-            raise UsageError(f"expected at least 1 environment, found {envs}")
-        return play(self.fresh_agent(seed), self.cfg, episodes, seed, greedy, envs)
+        with ``seed + i``: seeds at least ``envs`` apart give other episodes throughout. ``max_steps``: of an episode,
+        see ``episode_limit``; those that have not ended by then are counted in ``.unfinished`` of the list."""
+        episodes, envs = expect(Episodes, episodes, "'episodes'"), expect(Envs, envs, "'envs'")
+        limit = episode_limit(self.cfg.env, self.cfg, expect(Natural, max_steps, "'max_steps'"))
+        return play(self.fresh_agent(seed), self.cfg, episodes, seed, greedy, envs, limit)
 
     def fresh_agent(self, seed: int) -> Agent:
         """Another agent with these parameters and a generator of its own; UsageError if they do not fit."""
@@ -155,13 +160,24 @@ def evaluation_envs(cfg: Any, num: int) -> EnvBatch:
     return make(cfg.env, num, evaluation_options(cfg))
 
 
-def play(agent: Agent, cfg: Any, episodes: int, seed: int, greedy: bool, envs: int) -> Returns:
-    """Raw returns of ``episodes`` whole episodes of an agent in up to ``envs`` environments for an evaluation."""
+def episode_limit(env: str, options: EnvOptions, asked: int = 0) -> int:
+    """Agent steps after which an evaluation gives up an episode: as many as are ``asked`` for; 0: 27,000, or as many as
+    the time limit in ``options``, if those are more."""
+    frames = options.max_episode_frames // options.frame_skip if env_kind(env) == "atari" else 0
+    return asked or max(MAX_STEPS, frames, options.max_episode_steps or 0)
+
+
+def play(
+    agent: Agent, cfg: Any, episodes: int, seed: int, greedy: bool, envs: int, max_steps: int = 0,
+    seconds: float = math.inf,
+) -> Returns:  # fmt: skip
+    """Raw returns of ``episodes`` whole episodes of an agent in up to ``envs`` environments for an evaluation, which
+    ends after so many ``seconds``; ``max_steps``: see ``episode_limit``."""
     env = evaluation_envs(cfg, min(envs, episodes))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
     try:
-        return Episodes(env, agent, episodes, seed, greedy).play()
+        return Played(env, agent, episodes, seed, greedy, episode_limit(cfg.env, cfg, max_steps)).play(seconds)
     finally:
         torch.set_num_threads(threads)
         env.close()

@@ -16,19 +16,20 @@ import numpy as np
 from shoal.api import Agent, ShoalError, UsageError
 from shoal.envs.film import film
 from shoal.paths import require_folder
-from shoal.policy.policy import Policy, evaluation_options
-from shoal.roles.evaluator import Episodes
+from shoal.policy.policy import Policy, episode_limit, evaluation_options
+from shoal.roles.evaluator import Episodes, Returns
 
 SMALL = 300  # pixels: lower pictures (Atari's) are enlarged
 
 
-def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True) -> float:
-    """Plays one episode and writes it to ``path`` (.mp4); returns its raw return.
+def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True, max_steps: int = 0) -> Returns:
+    """Plays one episode and writes it to ``path`` (.mp4); returns its raw return. ``max_steps``: of it, see
+    ``episode_limit``.
 
     Raises UsageError if the environment gives no pictures or there is no ffmpeg, ShoalError if that fails.
     """
-    *_, episodes = filming(policy.fresh_agent, policy.cfg, path, seed, greedy)
-    return episodes.flat()[0]
+    *_, episodes = filming(policy.fresh_agent, policy.cfg, path, seed, greedy, max_steps)
+    return episodes.flat()
 
 
 def require_film(cfg: Any) -> None:
@@ -42,7 +43,9 @@ def require_film(cfg: Any) -> None:
         env.close()
 
 
-def filming(make_agent: Callable[[int], Agent], cfg: Any, path: Path, seed: int, greedy: bool) -> Iterator[Episodes]:
+def filming(
+    make_agent: Callable[[int], Agent], cfg: Any, path: Path, seed: int, greedy: bool, max_steps: int = 0
+) -> Iterator[Episodes]:
     """``record`` with an agent that is made with the seed, picture by picture: between two of them others may have
     their turn. Gives the episode so far; the file is there at the end, and there is none if it ends sooner."""
     if path.suffix != ".mp4":
@@ -51,7 +54,7 @@ def filming(make_agent: Callable[[int], Agent], cfg: Any, path: Path, seed: int,
     program = _ffmpeg()
     env, picture, rate = film(cfg.env, evaluation_options(cfg))
     try:
-        episodes = Episodes(env, make_agent(seed), 1, seed, greedy)
+        episodes = Episodes(env, make_agent(seed), 1, seed, greedy, episode_limit(cfg.env, cfg, max_steps))
         unfinished = path.with_name(f".{path.stem}.tmp.mp4")
         try:
             for _ in _encoding(program, _play(episodes, picture), rate, unfinished):

@@ -178,6 +178,31 @@ class Program:
                 out[role.name] = out.get(role.name, 0) + role.memory * role.replicas
         return out
 
+    def held(self) -> dict[str, int]:
+        """Bytes that each role holds, over its replicas, of what it reads and writes: networks, of one that learns
+        also the gradient, and batches, which are joined from several items or sampled. No less is needed."""
+        return {role.name: n * role.replicas for role in self.roles if (n := sum(map(_held, role.ports.values())))}
+
+    def needed(self) -> dict[str, int]:
+        """``memory`` and ``held`` together, by name of channel or role."""
+        out = self.memory()
+        for name, nbytes in self.held().items():
+            out[name] = out.get(name, 0) + nbytes
+        return out
+
+
+def _held(port: Port) -> int:
+    channel = port.channel
+    item = spec_nbytes(channel.spec)
+    if channel.kind in ("params", "shared"):
+        return item if port.direction == "read" or channel.divided else 2 * item
+    if port.direction != "read" or channel.kind not in ("queue", "replay"):
+        return 0
+    if channel.table is None:
+        return item * port.count if port.count > 1 else 0
+    batch = getattr(channel.table, "batch", None)  # a table of somebody's own may have none
+    return 0 if batch is None else spec_nbytes(batch(channel.spec, port.count))
+
 
 def tables_nbytes(channel: Channel, writers: int, readers: int) -> int:
     """Bytes of a replay's tables, one of each reader."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -66,7 +67,7 @@ def _part(array: np.ndarray, f: FieldLayout) -> np.ndarray:
 
 
 def _nbytes(f: FieldLayout) -> int:
-    return int(np.prod(f.shape, dtype=np.int64)) * np.dtype(f.dtype).itemsize
+    return math.prod(f.shape) * np.dtype(f.dtype).itemsize
 
 
 def _field(flat: np.ndarray, f: FieldLayout) -> np.ndarray:

@@ -37,7 +37,7 @@ class RayRuntime:
         program.validate()
         plan = layout.plan(program)
         if self._starts_its_own():
-            memory.check_fits(layout.needed(plan))
+            memory.check_fits(layout.needed(plan), program.held())
             return
         with self._connected(program):
             self._check_room(program)

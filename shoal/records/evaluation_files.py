@@ -18,6 +18,7 @@ from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
+UNFINISHED = "unfinished"
 FILE = "evaluations.csv"
 BEST = "best"
 VIDEOS = "videos"
@@ -41,14 +42,20 @@ class EvaluationFiles:
         returns: list[float],
         params: Tensors,
         info: Mapping[str, float] = NO_NUMBERS,
+        unfinished: int = 0,
     ) -> None:
         """Append one evaluation; its parameters become the best unless earlier ones scored higher (of equals the
-        later ones are kept). ``info``: means of the numbers in the infos of the environments, a column each."""
+        later ones are kept). ``info``: means of the numbers in the infos of the environments, a column each.
+        unfinished: episodes that did not end in the steps or the time that they had, a column if there are any."""
+        if not self.path.is_dir():
+            return  # who watches over the run says that its directory is gone
         mean, std = float(np.mean(returns)), float(np.std(returns))
         scores = dict(mean=mean, std=std, min=min(returns), max=max(returns))
-        numbers = {name if name not in COLUMNS else f"info/{name}": value for name, value in info.items()}
+        own = (*COLUMNS, UNFINISHED)
+        numbers = {name if name not in own else f"info/{name}": value for name, value in info.items()}
         shown = {name: f"{value:.8g}" for name, value in (scores | numbers).items()}
-        append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown)
+        cut = {UNFINISHED: str(unfinished)} if unfinished else {}
+        append_row(self.path / FILE, {"steps": str(steps), "episodes": str(len(returns))} | shown | cut)
         best = self.best()
         if not math.isnan(mean) and (best is None or not mean < best):  # also after one that was NaN
             self._keep(steps, version, mean, len(returns), params)
@@ -58,8 +65,9 @@ class EvaluationFiles:
         path = self.path / BEST / "params.json"
         if not path.is_file():
             return None
+        facts = read_json(path, "best parameters")
         with reading(path):
-            return float(read_json(path, "best parameters")["score"])
+            return float(facts["score"])
 
     def last(self) -> int | None:
         """The environment steps of the last evaluation."""

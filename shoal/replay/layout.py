@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -40,7 +41,7 @@ class Options:
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:
         """Bytes the table allocates, exactly; the batches it returns are extra."""
         arrays = self.arrays(unroll, writers).values()
-        return sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in arrays)
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays)
 
     def common_arrays(self, layout: Layout, rows: int, items: int, writers: int, counters: int) -> Arrays:
         """The data of rows, counters, the state of each stream, room for one unroll, and a sampler of ``items``."""

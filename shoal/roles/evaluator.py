@@ -15,13 +15,23 @@ from shoal.types import State, Values
 
 log = logging.getLogger("shoal.roles")
 PATIENCE = 30.0  # seconds without the end of an episode, after which an evaluation says so
+MAX_STEPS = 27_000  # agent steps of an episode that is evaluated: 108,000 of Atari's frames (Hessel et al. 2018)
 
 
 class Returns(list[float]):
-    """Raw returns of episodes. ``info``: means of the numbers that the environment gave at their ends (``success``)."""
+    """Raw returns of episodes. ``info``: means of the numbers that the environment gave at their ends (``success``).
+    ``unfinished``: how many of the ``asked`` episodes did not end: of those that were begun, the returns until then are
+    among the returns. ``why``: one sentence that says so, "" where all have ended."""
 
-    def __init__(self, episodes: Sequence[Episode] = ()) -> None:
+    def __init__(self, episodes: Sequence[Episode] = (), unfinished: int = 0, asked: int = 0, within: str = "") -> None:
         super().__init__(float(e.ret) for e in episodes)
+        self.unfinished, self.asked = unfinished, asked or len(self)
+        self.why = ""
+        if unfinished:
+            missing = self.asked - len(self)
+            self.why = f"{unfinished} of {self.asked} episodes did not end within {within}"
+            self.why += f", and {missing} of them did not begin" if missing else ""
+            self.why += ": their returns so far count"
         infos: dict[str, list[float]] = {}
         for episode in episodes:
             for name, value in episode.info.items():
@@ -33,17 +43,29 @@ class Episodes:
     """Plays ``episodes`` whole episodes, one vector step at a time. Each environment plays a number of episodes fixed
     beforehand, because taking the first episodes that end would favour short ones.
 
-    episodes: for each environment, its episodes that count; complete once ``done``.
+    An episode that has not ended after ``max_steps`` agent steps counts as it is. Its environment waits for the end, or
+    until no other plays an episode that counts: then all begin anew, with other seeds, if episodes are left.
+
+    episodes: for each environment, its episodes that count; complete once ``done``. unfinished: how many have no end.
     """
 
-    def __init__(self, env: EnvBatch, agent: Agent, episodes: int, seed: int, greedy: bool = True) -> None:
-        self.env, self.agent, self.greedy = env, agent, greedy
+    def __init__(
+        self, env: EnvBatch, agent: Agent, episodes: int, seed: int, greedy: bool = True, max_steps: int = MAX_STEPS
+    ) -> None:
+        self.env, self.agent, self.greedy, self.max_steps = env, agent, greedy, max_steps
         num = env.num_envs
         self.quota = [episodes // num + (i < episodes % num) for i in range(num)]
         self.episodes: list[list[Episode]] = [[] for _ in range(num)]
-        self._obs, self._first = env.reset(seed), np.ones(num, bool)
-        self._state = agent.initial_state(num)
+        self.unfinished, self._asked, self._within = 0, episodes, f"{max_steps:,} steps"
+        self._seed, self._round = seed, 0
         self._steps, self._patience = 0, time.monotonic() + PATIENCE
+        self._reset(seed)
+
+    def _reset(self, seed: int) -> None:
+        num = self.env.num_envs
+        self._obs, self._first = self.env.reset(seed), np.ones(num, bool)
+        self._state = self.agent.initial_state(num)
+        self._age = np.zeros(num, np.int64)  # steps of the episode that each environment plays
 
     @property
     def done(self) -> bool:
@@ -66,29 +88,57 @@ class Episodes:
             raise EnvironmentFailed(
                 f"{self.env.spec.id} ended {len(rows)} episodes but reported {len(step.episodes)} returns"
             )
+        self._age += step.valid
         for row, episode in zip(rows, step.episodes, strict=True):
-            if len(self.episodes[row]) < self.quota[row]:
+            if len(self.episodes[row]) < self.quota[row] and self._age[row] <= self.max_steps:
                 self.episodes[row].append(episode)
+        self._age[ended] = 0
         self._first = ended if self.env.spec.autoreset == "same_step" else ~step.valid
         self._obs, self._state = step.obs, act.state
+        late = np.flatnonzero((self._age == self.max_steps) & step.valid)
+        if len(late):
+            so_far = self.env.so_far()
+            for row in late:
+                if len(self.episodes[row]) < self.quota[row]:
+                    self.episodes[row].append(so_far[row])
+                    self.unfinished += 1
+        if self.unfinished and (len(late) or len(rows)):
+            left = [row for row, n in enumerate(self.quota) if len(self.episodes[row]) < n]
+            if left and (self._age[left] >= self.max_steps).all():
+                self._round += 1
+                self._reset(evaluation_seed(self._seed, self._round))
 
-    def play(self) -> Returns:
-        """Step until done and return the raw returns."""
+    def play(self, seconds: float = math.inf) -> Returns:
+        """Step until done, or for so many seconds, and return the raw returns."""
+        end = time.monotonic() + seconds
         while not self.done:
             self.step()
+            if time.monotonic() > end and not self.done:
+                self._give_up(seconds)
         return self.flat()
+
+    def _give_up(self, seconds: float) -> None:
+        """Count what is being played as it is, and begin no more."""
+        self.unfinished = self._asked - sum(map(len, self.episodes)) + self.unfinished
+        self._within = f"{seconds:,.0f} s"
+        for row, episode in enumerate(self.env.so_far()):
+            if len(self.episodes[row]) < self.quota[row] and 0 < self._age[row] < self.max_steps:
+                self.episodes[row].append(episode)
+            self.quota[row] = len(self.episodes[row])
 
     def flat(self) -> Returns:
         """The raw returns of all environments in one list."""
-        return Returns([e for episodes in self.episodes for e in episodes])
+        played = [e for episodes in self.episodes for e in episodes]
+        return Returns(played, self.unfinished, self._asked, self._within)
 
 
 class Results(Protocol):
     """Receives evaluations. ``add`` keeps the parameters unless earlier ones scored higher."""
 
     def add(
-        self, steps: int, version: int, returns: list[float], params: Tensors, info: Mapping[str, float]
-    ) -> None: ...
+        self, steps: int, version: int, returns: list[float], params: Tensors, info: Mapping[str, float],
+        unfinished: int,
+    ) -> None: ...  # fmt: skip
 
 
 Film = Callable[[Tensors, int, int, int], Generator[Any]]  # of parameters, their version, steps, and a seed
@@ -117,9 +167,11 @@ class EvaluatorRole:
         greedy: bool = True,
         whole: bool = False,
         film: Film | None = None,
+        max_steps: int = MAX_STEPS,
     ) -> None:
         self.ctx, self.env, self.agent, self.results, self.params = ctx, env, agent, results, params
         self.every, self.episodes, self.greedy, self.whole, self.film = every, episodes, greedy, whole, film
+        self.max_steps = max_steps
         self._next = self._after(ctx.steps())
         self._now: Episodes | None = None
         self._filming: Generator[Any] | None = None
@@ -143,7 +195,9 @@ class EvaluatorRole:
         self.unfinished = self.whole and not self._now.done
         if self._now.done:
             returns, self._now = self._now.flat(), None
-            self.results.add(self._steps, self._version, returns, self._params, returns.info)
+            if returns.why:
+                log.warning("evaluation at %s steps: %s", f"{self._steps:,}", returns.why)
+            self.results.add(self._steps, self._version, returns, self._params, returns.info, returns.unfinished)
             self.ctx.metrics.record("evaluation_return", float(np.mean(returns)))
             for name, value in returns.info.items():
                 called = "info/return" if name == "return" else name  # another thing than the episodes' own
@@ -185,7 +239,7 @@ class EvaluatorRole:
         self._version, self._params = latest
         self.agent.load(self._params, self._version)
         self._seed = evaluation_seed(self.ctx.seed, self._steps)
-        self._now = Episodes(self.env, self.agent, self.episodes, self._seed, self.greedy)
+        self._now = Episodes(self.env, self.agent, self.episodes, self._seed, self.greedy, self.max_steps)
 
     def _after(self, steps: int) -> int:
         """The smallest multiple of ``every`` that is larger than ``steps``."""

@@ -3,6 +3,9 @@ the learner waits for all results of its task and sets the next one."""
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -10,13 +13,13 @@ import numpy as np
 import torch
 
 from shoal.api import (
-    MASK,
     Arrays,
     Batch,
     Constant,
     Context,
     EnvBatch,
     EnvStep,
+    Episode,
     Field,
     Learner,
     ParamsReader,
@@ -26,8 +29,10 @@ from shoal.api import (
     Tensors,
     Writer,
 )
-from shoal.ops import draw_allowed
+from shoal.roles.evaluator import MAX_STEPS, PATIENCE
 from shoal.types import State
+
+log = logging.getLogger("shoal.roles")
 
 
 class Population(Protocol):
@@ -64,8 +69,8 @@ class EvolutionWorker:
     number of workers or on whether one of them was killed.
 
     total: blocks of a generation, over all workers; noise_std: sigma; evaluate_every: every so many tasks one block
-    also plays an episode in each environment with theta itself, without a cap or noise of the actions (0: never);
-    bonus: is taken off every step's reward.
+    also plays an episode in each environment with theta itself, without a cap or noise of the actions (0: never), of at
+    most ``limit`` steps; bonus: is taken off every step's reward.
     """
 
     def __init__(
@@ -85,11 +90,14 @@ class EvolutionWorker:
         action_noise: float = 0.0,
         evaluate_every: int = 0,
         bonus: float = 0.0,
+        limit: int = MAX_STEPS,
     ) -> None:
         self.ctx, self.env, self.population, self.results, self.params = ctx, env, population, results, params
         self.table, self.size, self.pairs = noise.arrays["noise"], size, pairs
         self.blocks, self.total, self.noise_std = blocks, total, noise_std
         self.action_noise, self.evaluate_every, self.bonus = action_noise, evaluate_every, bonus
+        self.limit = limit
+        self.unfinished = False  # whether its block was left in the middle, because the run ends
         self.version, self.done = -1, 0  # the task, and how many of the blocks have been played in it
         self.task: dict[str, int] = {}
 
@@ -101,8 +109,13 @@ class EvolutionWorker:
             return  # others have one block more
         block = self.blocks[self.done]
         metrics.enter("unroll")
-        with self.results.slot(self.version) as out:
-            self._play_block(block, out)
+        self.unfinished = False
+        try:
+            with self.results.slot(self.version) as out:
+                self._play_block(block, out)
+        except _Interrupted:  # the block is played again when the run goes on
+            self.unfinished = True
+            return
         self.done += 1
 
     def close(self) -> None:
@@ -110,10 +123,12 @@ class EvolutionWorker:
 
     def state_dict(self) -> State:
         """How far it is in its task."""
-        return {"done": self.done, "version": max(self.version, self._resumed)}  # it may be saved before it has a task
+        version = max(self.version, self._resumed)  # it may be saved before it has a task
+        return {"done": self.done, "version": version, "unfinished": self.unfinished}
 
     def load_state_dict(self, state: State) -> None:
         self.done, self._resumed = state["done"], state["version"]
+        self.unfinished = state.get("unfinished", False)
 
     _resumed = -1
 
@@ -133,12 +148,22 @@ class EvolutionWorker:
         for name in out.keys() - {"block", "index", "returns", "lengths"}:
             out[name][...] = 0.0
         episodes = [(int(index), sign * self.noise_std) for index in indices for sign in (1.0, -1.0)]
+        turn, rest = divmod(self.version, max(self.evaluate_every, 1))
+        evaluated = self.evaluate_every and rest == 0 and turn % self.total == block
+        unperturbed = self._evaluate(block) if evaluated else 0.0
         returns, lengths = self._play(episodes, generator, self.task["cap"], self.action_noise, out)
         out["returns"][...], out["lengths"][...] = returns.reshape(-1, 2), lengths.reshape(-1, 2)
-        turn, rest = divmod(self.version, max(self.evaluate_every, 1))
-        if self.evaluate_every and rest == 0 and turn % self.total == block:
-            returns, _ = self._play([(0, 0.0)] * self.env.num_envs, self._generator(block, 1), 0, 0.0, None)
-            self.ctx.metrics.record("unperturbed_return", float(np.mean(returns)))
+        if evaluated:
+            self.ctx.metrics.record("unperturbed_return", unperturbed)
+
+    def _evaluate(self, block: int) -> float:
+        """Mean return of an episode in each environment with theta itself, which is none of the run's."""
+        episodes = [(0, 0.0)] * self.env.num_envs
+        returns, lengths = self._play(episodes, self._generator(block, 1), self.limit, 0.0, None)
+        if cut := np.count_nonzero(lengths >= self.limit):
+            told = f"{cut} of {len(lengths)} episodes did not end within {self.limit:,} steps"
+            log.warning("the evaluation of the unperturbed policy: %s: their returns so far count", told)
+        return float(np.mean(returns))
 
     def _generator(self, block: int, use: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox([self.task["seed"], self.version << 32 | block << 1 | use]))
@@ -152,19 +177,29 @@ class EvolutionWorker:
         out: Arrays | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Episodes with theta + scale * the noise at an index (``episodes``: index and scale of each), of at most
-        ``cap`` steps (0: as long as they take): returns and lengths [episodes]. They count as the run's where there is
-        ``out``.
+        ``cap`` steps (0: as long as they take): returns and lengths [episodes]. They count as the run's at the
+        end, where there is ``out``. Raises ``_Interrupted`` where the run should end.
 
         An environment whose episode is cut off at the cap goes on unheard until that has ended, and is free then; all
         begin anew when none is heard."""
         metrics, env, played = self.ctx.metrics, self.env, Episodes(len(episodes), self.env.num_envs)
-        counts = out is not None
+        steps, patience = 0, time.monotonic() + PATIENCE
+        heard: list[Episode] = []
         while played.waiting:
             obs = env.reset(int(generator.integers(2**31)))
             for row in range(min(env.num_envs, played.waiting)):
                 self._begin(row, episodes, played)
             shown = np.ones(env.num_envs, bool)  # whether what is seen is not the end of the episode before
             while (alive := played.number >= 0).any():
+                if self.ctx.interrupted():
+                    raise _Interrupted
+                steps += 1
+                if steps % 1_000 == 0 and time.monotonic() > patience and not heard:
+                    patience = math.inf
+                    log.warning(
+                        "no episode of %s has ended after %s steps; a run with --max-episode-steps N, or --cap N, ends "
+                        "them", env.spec.id, f"{steps:,}",
+                    )  # fmt: skip
                 metrics.enter("unroll")
                 if out is not None and "count" in out:
                     _see(out, obs, alive & shown)
@@ -177,18 +212,18 @@ class EvolutionWorker:
                 ended = step.terminated | step.truncated
                 for row, episode in zip(np.flatnonzero(ended).tolist(), step.episodes, strict=True):
                     if alive[row]:
-                        if counts:
-                            metrics.episode(*episode)
+                        heard.append(episode)
                         played.end(row)
                     if played.waiting:
                         self._begin(row, episodes, played)
                 for row in np.flatnonzero((played.number >= 0) & (played.length >= cap)).tolist() if cap else ():
                     length = int(played.length[row])
-                    if counts:
-                        metrics.episode(float(played.total[row]) + self.bonus * length, length)
+                    heard.append(Episode(float(played.total[row]) + self.bonus * length, length))
                     played.end(row)
                 obs, shown = step.obs, ~ended if env.spec.autoreset == "next_step" else shown
-        if counts:
+        if out is not None:
+            for each in heard:
+                metrics.episode(*each)
             metrics.count("env_steps", int(played.lengths.sum()))
         return played.returns, played.lengths
 
@@ -196,6 +231,10 @@ class EvolutionWorker:
         """An environment plays the next of ``episodes``."""
         index, scale = episodes[played.begin(row)]
         self.population.perturb(row, self.table[index : index + self.size], scale)
+
+
+class _Interrupted(Exception):
+    """The run should end in the middle of a block."""
 
 
 class Episodes:
@@ -286,26 +325,3 @@ class EvolutionMaster:
         self.learner.load_state_dict(state["learner"])
         self.version, self.discarded = state["version"], state["discarded"]
         self.received = {int(block): tensors for block, tensors in state["received"].items()}
-
-
-def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
-    """``count`` observations [count, ...] that random actions lead to; closes the environments."""
-    generator, action = np.random.default_rng(seed), env.spec.action
-    seen: dict[str, list[np.ndarray]] = {name: [] for name in env.spec.observations}
-    obs = env.reset(seed)
-    chosen: np.ndarray
-    for _ in range(-(-count // env.num_envs)):
-        for name, rows in seen.items():
-            rows.append(np.array(obs[name]))
-        if action.kind == "continuous":
-            low, high = np.nan_to_num(action.low, neginf=-1.0), np.nan_to_num(action.high, posinf=1.0)
-            chosen = generator.uniform(low, high, (env.num_envs, len(low))).astype(np.float32)
-        else:
-            drawn = generator.integers(0, action.sizes, (env.num_envs, len(action.sizes)))
-            if MASK in obs:
-                parts = np.split(obs[MASK], np.cumsum(action.sizes)[:-1], axis=1)
-                drawn = np.stack([draw_allowed(part, generator) for part in parts], -1)
-            chosen = drawn[:, 0] if action.kind == "discrete" else drawn
-        obs = env.step(chosen).obs
-    env.close()
-    return {name: np.concatenate(rows)[:count] for name, rows in seen.items()}

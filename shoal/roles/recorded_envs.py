@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvStep
+from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvStep, Episode
 from shoal.types import State
 
 
@@ -31,6 +31,9 @@ class RecordedEnvs:
         step = self.inner.step(action)
         self.obs = step.obs
         return step
+
+    def so_far(self) -> list[Episode]:
+        return self.inner.so_far()
 
     def close(self) -> None:
         self.inner.close()

@@ -90,7 +90,7 @@ def refuse_options(names: Iterable[str], flags: bool) -> None:
 def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags: bool) -> Values:
     """The option ``evaluation`` of a run with the ``facts`` of a config.json; nothing where it stays. UsageError where
     the run cannot go on with what is given ``anew``: all of it, or the parts that change."""
-    was = {"video": False, **facts["evaluation"]}  # of a version that filmed nothing
+    was = {"video": False, "max_steps": 0, **facts["evaluation"]}  # of versions that had no such options
     now = {**was, **(asdict(anew) if isinstance(anew, Evaluation) else anew or {})}
     if now == was:
         return {}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.api import Agent, Tensors, UsageError, WiringError
 from shoal.local.apart import Call
-from shoal.policy.policy import evaluation_envs, play
+from shoal.policy.policy import episode_limit, evaluation_envs, play
 from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles, video
 from shoal.records.report import Report
-from shoal.roles.evaluator import Episodes, Film, Returns, evaluation_seed, make_evaluator
+from shoal.roles.evaluator import Episodes as Played, Film, Returns, evaluation_seed, make_evaluator
 from shoal.settings.flags import expect, ranged
+from shoal.settings.ranges import Episodes, Natural
 
 
 class _Default(int):
@@ -23,31 +24,39 @@ class _Default(int):
 
 
 EPISODES = _Default(10)
+ENVS = 256  # that are stepped together at most
+LONGEST = 600.0  # seconds that a run may spend on the evaluation of what it ended with
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """How a run evaluates itself. every: environment steps between two evaluations; 0: never; episodes: in each;
-    sampled: draw actions from the policy instead of taking the best; video: also film an episode of each."""
+    sampled: draw actions from the policy instead of taking the best; video: also film an episode of each; max_steps:
+    agent steps after which an episode is given up, and counts as it is; 0: 27,000, or as many as the run's own time
+    limit if those are more."""
 
-    every: int = 0
-    episodes: int = EPISODES
+    every: Natural = 0
+    episodes: Episodes = EPISODES
     sampled: bool = False
     video: bool = False
+    max_steps: Natural = 0
 
     def __post_init__(self) -> None:
         for name, hint in ranged(Evaluation).items():
             typed = expect(hint, value := getattr(self, name), f"'{name}' of an Evaluation")
             object.__setattr__(self, name, value if value is EPISODES else typed)
-        if self.every < 0:
-            raise UsageError(f"evaluation every {self.every} steps: expected a number above 0, or 0 for none")
-        if self.episodes < 1:
-            raise UsageError(f"evaluation with {self.episodes} episodes: expected at least 1")
-        if not self.every and (self.episodes is not EPISODES or self.sampled or self.video):
-            raise UsageError(
-                f"Evaluation(episodes={self.episodes}, sampled={self.sampled}, video={self.video}) expects every=N "
-                "beside it: without, nothing is evaluated"
-            )
+        given = {name: value for name, value in vars(self).items() if name != "every" and value != DEFAULTS[name]}
+        if not self.every and (given or self.episodes is not EPISODES):
+            said = ", ".join(f"{name}={value}" for name, value in (given or {"episodes": self.episodes}).items())
+            raise UsageError(f"Evaluation({said}) expects every=N beside it: without, nothing is evaluated")
+
+    @property
+    def envs(self) -> int:
+        """Environments that an evaluation steps together."""
+        return min(self.episodes, ENVS)
+
+
+DEFAULTS = {field.name: field.default for field in fields(Evaluation)}
 
 
 def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:
@@ -67,13 +76,13 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
     agent = partial(system.agent, cfg)
     options = dict(
         every=how.every, episodes=how.episodes, greedy=not how.sampled, whole=whole,
-        film=_film_of(agent, cfg, how, run_dir),
+        film=_film_of(agent, cfg, how, run_dir), max_steps=episode_limit(cfg.env, cfg, how.max_steps),
     )  # fmt: skip
     program.role(
         "evaluator",
         partial(
             make_evaluator,
-            partial(evaluation_envs, cfg, how.episodes),
+            partial(evaluation_envs, cfg, how.envs),
             agent,
             EvaluationFiles(run_dir, channel.name),
             options,
@@ -86,39 +95,43 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
 
 def final_evaluation(
     system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
-) -> None:
+) -> str:
     """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse.
-    ``apart`` says where the environments are stepped."""
+    ``apart`` says where the environments are stepped. It ends after ``LONGEST`` seconds. Returns
+    a sentence about episodes that did not end, "" if there are none."""
     results = EvaluationFiles(run_dir, channel)
     params = report.params.get(channel)
     if params is None or results.last() == report.steps:
-        return
+        return ""
     drawn, agent = evaluation_seed(seed, report.steps), partial(system.agent, cfg)
-    returns = apart(partial(_play, agent, cfg, how, params, report.updates, drawn))
-    results.add(report.steps, report.updates, returns, params, returns.info)
+    returns: Returns = apart(partial(_play, agent, cfg, how, params, report.updates, drawn))
+    results.add(report.steps, report.updates, returns, params, returns.info, returns.unfinished)
     if (film := _film_of(agent, cfg, how, run_dir)) is not None:
         apart(partial(_film_whole, film, params, report.updates, report.steps, drawn))
+    return returns.why
 
 
 def _play(
     make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
-    return play(_loaded(make_agent, params, version, seed), cfg, how.episodes, seed, not how.sampled, how.episodes)
+    agent = _loaded(make_agent, params, version, seed)
+    return play(agent, cfg, how.episodes, seed, not how.sampled, how.envs, how.max_steps, LONGEST)
 
 
 def _film_of(make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, run_dir: Path) -> Film | None:
-    return partial(_film, make_agent, cfg, run_dir, not how.sampled) if how.video else None
+    limit = episode_limit(cfg.env, cfg, how.max_steps)
+    return partial(_film, make_agent, cfg, run_dir, not how.sampled, limit) if how.video else None
 
 
 def _film(
-    make_agent: Callable[[int], Agent], cfg: Any, run_dir: Path, greedy: bool, params: Tensors, version: int,
-    steps: int, seed: int,
-) -> Generator[Episodes]:  # fmt: skip
+    make_agent: Callable[[int], Agent], cfg: Any, run_dir: Path, greedy: bool, limit: int, params: Tensors,
+    version: int, steps: int, seed: int,
+) -> Generator[Played]:  # fmt: skip
     """Film an episode with the parameters of the evaluation at ``steps``, picture by picture."""
     from shoal.policy.video import filming
 
     agent = partial(_loaded, make_agent, params, version)
-    yield from filming(agent, cfg, video(run_dir, steps), seed, greedy)
+    yield from filming(agent, cfg, video(run_dir, steps), seed, greedy, limit)
 
 
 def _film_whole(film: Film, params: Tensors, version: int, steps: int, seed: int) -> None:

@@ -13,7 +13,7 @@ from shoal.run.evaluation import Evaluation
 from shoal.run.runtimes import check_runtime, meant, runtime_to_resume
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Range
+from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range
 from shoal.types import Values
 
 WHOLE = Range("shoal.Evaluation(every=N)", lambda how: isinstance(how, Evaluation))
@@ -79,6 +79,12 @@ class RunOptions:
     @classmethod
     def from_json(cls, facts: Mapping[str, Any], **anew: Any) -> RunOptions:
         """Those of an earlier run by its config.json (``JSON_KEYS`` at least), but for those given ``anew``."""
+        others = facts["evaluation"].keys() - {f.name for f in dataclasses.fields(Evaluation)}
+        if others:
+            raise UsageError(
+                f"the run's config.json has the option '{min(others)}' of its evaluation, which this version of Shoal "
+                "does not know: it was written by another"
+            )
         kept = {
             "seed": facts["seed"],
             "runtime": runtime_to_resume(facts["runtime"]),
@@ -130,8 +136,8 @@ TYPES: Values = ranged(RunOptions)
 JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
 FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
-    "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Count, "eval-sampled": bool,
-    "eval-video": bool,
+    "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Episodes,
+    "eval-sampled": bool, "eval-video": bool, "eval-max-steps": Natural,
 }  # fmt: skip
 RESUMABLE = ("hang_timeout", "checkpoint_every", "checkpoint_replay_gb", "log", "evaluation")  # may change on resume
 RESUMABLE_FLAGS = [flag for flag in FLAGS if flag.replace("-", "_") in RESUMABLE or flag.startswith("eval-")]

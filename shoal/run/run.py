@@ -17,8 +17,10 @@ from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.policy import Policy
+from shoal.policy.policy import FORMAT
 from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
+from shoal.records.formats import check_format
 from shoal.records.metric_files import read_curve
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json, read_report
@@ -152,11 +154,12 @@ def evaluate(
     which: str = "last",
     trust: bool = False,
     env: Any = None,
+    max_steps: int = 0,
 ) -> Returns:
     """Raw returns of whole episodes of a run's policy, as ``shoal eval`` plays them; see ``Policy.evaluate``.
-    ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
+    ``max_steps`` as there; ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
     opened = run if isinstance(run, Run) else Run.open(run)
-    return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs)
+    return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs, max_steps)
 
 
 def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
@@ -178,6 +181,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {error}") from None
     if not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
+    check_format(file, facts, FORMAT)
     check_config(file, facts)
     check_trust(file, facts["system"], facts["config"], trust)
     system = systems.load(facts["system"])

@@ -230,7 +230,9 @@ class Training:
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
                 observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
-                saving=Saving(self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch),
+                saving=Saving(
+                    self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
+                ),
                 resume=checkpoint, spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
             report = self.runtime.launch(self.program, launch)
@@ -276,9 +278,11 @@ class Training:
         if how.every and self.policy is not None and report.reason not in EXIT_CODES:
             if not self.options.quiet:
                 print(f"evaluating what it ended with: {how.episodes} episodes (all else is saved)", file=sys.stderr)
-            final_evaluation(
+            why = final_evaluation(
                 self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed, self.apart
             )
+            if why and not self.options.quiet:
+                print(f"shoal: {why} (--eval-max-steps)", file=sys.stderr)
 
 
 def _policy(program: Program) -> str | None:

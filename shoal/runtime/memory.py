@@ -105,17 +105,21 @@ def give_back(array: np.ndarray) -> None:
 
 
 def _size(n: int) -> str:
-    return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
+    return f"{n / 2**30:,.2f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
 
 
-def check_fits(sizes: Mapping[str, int], free: int | None = None) -> None:
-    """UsageError unless what a program needs (name -> bytes) fits into memory."""
+def check_fits(*needs: Mapping[str, int], free: int | None = None) -> None:
+    """UsageError unless what a program needs (name -> bytes, of one name in several mappings together) fits into
+    memory."""
+    sizes: dict[str, int] = {}
+    for name, nbytes in (item for need in needs for item in need.items()):
+        sizes[name] = sizes.get(name, 0) + nbytes
     total, free = sum(sizes.values()), available() if free is None else free
     if total > free:
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
         parts = ", ".join(f"{name} {_size(n)}" for name, n in largest)
         raise UsageError(
             f"This program needs {_size(total)} of memory for its channels, replays and processes ({parts}), "
-            f"but {_size(free)} is available: lower the replay size, the capacity of the largest channel, "
-            f"or the number of actors."
+            f"but {_size(free)} is available: make the network or the replay smaller, or lower envs, unroll, batch, "
+            f"the capacity of the largest channel, or the number of actors."
         )

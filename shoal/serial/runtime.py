@@ -30,10 +30,9 @@ class SerialRuntime:
     """Launches a program in this process."""
 
     def check(self, program: Program) -> None:
-        """See ``runtime.launch.Runtime``: whether its replays fit into memory."""
+        """See ``runtime.launch.Runtime``: whether it fits into memory."""
         program.validate()
-        tables = [(c, c.table) for c in program.channels.values() if c.table is not None]
-        memory.check_fits({c.name: table.nbytes(c.spec, program.writers(c)) for c, table in tables})
+        memory.check_fits(program.needed())
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``; also raises whatever a role raises.

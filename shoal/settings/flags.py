@@ -9,17 +9,15 @@ import re
 import types
 from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
-from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.api import UsageError
 from shoal.settings import entries
 from shoal.settings.other_names import known_elsewhere
-from shoal.settings.ranges import Range
+from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
 
-FACTORS = {"k": 10**3, "K": 10**3, "m": 10**6, "M": 10**6, "G": 10**9, "B": 10**9}  # of whole numbers: 10k, 2M
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
 
@@ -92,13 +90,15 @@ def describe(hint: Any) -> str:
 
 
 def coerce(hint: Any, value: Any) -> Any:
-    """``value`` as a ``hint``, without guessing: raises ValueError when it is something else."""
+    """``value`` as a ``hint``, without guessing: raises ValueError when it is something else, with a reason where the
+    hint does not tell it."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         if SCHEDULED in args and is_schedule(value):
             schedule = read(value)
             return Linear(coerce(hint, schedule.start), coerce(hint, schedule.end))
-        value = coerce(args[0], value)
+        infinite = any(a.infinite for a in args if isinstance(a, Range))
+        value = number(float, value, infinite) if infinite else coerce(args[0], value)
         if not all(a.holds(value) for a in args if isinstance(a, Range)):
             raise ValueError
         return value
@@ -109,11 +109,14 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         if type(None) in args and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
             return None
+        reason: ValueError = ValueError()
         for arm in args:
             if arm is not type(None):
-                with contextlib.suppress(ValueError):
+                try:
                     return coerce(arm, value)
-        raise ValueError
+                except ValueError as error:
+                    reason = error if error.args else reason
+        raise reason
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise ValueError
@@ -134,7 +137,7 @@ def coerce(hint: Any, value: Any) -> Any:
             raise ValueError
         return value
     if hint is float or hint is int:
-        return _number(hint, value)
+        return number(hint, value)
     if isinstance(hint, type) and not isinstance(value, hint):
         raise ValueError
     return value
@@ -160,36 +163,21 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
     """``value`` as a ``hint``, or the UsageError that says what ``subject`` expects."""
     try:
         return coerce(hint, value)
-    except ValueError:
+    except ValueError as error:
         wanted = describe(hint)
         if is_schedule(value):
             wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
-        raise UsageError(f"{subject} expects {wanted}, found {value!r}") from None
+        raise UsageError(f"{subject} expects {wanted}, found {value!r}{_reason(error)}") from None
+
+
+def _reason(error: ValueError) -> str:
+    """Why ``coerce`` refused a value of the right type."""
+    return f": {error}" if error.args else ""
 
 
 def scheduled(hint: Any) -> bool:
     """Whether a setting of this type may be a schedule."""
     return SCHEDULED in get_args(hint) or any(SCHEDULED in get_args(arm) for arm in get_args(hint))
-
-
-def _number(hint: type, value: Any) -> int | float:
-    if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
-        raise ValueError
-    number: int | float
-    factor = 1
-    if isinstance(value, str) and hint is int and value[-1:] in FACTORS:
-        value, factor = value[:-1], FACTORS[value[-1]]
-    try:
-        number = factor * (int(value) if isinstance(value, (Integral, str)) else float(value))
-    except ValueError:
-        number = round(factor * float(value), 6) if factor != 1 else float(value)  # 1.1M; 1e-3
-    if number != number:
-        raise ValueError
-    if hint is float:
-        return float(number)
-    if isinstance(number, float) and not number.is_integer():
-        raise ValueError
-    return int(number)
 
 
 def ranged(Config: Any) -> Values:
@@ -251,8 +239,8 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
         return None
     try:
         return _of_text(many or hint, words if many else text)
-    except ValueError:
-        raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'") from None
+    except ValueError as error:
+        raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'{_reason(error)}") from None
 
 
 def _of_text(hint: Any, given: Any) -> Any:
@@ -332,9 +320,10 @@ def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
             if hint in (bool, list) or len(words) != 1:
                 raise ValueError
             out[key] = coerce(hint, words[0])
-        except ValueError:
+        except ValueError as error:
             expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
-            raise UsageError(f"{flag} expects {expected}, found {' '.join(words) or 'nothing'}") from None
+            found = " ".join(words) or "nothing"
+            raise UsageError(f"{flag} expects {expected}, found {found}{_reason(error)}") from None
     return out
 
 

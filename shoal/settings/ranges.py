@@ -1,4 +1,9 @@
-"""Types of settings that hold only some of their type's values: ``envs: Count = 16``. And of which need others."""
+"""Types of settings that hold only some of their type's values: ``envs: Count = 16``. And of which need others.
+
+Whatever its type says, an integer has 64 bits, and a number is one that float32 holds: finite, and at most ``LARGEST``
+(``number``). Settings of which so many Python objects are made, or which multiply the time that a step
+takes, have a range that ends where nobody has a use for more: they could neither be counted nor waited for.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,78 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from numbers import Integral, Real
 from typing import Annotated, Any
+
+from shoal.settings.schedule import Linear
+
+LARGEST = 3.4028234663852886e38  # what float32 holds
+SMALLEST = 1.1754943508222875e-38  # above 0, with all its digits
+FACTORS = {"k": 10**3, "K": 10**3, "m": 10**6, "M": 10**6, "G": 10**9, "B": 10**9}  # of whole numbers: 10k, 2M
+INTEGERS = 2**63  # which 64 bits do not hold
 
 
 @dataclass(frozen=True)
 class Range:
     """Which values of a type are meant: in words, as they stand after "expects", and as a test. No number that a test
-    compares is NaN."""
+    compares is NaN. infinite: whether it may be inf."""
 
     words: str
     holds: Callable[[Any], bool]
+    infinite: bool = False
+
+
+def _integers(low: int, high: int) -> Range:
+    return Range(f"an integer from {low} to {high}", lambda n: low <= n <= high)
 
 
 Count = Annotated[int, Range("an integer of at least 1", lambda n: n >= 1)]
 Natural = Annotated[int, Range("an integer of at least 0", lambda n: n >= 0)]
-Positive = Annotated[float, Range("a finite number above 0", lambda x: 0 < x < inf)]
+Positive = Annotated[float, Range("a finite number above 0", lambda x: SMALLEST <= x < inf)]
 Finite = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
 NonNegative = Annotated[float, Range("a finite number of at least 0", lambda x: 0 <= x < inf)]
-Unbounded = Annotated[float, Range("a number of at least 0, or inf", lambda x: x >= 0)]
-Replicas = Annotated[int, Range("an integer from 0 to 10000", lambda n: 0 <= n <= 10_000)]
+Unbounded = Annotated[float, Range("a number of at least 0, or inf", lambda x: x >= 0, infinite=True)]
+Replicas = Annotated[int, _integers(0, 10_000)]
+Parts = Annotated[int, _integers(1, 10_000)]  # of something, each an object of its own
+Envs = Annotated[int, _integers(1, 4_095)]  # whose seeds are one life's (``runtime.seeds``)
+Threads = Annotated[int, _integers(0, 1_024)]
+Repeats = Annotated[int, _integers(1, 100_000)]  # of the work of one step
+Noops = Annotated[int, _integers(0, 100_000)]
+Layers = Annotated[int, _integers(1, 1_000)]
+Episodes = Annotated[int, _integers(1, 1_000_000)]
+EpisodesOrNone = Annotated[int, _integers(0, 1_000_000)]
 Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
+Decay = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]  # of a running average
 Device = Annotated[
     str, Range("auto, cpu, cuda or cuda:N", lambda s: re.fullmatch(r"auto|cpu|cuda(:\d+)?", s) is not None)
 ]
 OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``
+
+
+def number(hint: type, value: Any, infinite: bool = False) -> int | float:
+    """``value`` as an integer of 64 bits (``hint`` is int) or as a number that float32 holds (float), inf too if that
+    is meant (``infinite``). ValueError for anything else, with a reason for a number that is too large."""
+    if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
+        raise ValueError
+    found: int | float
+    factor = 1
+    if isinstance(value, str) and hint is int and value[-1:] in FACTORS:
+        value, factor = value[:-1], FACTORS[value[-1]]
+    try:
+        found = factor * (int(value) if isinstance(value, (Integral, str)) else float(value))
+    except ValueError:
+        try:
+            found = round(factor * float(value), 6) if factor != 1 else float(value)  # 1.1M; 1e-3
+        except ValueError:
+            raise ValueError from None
+    if found != found:
+        raise ValueError
+    if hint is float:
+        if abs(found) > LARGEST and not (infinite and abs(found) == inf):
+            raise ValueError(f"numbers are finite, and go up to {LARGEST:.2g} (float32)")
+        return float(found)
+    if found != found // 1:
+        raise ValueError
+    if not -INTEGERS <= found < INTEGERS:
+        raise ValueError("integers go up to 2**63 - 1")
+    return int(found)

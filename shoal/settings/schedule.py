@@ -78,7 +78,11 @@ def read(value: object) -> Linear:
     found = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError
-    return Linear(float(found[1]), float(found[2]))
+    try:
+        ends = float(found[1]), float(found[2])
+    except ValueError:
+        raise ValueError from None
+    return Linear(*ends)
 
 
 def at(value: float, fraction: float) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
 from shoal.algos.algorithm import Algorithm
 from shoal.algos.segments import SegmentLearner
-from shoal.api import Batch, Context, Update, UsageError
+from shoal.api import Batch, Context, Update, UsageError, spec_nbytes
 from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole
@@ -110,6 +110,6 @@ def workers(
 
     p.role(
         "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", threads=cfg.learner_threads or 1,
-        memory=memory, params=params.member(),
+        memory=memory + spec_nbytes(spec), params=params.member(),
     )  # fmt: skip
     return p

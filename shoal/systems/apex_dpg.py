@@ -20,7 +20,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Finite, NonNegative, OnlyWith, Replicas
+from shoal.settings.ranges import Count, Envs, Finite, NonNegative, OnlyWith, Repeats, Replicas
 from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
 from shoal.systems.replayed import TransitionConfig, descent, replay_program
 from shoal.systems.wiring import Q_VALUES, stream
@@ -42,7 +42,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     env: str = "Pendulum-v1"
     actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
-    envs: Count = 4
+    envs: Envs = 4
     unroll: Count = 16
     steps: Count = 200_000
     hidden: tuple[Count, ...] = (256, 256)
@@ -56,7 +56,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     layer_norm: bool = False
     """Normalise each hidden layer before its activation."""
     action_gradient_clip: float | None = 1.0
-    n_step: Count = 5
+    n_step: Repeats = 5
     batch: Count = 256
     samples_per_insert: NonNegative = 256.0
     prioritised: bool = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shoal.program import Program
-from shoal.settings.ranges import Count, Natural, Replicas
+from shoal.settings.ranges import Count, Envs, Natural, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import replay_program
@@ -23,7 +23,7 @@ class Config(dqn.Config):
 
     actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
-    envs: Count = 16
+    envs: Envs = 16
     unroll: Count = 16
     dueling: bool = True
     """Separate value and advantage streams (the paper's network)."""

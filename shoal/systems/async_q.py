@@ -17,7 +17,7 @@ from torch import Tensor
 from shoal.algos.actor_critic import boundaries
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
-from shoal.api import Context, Tensors, UsageError
+from shoal.api import Context, Tensors, UsageError, spec_nbytes
 from shoal.ops import Replace, linear, n_step_returns
 from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec
@@ -125,6 +125,7 @@ def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") 
 
     p.role(
         "worker", make_worker, replicas=cfg.num_actors(), on_failure="restart", threads=cfg.learner_threads or 1,
+        memory=spec_nbytes(spec),
         params=params.member(), target=target.member(),
     )  # fmt: skip
     return p

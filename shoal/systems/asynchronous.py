@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from shoal.algos.gradient_step import OptimiserConfig
 from shoal.algos.segments import parameters_spec
 from shoal.api import UsageError
 from shoal.ops import SharedRMSProp
 from shoal.program import Channel
-from shoal.settings.ranges import Count, Positive, Replicas
+from shoal.settings.ranges import Count, Envs, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems.config import SystemConfig
+from shoal.systems.wiring import shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class WorkerConfig(SystemConfig, OptimiserConfig):
 
     actors: Replicas = 0
     """Workers, each with environments and gradients of its own; 0: one per core."""
-    envs: Count = 1
+    envs: Envs = 1
     """Environments of each worker (the paper's have one)."""
     unroll: Count = 5
     """Agent steps of a segment (the paper's t_max, or I_AsyncUpdate)."""
@@ -45,6 +44,5 @@ def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], A
         raise UsageError(f"optimiser is {cfg.optimiser}, but {system} shares the statistics of rmsprop")
     if cfg.rmsprop_centred:
         raise UsageError(f"rmsprop_centred is true, but {system} shares one average, that of the squared gradients")
-    with torch.device("meta"):
-        spec = parameters_spec(network())
+    spec = parameters_spec(shapes(network))
     return Channel("params", "shared", spec, rule=SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps))

@@ -14,11 +14,14 @@ from shoal.envs import EnvOptions, known, remember, spec
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
-from shoal.settings.ranges import Count, Device, Natural, Replicas
+from shoal.settings.flags import expect
+from shoal.settings.ranges import Count, Device, Envs, Natural, Replicas, Threads
 from shoal.types import State, Values
 
 Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
+MOST_ACTORS = 10_000  # of ``Replicas``
+SHORT = 1_000  # agent steps that no run is too short for
 FEW = 100  # updates, below which a run hardly learns
 KNOWN = "environment known"  # beside the fields, in a pickle
 
@@ -32,7 +35,7 @@ class SystemConfig(EnvOptions):
     a class or function that makes it."""
     actors: Replicas = 0
     """Actor processes; 0: one per core."""
-    envs: Count = 16
+    envs: Envs = 16
     """Environments per actor."""
     total_envs: Natural = 0
     """Environments of all actors together, shared out evenly among them in place of `envs`: the learning problem is
@@ -51,9 +54,9 @@ class SystemConfig(EnvOptions):
     `file.py:factory` of your own."""
     hidden: tuple[Count, ...] = (64, 64)
     """Units of each layer of the MLP."""
-    learner_threads: Natural = 0
+    learner_threads: Threads = 0
     """Torch threads of the learner; 0: one."""
-    learner_processes: Natural = 0
+    learner_processes: Replicas = 0
     """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
     at most."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
@@ -67,17 +70,22 @@ class SystemConfig(EnvOptions):
             raise UsageError(
                 f"learner_processes ({self.learner_processes}) must be 0 or 1: this system shares no gradient"
             )
+        if self.unroll > max(self.steps, SHORT):
+            raise UsageError(
+                f"unroll ({self.unroll} agent steps) is longer than the whole run (steps {self.steps}): no message "
+                "would be sent before its end"
+            )
         if not self.total_envs:
             return
         actors = self.num_actors()
         if self.total_envs % actors:
-            near = [n for n in range(1, self.total_envs + 1) if self.total_envs % n == 0]
+            near = [n for n in range(1, min(self.total_envs, MOST_ACTORS) + 1) if self.total_envs % n == 0]
             nearest = min(near, key=lambda n: abs(n - actors))
             raise UsageError(
                 f"actors ({actors}) must divide total_envs ({self.total_envs} environments), as {nearest} does: give "
                 f"another number of one of them, or envs for each actor"
             )
-        object.__setattr__(self, "envs", self.total_envs // actors)
+        object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
 
     def __getstate__(self) -> Values:
         """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces."""

@@ -13,7 +13,7 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.returns import Categorical, Expected, Mixture, Returns
 from shoal.api import Context, UsageError
 from shoal.program import Program
-from shoal.settings.ranges import Count, Finite, OnlyWith
+from shoal.settings.ranges import Finite, OnlyWith, Parts
 from shoal.systems import apex_dpg
 from shoal.systems.config import Preset, Presets
 from shoal.systems.replayed import descent
@@ -41,11 +41,11 @@ class Config(apex_dpg.Config):
     reward_range: tuple[Finite, Finite] | None = None
     """Smallest and largest reward of the environment, from which the range of returns follows; none: those of random
     play."""
-    atoms: Count = 51
+    atoms: Parts = 51
     """Returns of the categorical distribution, evenly spaced."""
-    components: Count = 5
+    components: Parts = 5
     """Gaussians of the mixture."""
-    mixture_samples: Count = 32
+    mixture_samples: Parts = 32
     """Samples of the target from which the mixture's cross-entropy is estimated."""
     action_gradient_clip: float | None = None
     prioritised: bool = False

@@ -14,12 +14,12 @@ from shoal.algos.decentralised import DecentralisedConfig, RankLearner, gradient
 from shoal.api import Context, Field, UsageError, spec_nbytes
 from shoal.program import Channel, Program
 from shoal.roles.rank import PROGRESS, RankRole
-from shoal.settings.ranges import Count, Fraction, Positive, Replicas
+from shoal.settings.ranges import Count, Envs, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
 from shoal.systems.config import Preset, Presets
 from shoal.systems.recurrent_ppo import EXTRAS, agent, network
-from shoal.systems.wiring import begin, collector, parameters, trajectories
+from shoal.systems.wiring import begin, collector, parameters, shapes, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Config(DecentralisedConfig, recurrent_ppo.Config):
 
     actors: Replicas = 0
     """Ranks: processes with environments and a learner of their own; 0: one per core."""
-    envs: Count = 8
+    envs: Envs = 8
     """Environments of each rank."""
     unroll: Count = 128
     sync_frac: Positive = 0.6
@@ -77,13 +77,12 @@ def program(cfg: Config) -> Program:
         raise UsageError(
             f"learner_processes is {cfg.learner_processes}, but in dd-ppo ranks share gradients: set actors"
         )
-    with torch.device("meta"):
-        shapes = network(cfg)
+    nets = shapes(lambda: network(cfg))
     device, ranks = cfg.learner_device(), cfg.num_actors()
     spec = trajectories(cfg, network, EXTRAS)
     p = Program("dd-ppo")
-    moments = p.channel(Channel("moments", "reduce", moments_spec(shapes)))
-    gradients = p.channel(Channel("gradients", "reduce", gradient_spec(shapes), mean=True))
+    moments = p.channel(Channel("moments", "reduce", moments_spec(nets)))
+    gradients = p.channel(Channel("gradients", "reduce", gradient_spec(nets), mean=True))
     progress = p.channel(Channel("progress", "board", {PROGRESS: Field((), "int64")}))
     params = p.channel(parameters("params", lambda: network(cfg)))
 

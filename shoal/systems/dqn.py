@@ -15,7 +15,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, Spec
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Fraction, Natural, OnlyWith, Replicas
+from shoal.settings.ranges import Count, Decay, Envs, Fraction, Natural, OnlyWith, Replicas
 from shoal.settings.schedule import linear as schedule
 from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.exploration import LadderConfig, ladder
@@ -34,12 +34,12 @@ class Config(ReplayConfig, LadderConfig):
 
     actors: Replicas = 1
     """Actor processes (the paper's system has one)."""
-    envs: Count = 8
+    envs: Envs = 8
     unroll: Count = 8
     steps: Count = 200_000
     hidden: tuple[Count, ...] = (128, 128)
     max_grad_norm: float | None = 10.0
-    rmsprop_decay: Fraction = 0.95
+    rmsprop_decay: Decay = 0.95
     rmsprop_centred: bool = True
     epsilon_start: Fraction = 1.0
     """Initial probability of a random action."""

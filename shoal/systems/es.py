@@ -20,10 +20,12 @@ from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWrit
 from shoal.envs import make
 from shoal.machine import cores
 from shoal.program import Channel, Program
-from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
-from shoal.settings.ranges import Count, Natural, Positive
+from shoal.roles.evaluator import MAX_STEPS
+from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
+from shoal.roles.random_observations import random_observations
+from shoal.settings.ranges import Count, Envs, Natural, Positive
 from shoal.systems.config import Preset, Presets, SystemConfig
-from shoal.systems.wiring import begin, parameters, queue
+from shoal.systems.wiring import begin, parameters, queue, shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Config(SystemConfig, EvolutionConfig):
     at_start: ClassVar[tuple[str, ...]] = ("noise_seed", "noise_table")
     whole_episodes: ClassVar[bool] = True
 
-    envs: Count = 16
+    envs: Envs = 16
     """Environments per worker, each with a network of its own."""
     pairs: Count = 64
     """Antithetic pairs of a generation: a multiple of `block`."""
@@ -103,7 +105,7 @@ def worker(cfg: Config, ctx: Context, results: Writer, params: ParamsReader, noi
         ctx, make(cfg.env, cfg.envs, cfg), population(policy, cfg.envs), results, params, noise,
         size=policy.size, pairs=cfg.block_pairs(), blocks=range(ctx.index, total, ctx.replicas), total=total,
         noise_std=cfg.noise_std, action_noise=cfg.action_noise, evaluate_every=cfg.evaluate_every,
-        bonus=cfg.survival_bonus,
+        bonus=cfg.survival_bonus, limit=max(MAX_STEPS, cfg.max_episode_steps or 0),
     )  # fmt: skip
 
 
@@ -148,8 +150,7 @@ def check(cfg: Config, size: int) -> None:
 
 def program(cfg: Config) -> Program:
     """A learner that sets tasks, and workers that play them."""
-    with torch.device("meta"):  # shapes only
-        policy = network(cfg)
+    policy = shapes(lambda: network(cfg))
     check(cfg, policy.size)
     share = -(-cfg.blocks() // cfg.num_actors())  # blocks of a worker
     task = {TASK + name: Field((), "int64", axis=0) for name in ("seed", "cap")}

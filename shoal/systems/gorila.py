@@ -30,7 +30,7 @@ class Config(dqn.Config, ServerConfig):
     shares_gradient: ClassVar[bool] = False
     actors: Replicas = 2
     """Actor processes; actor i fills the replay of learner i modulo the learners, or of server i modulo those."""
-    replay_servers: Natural = 0
+    replay_servers: Replicas = 0
     """Processes of a replay that all actors fill and all learners draw from (global replay), each with a table of
     `replay` transitions; 0: each learner has a replay of its own, which its own actors fill."""
     max_lag: Natural = 100

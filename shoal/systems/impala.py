@@ -21,10 +21,10 @@ from shoal.api import Batch, Context, Update, UsageError
 from shoal.nets.torsos import Activation
 from shoal.ops import vtrace
 from shoal.program import Program
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Unbounded
+from shoal.settings.ranges import Count, Envs, Fraction, Natural, NonNegative, OnlyWith, Parts, Unbounded
 from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import Preset, Presets, SystemConfig, messages_per_batch
-from shoal.systems.wiring import actors_and_learner, queue, trajectories
+from shoal.systems.wiring import actors_and_learner, queue, shapes, trajectories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Config(SystemConfig, ActorCriticConfig):
     at_start: ClassVar[tuple[str, ...]] = ("replay",)
     only_with: ClassVar[OnlyWith] = {"replay_ratio": ("replay",)}
 
-    envs: Count = 32
+    envs: Envs = 32
     unroll: Count = 20
     batch: Natural = 0
     """Trajectories in each gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
-    learners: Count = 1
+    learners: Parts = 1
     """Learners, over which the actors are spread; each learns from `batch` trajectories, and all follow the mean of
     their gradients (section 3)."""
     queue: Count = 1
@@ -138,10 +138,10 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCritic
 def program(cfg: Config) -> Program:
     """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
-    env, policy, writers = cfg.env_spec(), network(cfg).dist.params_size, max(1, cfg.num_actors() // cfg.learners)
+    env, nets, writers = cfg.env_spec(), shapes(lambda: network(cfg)), max(1, cfg.num_actors() // cfg.learners)
     if cfg.learners > 1 and cfg.normalise_obs:
         raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
-    spec = trajectories(cfg, network, {"policy": ((policy,), "float32")})
+    spec = trajectories(cfg, network, {"policy": ((nets.dist.params_size,), "float32")})
 
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
         return (SGDLearner if cfg.learners == 1 else SynchronisedLearner)(

@@ -33,7 +33,7 @@ from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
-from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Replicas
+from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, OnlyWith, Parts, Positive, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, at, linear
 from shoal.systems.apex_dpg import require_box
 from shoal.systems.config import Preset, Presets
@@ -57,22 +57,22 @@ class Config(CEMConfig, SamplingConfig):
     env: str = "Pendulum-v1"
     actors: Replicas = 0
     """Actor processes; 0: one less than the cores, at least one."""
-    envs: Count = 4
+    envs: Envs = 4
     unroll: Count = 16
     steps: Count = 200_000
     hidden: tuple[Count, ...] = (256, 256)
     """Units of each layer of the network, whose first the action joins."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation after each hidden layer."""
-    n_step: Count = 1
+    n_step: Repeats = 1
     samples_per_insert: NonNegative = 64.0
-    updaters: Count = 1
+    updaters: Parts = 1
     """Processes that label transitions (Bellman updaters)."""
     label_uses: Positive = 1.0
     """Times that a label is learned from, on average; a higher number makes fewer labels, each of which is older."""
     labels: Count = 2_048
     """Labelled transitions between the updaters and the learner, of which the newest overwrite the oldest."""
-    replay_servers: Natural = 0
+    replay_servers: Replicas = 0
     """Processes that hold the replay for all updaters; 0: each updater holds a part, which its own actors fill."""
     demonstrations: str = ""
     """Transitions of others: a Minari data set's ID or directory, or `module:function` that returns episodes; empty:

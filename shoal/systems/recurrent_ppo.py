@@ -12,7 +12,7 @@ from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.algos.ppo import PPO, PPOConfig, PPOLearner
 from shoal.api import Context, UsageError, spec_nbytes
 from shoal.program import Program
-from shoal.settings.ranges import Count
+from shoal.settings.ranges import Count, Envs
 from shoal.settings.schedule import linear
 from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.wiring import Extras, actors_and_learner, parameters, queue, require_parts, team, trajectories
@@ -23,7 +23,7 @@ class Config(SystemConfig, PPOConfig):
     """Recurrent PPO. One update learns from ``actors`` x ``envs`` trajectories of ``unroll`` steps."""
 
     shares_gradient: ClassVar[bool] = True
-    envs: Count = 8
+    envs: Envs = 8
     unroll: Count = 128
 
     def updates(self) -> float | None:

@@ -15,7 +15,7 @@ from shoal.algos.sgd import SGDLearner
 from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
-from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
+from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith, Parts, Repeats
 from shoal.settings.schedule import Scheduled, linear
 from shoal.systems.config import SystemConfig
 from shoal.systems.wiring import Network, actors_and_learner, parameters, replay, require_parts, team
@@ -31,7 +31,7 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
     items_are_steps: ClassVar[bool] = True  # whether each step brings an item, so that their ratio tells the updates
     gamma: Fraction = 0.99
     """Discount per agent step."""
-    n_step: Count = 3
+    n_step: Repeats = 3
     """Steps of reward before the bootstrap (agent steps)."""
     batch: Count = 128
     """Transitions in each update."""
@@ -92,7 +92,7 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
     """Exponent α of the priorities."""
     importance_exponent: Scheduled[Fraction] = RISING
     """Exponent β of the importance weights."""
-    replay_shards: Count = 1
+    replay_shards: Parts = 1
     """Processes that each hold an equal part of the replay, sampled in proportion to their priorities; 1: the learner
     holds all of it."""
 

@@ -15,9 +15,9 @@ from shoal.algos.parameter_server import GRADIENT, OutlierFilter, RemoteLearner,
 from shoal.api import UNIT, Context, ParamsWriter, PartsReader, PartsWriter, Reader, UsageError, bounds
 from shoal.program import Channel, Program
 from shoal.roles.server import GradientRole, ServerRole
-from shoal.settings.ranges import Count, Natural, NonNegative, OnlyWith
+from shoal.settings.ranges import Count, Natural, NonNegative, OnlyWith, Parts
 from shoal.settings.schedule import schedules
-from shoal.systems.wiring import begin, parameters
+from shoal.systems.wiring import begin, parameters, shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,15 @@ class ServerConfig(OptimiserConfig):
 
     only_with: ClassVar[OnlyWith] = {"max_lag": ("pieces", 1)}
 
-    learners: Count = 2
+    learners: Parts = 2
     """Learner processes, which compute gradients only."""
-    shards: Count = 2
+    shards: Parts = 2
     """Processes of the parameter server; each owns an equal part of the parameters and of the optimiser."""
     n_fetch: Count = 1
     """Batches that a learner takes between two copies of the server's parameters."""
     n_push: Count = 1
     """Batches whose gradients a learner adds up before it sends them."""
-    pieces: Count = 1
+    pieces: Parts = 1
     """Gradients of the newest parameters that the server averages into one update, dropping any other; 1: each is an
     update by itself."""
     max_lag: Natural = 0
@@ -60,8 +60,7 @@ class ParameterServer:
             raise UsageError(
                 f"nobody says how far this run is, but {', '.join(f'{k} is {v}' for k, v in planned.items())}"
             )
-        with torch.device("meta"):
-            message = gradient_spec(network())
+        message = gradient_spec(shapes(network))
         self._size = message[GRADIENT].shape[0]
         self.gradients = p.channel(Channel("gradients", "queue", message, capacity=1, divided=UNIT))
         self.params = p.channel(parameters("params", network, divided=UNIT))

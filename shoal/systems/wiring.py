@@ -37,8 +37,23 @@ from shoal.types import Values
 
 Network = Callable[..., Any]  # (cfg, device) -> module
 Nets = TypeVar("Nets", bound=nn.Module)
+Made = TypeVar("Made")
 Extras = Mapping[str, tuple[tuple[int, ...], str]]  # what an agent stores beside its actions: name -> shape, dtype
 Q_VALUES: Extras = {"q_taken": ((), "float32"), "q_max": ((), "float32")}  # of which first priorities are made
+
+
+def shapes(network: Callable[[], Made]) -> Made:
+    """``network()`` without any memory: its tensors have shapes only. UsageError where 64 bits do not hold its size."""
+    try:
+        with torch.device("meta"):
+            return network()
+    except (RuntimeError, TypeError, OverflowError) as error:  # whichever torch raises
+        if "overflow" not in str(error).lower():
+            raise
+        raise UsageError(
+            "the network takes more than 2**63 bytes, which no machine has: make its layers smaller (hidden, "
+            "core_size, atoms, or those of its own)"
+        ) from None
 
 
 def queue(name: str, spec: Spec, capacity: int = 1) -> Channel:
@@ -54,8 +69,7 @@ def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
 def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0, divided: int = 0) -> Channel:
     """The parameters of ``network()``, which is built without allocating them: one writer, or one for each part of a
     ``divided`` channel; the latest wins. lag: versions by which readers are behind (serial runtime)."""
-    with torch.device("meta"):
-        state = network().state_dict()
+    state = shapes(network).state_dict()
     spec = {k: Field(tuple(v.shape), str(v.dtype).removeprefix("torch."), axis=0) for k, v in state.items()}
     return Channel(name, "params", spec, lag=lag, divided=divided)
 
@@ -74,8 +88,8 @@ def stream(cfg: SystemConfig, extras: Extras | None = None, network: Network | N
 
 
 def _state(cfg: SystemConfig, network: Network) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):  # shapes only
-        return {k: tuple(v.shape[1:]) for k, v in network(cfg).initial_state(1).items()}
+    state = shapes(lambda: network(cfg).initial_state(1))
+    return {k: tuple(v.shape[1:]) for k, v in state.items()}
 
 
 def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:
@@ -182,8 +196,7 @@ def actors_and_learner(
     if shards > 1:
         made, into = add_shards(p, sent, shards, count, made)
     if learners > 1:
-        with torch.device("meta"):
-            spec = gradient_spec(network(cfg))
+        spec = gradient_spec(shapes(lambda: network(cfg)))
         into["gradients"] = p.channel(Channel("gradients", "reduce", spec, mean=True)).member()
         into["initial"] = params.reader()
         made = synchronised(cfg, network, cast(Callable[[Any, Context], SynchronisedLearner], learn))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,14 +78,14 @@ class _Sums:
     def __init__(self, spec: Spec, device: torch.device, remarks: int) -> None:
         sizes = {WIDE: remarks}
         for f in spec.values():
-            sizes[f.dtype] = sizes.get(f.dtype, 0) + int(np.prod(f.shape))
+            sizes[f.dtype] = sizes.get(f.dtype, 0) + math.prod(f.shape)
         self.flat = {kind: torch.zeros(n, dtype=getattr(torch, kind)) for kind, n in sizes.items()}
         self.sent = self.flat if device.type == "cpu" else {k: t.to(device) for k, t in self.flat.items()}
         self.remarks = self.flat[WIDE][:remarks].numpy()
         self.fields: Tensors = {}
         at = {WIDE: remarks}
         for name, f in spec.items():
-            start, size = at.get(f.dtype, 0), int(np.prod(f.shape))
+            start, size = at.get(f.dtype, 0), math.prod(f.shape)
             self.fields[name] = self.flat[f.dtype][start : start + size].view(f.shape)
             at[f.dtype] = start + size
         self.works: list[dist.Work] = []

@@ -90,7 +90,8 @@ class TorchrunRuntime:
                 f"torchrun has started {self.place.local_world} processes on this machine, and each takes a GPU of its "
                 f"own (--device cuda), but PyTorch finds {seen}: expected --device cpu or fewer processes"
             )
-        memory.check_fits({role.name: role.memory * self.place.local_world})
+        own = role.memory + program.held().get(role.name, 0) // role.replicas
+        memory.check_fits({role.name: own * self.place.local_world})
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Raises RoleFailed, which names rank and host, where a rank fails, dies or

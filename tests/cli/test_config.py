@@ -132,12 +132,12 @@ def test_a_flag_sets_one_entry_over_the_layer_below(system: Any, tmp_path: Path,
 
 @pytest.mark.parametrize("value", ["ten", 1.5, True, None, [1]])
 def test_a_wrong_type_is_named(system: Any, value: Any) -> None:
-    with pytest.raises(UsageError, match=r"^'envs' expects an integer of at least 1, found "):
+    with pytest.raises(UsageError, match=r"^'envs' expects an integer from 1 to 4095, found "):
         resolve(system, overrides={"envs": value}, source="argument")
 
 
 def test_a_value_out_of_its_range_is_named(system: Any) -> None:
-    with pytest.raises(UsageError, match=r"^'envs' expects an integer of at least 1, found 0$"):
+    with pytest.raises(UsageError, match=r"^'envs' expects an integer from 1 to 4095, found 0$"):
         resolve(system, overrides={"envs": 0}, source="argument")
     assert resolve(system, overrides={"envs": np.int64(3)}).cfg.envs == 3
 

@@ -46,7 +46,7 @@ def test_it_prints_every_return_and_their_statistics(run: str, shoal: Shoal) -> 
         ((), "needs a run directory first"),
         (("a", "b"), "takes one run directory, found 2"),
         (("nowhere",), "no such run directory: 'nowhere'"),
-        (("r", "--episodes", "0"), "--episodes expects an integer of at least 1, found 0"),
+        (("r", "--episodes", "0"), "--episodes expects an integer from 1 to 1000000, found 0"),
         (("r", "--video", "a.gif"), "a video's name ends in .mp4, found 'a.gif'"),
         (("r", "--video", "no/a.mp4"), "no such directory: 'no'"),
         (("r", "--epsiodes", "3"), "did you mean '--episodes'"),

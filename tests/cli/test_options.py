@@ -45,7 +45,7 @@ def test_train_takes_every_option_with_its_default() -> None:
 
 def test_the_command_line_has_a_flag_for_every_option_and_tells_its_default() -> None:
     expected = {name.replace("_", "-") for name in fields()} - {"evaluation"}
-    assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled", "eval-video"}
+    assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled", "eval-video", "eval-max-steps"}
     of_train = COMMANDS["train"]
     assert all(f"--{flag}" in of_train for flag in FLAGS)
     told = dict(re.findall(r"--([a-z-]+) [A-Z] [^-]*?default (\d+)", of_train))
@@ -134,8 +134,11 @@ def test_a_wrong_argument_of_train_is_one_sentence(given: dict[str, Any], says: 
 @pytest.mark.parametrize(
     "given, says",
     [
-        ({"every": "often"}, "'every' of an Evaluation expects an integer, found 'often'"),
-        ({"every": 100, "episodes": 2.5}, "'episodes' of an Evaluation expects an integer, found 2.5"),
+        ({"every": "often"}, "'every' of an Evaluation expects an integer of at least 0, found 'often'"),
+        (
+            {"every": 100, "episodes": 2.5},
+            "'episodes' of an Evaluation expects an integer from 1 to 1000000, found 2.5",
+        ),
         ({"every": 100, "sampled": 1}, "'sampled' of an Evaluation expects true or false, found 1"),
     ],
 )

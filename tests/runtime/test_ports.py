@@ -258,7 +258,7 @@ def test_memory_is_counted_before_it_is_taken() -> None:
     plan = plan_of(Channel("c", "replay", SPEC, table=TableSpec(3 << 30)))
     assert layout.needed(plan)["c"] > 3 << 30
     memory.check_fits(layout.needed(plan), free=4 << 30)
-    with pytest.raises(api.UsageError, match=r"3\.00 GiB .*'?c 3\.00 GiB.* 1\.00 GiB is available: lower"):
+    with pytest.raises(api.UsageError, match=r"3\.00 GiB .*'?c 3\.00 GiB.* 1\.00 GiB is available: make"):
         memory.check_fits(layout.needed(plan), free=1 << 30)
     assert memory.available() > 0
 

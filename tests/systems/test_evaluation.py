@@ -132,10 +132,12 @@ def test_a_disk_that_is_full_leaves_files_that_are_whole(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "how, says",
     [
-        (dict(every=-1), "every -1 steps"),
-        (dict(every=5, episodes=0), "0 episodes"),
-        (dict(episodes=10), r"Evaluation\(episodes=10, sampled=False, video=False\) expects every=N beside it"),
-        (dict(episodes=5), r"Evaluation\(episodes=5, sampled=False, video=False\) expects every=N beside it"),
+        (dict(every=-1), "'every' of an Evaluation expects an integer of at least 0, found -1"),
+        (dict(every=5, episodes=0), "'episodes' of an Evaluation expects an integer from 1 to 1000000, found 0"),
+        (dict(every=5, max_steps=-1), "'max_steps' of an Evaluation expects an integer of at least 0, found -1"),
+        (dict(episodes=10), r"Evaluation\(episodes=10\) expects every=N beside it"),
+        (dict(episodes=5), r"Evaluation\(episodes=5\) expects every=N beside it"),
+        (dict(max_steps=5), r"Evaluation\(max_steps=5\) expects every=N beside it"),
         (dict(sampled=True), "nothing is evaluated"),
         (dict(video=True), "nothing is evaluated"),
     ],

@@ -23,7 +23,8 @@ from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm
 from shoal.program import draw
-from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations
+from shoal.roles.evolution import EvolutionMaster, EvolutionWorker
+from shoal.roles.random_observations import random_observations
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import es
 

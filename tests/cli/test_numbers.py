@@ -1,0 +1,133 @@
+"""Numeric settings: finite in float32, or integers of 64 bits, and sizes that are counted before they are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from shoal import systems
+from shoal.api import UsageError, WiringError
+from shoal.cli.population import FLAGS as OF_POPULATIONS
+from shoal.cli.runs import FLAGS as OF_RUNS
+from shoal.local.runtime import LocalRuntime
+from shoal.run.options import FLAGS as OF_TRAINING, LIMITS
+from shoal.runtime import memory
+from shoal.serial.runtime import SerialRuntime
+from shoal.settings.config import default_values, resolve
+from shoal.settings.flags import coerce, expect, ranged
+from shoal.settings.ranges import LARGEST, Range
+from tests.cli.conftest import Shoal
+
+ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
+HUGE = (2**31, 99_999_999_999, 2**62, 2**63 - 1)
+MEMORY = 16 << 30  # bytes that this machine is said to have
+
+
+def kinds(hint: Any) -> set[type]:
+    """The numbers among what a type may hold."""
+    if get_origin(hint) is Literal:
+        return set()
+    return {hint} & {int, float} if not get_args(hint) else set().union(*map(kinds, get_args(hint)))
+
+
+def numeric(Config: Any, kind: type) -> Iterator[tuple[str, Any]]:
+    """Fields that hold such numbers, each with its type."""
+    hints = ranged(Config)
+    return ((f.name, hints[f.name]) for f in dataclasses.fields(Config)
+            if kind in kinds(hints[f.name]) and f.name != "env_kwargs")  # fmt: skip
+
+
+def infinite(hint: Any) -> bool:
+    return any(isinstance(a, Range) and a.infinite for a in get_args(hint)) or any(map(infinite, get_args(hint)))
+
+
+def like(default: Any, hint: Any, number: float) -> Any:
+    """``number`` as a value of a field, which may hold several."""
+    many = isinstance(default, tuple) or "tuple" in str(hint)
+    return (number,) * max(len(default or ()), 2 if "None" in str(hint) else 1) if many else number
+
+
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e308, -1e308, 10**40, 3.5e38])
+def test_no_setting_takes_a_number_that_float32_does_not_hold(name: str, number: float) -> None:
+    Config = systems.load(name).Config
+    defaults = default_values(Config)
+    for kind in (int, float):
+        for field, hint in numeric(Config, kind):
+            if number == math.inf and infinite(hint):
+                continue
+            with pytest.raises(UsageError, match=f"^'{field}' expects .*, found "):
+                resolve(systems.load(name), None, None, {field: like(defaults[field], hint, number)}, source="argument")
+
+
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+def test_a_huge_integer_is_refused_or_its_memory_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is taken instead says what it means: a period, a limit, or a size of something that is not there."""
+    monkeypatch.setattr(memory, "available", lambda: MEMORY)
+    system, taken, sentences = systems.load(name), set(), set()
+    base = {"env": ENVS.get(name, "CartPole-v1"), "actors": 2}
+    defaults = default_values(system.Config) | base
+    for field, hint in numeric(system.Config, int):
+        for number in HUGE:
+            try:
+                values = base | {field: like(defaults[field], hint, number)}
+                program = system.program(resolve(system, "none", None, values, name=name).cfg)
+                SerialRuntime().check(program)
+                LocalRuntime().check(program)
+                taken.add(field)
+            except (UsageError, WiringError) as error:
+                sentences.add(str(error))
+    periods = {
+        "steps", "max_episode_steps", "epsilon_steps", "target_period", "target_lag", "max_lag", "n_fetch", "n_push",
+        "random_steps", "check_every", "evaluate_every", "cap_start", "noise_seed",
+    }  # fmt: skip
+    unused = {"core_size"} if default_values(system.Config).get("core") == "none" else set()
+    fits = {"noise_table"}  # 8 GB of it
+    assert taken <= periods | unused | fits
+    assert not any("\n" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ("dqn --reward-scale inf", "--reward-scale expects a number, found inf: numbers are finite, and go up to"),
+        ("dqn --reward-scale 1e308", "numbers are finite, and go up to 3.4e+38 (float32)"),
+        ("dqn --until-return inf", "--until-return expects a number, found inf: numbers are finite"),
+        ("dqn --until-return 1e39", "--until-return expects a number, found 1e39"),
+        ("dqn --seconds inf", "--seconds expects a finite number above 0, found inf"),
+        ("dqn --learning-rate 'linear(1e308, 0)'", "--learning-rate expects a finite number of at least 0 or linear"),
+        ("dqn --hidden 99999999999", "GiB is available: make the network"),
+        ("dqn --hidden 2147483648 2147483648", "the network takes more than 2**63 bytes"),
+        ("dqn --hidden 1e30", "--hidden expects integers of at least 1, found '1e30'"),
+        ("dqn --unroll 1e19", "integers go up to 2**63 - 1"),
+        ("dqn --envs 5000", "--envs expects an integer from 1 to 4095, found 5000"),
+        ("dqn --eval-every 100 --eval-episodes 100000000000", "--eval-episodes expects an integer from 1 to 1000000"),
+        ("impala --unroll 99999999 --envs 1 --steps 300", "unroll (99999999 agent steps) is longer than the whole run"),
+        ("pbt --of impala --mutate learning_rate=0:0", "lies between two different numbers, the lower first; found 0"),
+        ("pbt --of impala --mutate learning_rate=0:inf", "learning_rate expects"),
+        ("pbt --of impala --mutate learning_rate --population 99999999", "--population expects an integer from 1 to"),
+    ],
+)  # fmt: skip
+def test_a_number_that_means_nothing_is_one_sentence(words: str, says: str, shoal: Shoal) -> None:
+    code, _, err = shoal("train", *shlex.split(words), "--runtime", "serial")
+    assert code == 2 and err.count("\n") == 1 and says in err
+
+
+@pytest.mark.parametrize("flags", [OF_TRAINING, LIMITS, OF_POPULATIONS, *OF_RUNS.values()])
+def test_no_option_of_a_command_takes_a_number_that_is_not_finite(flags: dict[str, Any]) -> None:
+    for name, hint in flags.items():
+        if kinds(hint):
+            for number in ("inf", "nan", "1e308", "1e40"):
+                with pytest.raises(UsageError, match="expects"):
+                    expect(hint, number, name)
+
+
+def test_the_largest_number_of_float32_is_taken() -> None:
+    assert coerce(float, LARGEST) == LARGEST
+    assert coerce(typing.Annotated[float, Range("x", lambda x: True, infinite=True)], "inf") == math.inf
