@@ -68,9 +68,9 @@ class Group:
         return x, iqm(y, 0), low, high
 
 
-def load(path: str | Path) -> Curve:
-    """The curve of a run directory; UsageError if no episode has ended there."""
-    run = Run.open(path)
+def load(path: str | Path, trust: bool = False) -> Curve:
+    """The curve of a run directory; UsageError if no episode has ended there. ``trust``: as in ``Run.open``."""
+    run = Run.open(path, trust=trust)
     rows = [r for r in read_curve(run.path) if "episode_return" in r and "seconds" in r]
     if not rows:
         raise UsageError(f"'{path}' has no learning curve: no episode has ended in it")
@@ -79,15 +79,16 @@ def load(path: str | Path) -> Curve:
     return Curve(run.path, run.system, str(config["env"]), config, steps, seconds, returns, tuple(told(run.changes)))
 
 
-def groups(paths: Sequence[str | Path]) -> list[Group]:
-    """The runs of ``paths``, those that differ only by seed together, in the order of their first run."""
+def groups(paths: Sequence[str | Path], trust: bool = False) -> list[Group]:
+    """The runs of ``paths``, those that differ only by seed together, in the order of their first run. ``trust``: as in
+    ``Run.open``."""
     resolved = [Path(path).resolve() for path in paths]
     twice = [str(path) for path, r in zip(paths, resolved, strict=True) if resolved.count(r) > 1]
     if twice:
         raise UsageError(f"'{twice[0]}' is given twice: it would count as two runs")
     found: dict[str, list[Curve]] = {}
     for path in paths:
-        curve = load(path)
+        curve = load(path, trust)
         changed = [change.rpartition(" at ")[0] for change in curve.changes]
         key = json.dumps([curve.system, curve.config, changed], sort_keys=True, default=str)
         found.setdefault(key, []).append(curve)

@@ -21,6 +21,7 @@ from shoal.run.runtimes import RUNTIMES, runtime_to_resume
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import Resolved, build
 from shoal.settings.flags import choice, options, split
+from shoal.untrusted import require_plain
 
 SECONDS = 15.0  # the start included
 OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")}
@@ -48,10 +49,12 @@ def command(args: list[str]) -> int:
         )
     if Path(args[0]).is_dir():
         path, keys = Path(args[0]), ("system", "config", "origins", "preset", "seed", "runtime")
-        facts = read_json(path / "config.json", "run", keys)
         opts = options(split(args[1:]), {**OWN, "trust": bool}, "profile")
+        trust = bool(opts.pop("trust", False))
+        require_plain(path, trust)
+        facts = read_json(path / "config.json", "run", keys)
         check_config(path / "config.json", facts)
-        check_trust(path, facts["system"], facts["config"], bool(opts.pop("trust", False)))
+        check_trust(path, facts["system"], facts["config"], trust)
         facts["config"] = with_environment(path, facts["config"], None)
         name, (system, values) = facts["system"], loaded(path, facts)
         resolved = Resolved(build(system.Config, values), facts["origins"], facts["preset"], f"run {path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -112,8 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from shoal.api import ShoalError, Stopped, UsageError, WiringError
 
     try:
-        if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
         return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
         wait_for_the_first()
@@ -191,7 +188,7 @@ def train(args: list[str]) -> int:
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     options = RunOptions.from_flags(opts)
     note(name, as_json(resolved))
-    return report(start(name, system, resolved, options), options.quiet)
+    return report(start(name, system, resolved, options, trust=bool(opts.get("trust"))), options.quiet)
 
 
 def resume(args: list[str]) -> int:

@@ -18,6 +18,7 @@ from shoal.settings import entries
 from shoal.settings.ranges import Range
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
+from shoal.untrusted import brief
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
@@ -160,7 +161,7 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
         wanted = describe(hint)
         if is_schedule(value):
             wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
-        raise UsageError(f"{subject} expects {wanted}, found {value!r}") from None
+        raise UsageError(f"{subject} expects {wanted}, found {brief(value)}") from None
 
 
 def scheduled(hint: Any) -> bool:
@@ -179,7 +180,10 @@ def _number(hint: type, value: Any) -> int | float:
     if number != number:
         raise ValueError
     if hint is float:
-        return float(number)
+        try:
+            return float(number)
+        except OverflowError:  # an integer of more than 1,024 bits
+            raise ValueError from None
     if isinstance(number, float) and not number.is_integer():
         raise ValueError
     return int(number)
