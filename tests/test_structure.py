@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "paths": set(),
     "own_code": set(),
     "untrusted": set(),
+    "terminal": {"untrusted"},
     "fast": {"jit"},
     "ops": {"fast"},
     "nets": {"ops", "fast", "own_code"},
@@ -45,7 +46,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
     "policy": {"systems", "envs", "roles", "algos", "settings", "paths"},
     "run": ANYTHING,  # the front door
-    "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted"},
+    "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,

@@ -15,6 +15,7 @@ from shoal.records.metric_files import read_curve
 from shoal.run import Run
 from shoal.run.changes import told
 from shoal.settings.flags import short_name
+from shoal.untrusted import one_line
 
 POINTS = 200  # of a group's curve
 
@@ -76,7 +77,8 @@ def load(path: str | Path, trust: bool = False) -> Curve:
         raise UsageError(f"'{path}' has no learning curve: no episode has ended in it")
     steps, seconds, returns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
     config = {**run.config, **({"init_from": run.init_from} if run.init_from else {})}
-    return Curve(run.path, run.system, str(config["env"]), config, steps, seconds, returns, tuple(told(run.changes)))
+    env = one_line(str(config["env"]))
+    return Curve(run.path, one_line(run.system), env, config, steps, seconds, returns, tuple(told(run.changes)))
 
 
 def groups(paths: Sequence[str | Path], trust: bool = False) -> list[Group]:
@@ -104,7 +106,7 @@ def groups(paths: Sequence[str | Path], trust: bool = False) -> list[Group]:
         words = [
             names[one.system],
             *([one.env] if several else []),
-            *(f"{k}={_short(one.config[k])}" for k in differing),
+            *(f"{one_line(k)}={_short(one.config[k])}" for k in differing),
         ]
         words += [f"({change})" for change in one.changes]
         out.append(Group(" ".join(words), names[one.system], one.env, one.config, curves))
@@ -119,4 +121,4 @@ def differences(of: Sequence[Group]) -> dict[str, list[str]]:
 
 
 def _short(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return one_line(" ".join(map(str, value)) if isinstance(value, list) else str(value))

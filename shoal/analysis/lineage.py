@@ -8,10 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.analysis.plot import check_path, require_matplotlib
+from shoal.analysis.plot import check_path, plain_text, require_matplotlib
 from shoal.api import UsageError
 from shoal.records.damage import reading
-from shoal.untrusted import read_text, require_plain
+from shoal.untrusted import one_line, read_text, require_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,9 +42,10 @@ def draw(path: Path, out: Path, trust: bool = False) -> None:
     check_path(out)
     require_matplotlib()
     scores, copies = read(path, trust)
-    with reading(path / "scores.csv"):
-        drawn = _figure(path, scores, copies)
-    drawn.savefig(out, dpi=120)
+    with plain_text():
+        with reading(path / "scores.csv"):
+            drawn = _figure(path, scores, copies)
+        drawn.savefig(out, dpi=120)
 
 
 def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:
@@ -61,7 +62,7 @@ def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:
         for index, rows in sorted(members.items()):
             steps, values = line(rows, [c for c in copies if int(c["child"]) == index], name)
             axis.plot(steps, values, marker=".", color=f"C{index % 10}", label=str(index), linewidth=1)
-        axis.set_ylabel(name)
+        axis.set_ylabel(one_line(name))
         if name != "score" and all(float(row[name]) > 0 for row in scores if row[name]):
             axis.set_yscale("log")
         ends = [(float(c["step"]), float(c[_before(name)])) for c in copies if c[_before(name)]]

@@ -21,6 +21,7 @@ from shoal.run.runtimes import RUNTIMES, runtime_to_resume
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import Resolved, build
 from shoal.settings.flags import choice, options, split
+from shoal.terminal import styled
 from shoal.untrusted import require_plain
 
 SECONDS = 15.0  # the start included
@@ -87,6 +88,6 @@ def show(trace: Trace) -> None:
         mean = f"{1e6 * line.mean:,.1f} us" if line.spans else ""
         table.add_row(line.role if line.role != role else "", line.phase, f"{line.share:.1%}", f"{line.spans:,}", mean)
         role = line.role
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 120)
     console.print(table)
     print(f"bottleneck: {bottleneck(trace.shares()) or 'not known yet: give it more --seconds'}")

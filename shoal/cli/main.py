@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.terminal import plain_streams, styled
 from shoal.torchrun.place import place, wait_for_the_first
 
 if TYPE_CHECKING:
@@ -88,7 +89,11 @@ OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    with plain_streams():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(args: list[str]) -> int:
     wants_help = not args or args[0] == "help" or any(word in HELP for word in args)
     if wants_help and (len(args) < 3 or args[0] not in OF_SYSTEMS or args[1] == "pbt"):
         print(USAGE, end="")
@@ -162,7 +167,7 @@ def _help(command: str, args: list[str]) -> int:
         for key, (hint, v) in values.items()
     ]
     print(f"The flags of the command itself are shown by `shoal --help`; preset: {resolved.preset} ({resolved.why}).\n")
-    with contextlib.suppress(SystemExit):
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(styled(sys.stdout)):
         flags = dataclasses.make_dataclass("Flags", shown)
         tyro.cli(flags, prog=f"shoal {command} {short_name(name)}", description="", args=["--help"])
     return 0
@@ -262,6 +267,7 @@ def config(args: list[str]) -> int:
     from shoal.run.flags import resolve_flags
     from shoal.settings.config import field_docs, show, to_toml
     from shoal.settings.flags import short_name
+    from shoal.untrusted import one_line
 
     name, system, groups = _system(args, "config")
     opts, resolved = resolve_flags(name, system, groups, {"toml": bool})
@@ -275,9 +281,11 @@ def config(args: list[str]) -> int:
     for key, value in resolved.shown().items():
         origin = resolved.origins[key]
         style = "dim" if origin == "default" else "bold"
-        table.add_row(key, escape(show(value)), f"[{style}]{escape(origin)}[/{style}]", escape(docs.get(key, "")))
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})", highlight=False, markup=False)
+        told, origin = escape(one_line(show(value))), escape(one_line(origin))
+        table.add_row(key, told, f"[{style}]{origin}[/{style}]", escape(docs.get(key, "")))
+    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200)
+    heading = one_line(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})")
+    console.print(heading, highlight=False, markup=False)
     console.print(table)
     return 0
 

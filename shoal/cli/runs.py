@@ -10,6 +10,8 @@ import numpy as np
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Count, Natural
+from shoal.terminal import styled
+from shoal.untrusted import one_line
 
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Count, "seed": Natural, "envs": Count, "sampled": bool, "best": bool, "video": str,
@@ -120,12 +122,15 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    def text(cell: str) -> Text:
+        return Text(one_line(cell))
+
+    shown = Table(title=text(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for i, head in enumerate(heads):
-        shown.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+        shown.add_column(text(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        shown.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else 200).print(shown)
+        shown.add_row(*map(text, row))
+    Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200).print(shown)
 
 
 def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:

@@ -1,9 +1,9 @@
 """What a file may start, open and connect to: Shoal's own code, what is registered with Gymnasium, and what this user
 has trained with.
 
-A run directory, a population and a saved policy name a system, an environment, files and services, and to use them is to
-run them. Names that stand for a module, a file or a service are followed only if the user says so, or has given them to
-``train`` before, which is noted outside of any run directory, together with the file that the name stood for (of a
+A run directory, a population and a saved policy name a system, an environment, files and services, and to use them is
+to run them. Names that stand for a module, a file or a service are followed only if the user says so, or has given them
+to ``train`` before, which is noted outside of any run directory, together with the file that the name stood for (of a
 service: the run that told it).
 """
 
