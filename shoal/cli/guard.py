@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import signal
 import sys
 import time
@@ -12,8 +11,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded
+from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded, leave
 from shoal.runtime.streams import open_standard
+from shoal.runtime.watcher import Watcher
 
 PATIENCE = 2.0  # seconds in which a command may clean up after a signal
 
@@ -33,6 +33,7 @@ class Guard:
         """The exit code of ``command``. While it trains, it treats signals in its own way."""
         for number in heeded():
             signal.signal(number, self._note)
+        Watcher(REASONS, 1, PATIENCE, TOGETHER, lambda: int(bool(self.reason)), self._leave)
         try:
             code = command()
         except BaseException as error:
@@ -61,16 +62,10 @@ class Guard:
             return
         self.reason, self._since = REASONS[signal.Signals(number)], now
         sys.unraisablehook = lambda unraisable: None  # where this lands in a destructor, nobody wants to read of it
-        signal.signal(signal.SIGALRM, self._alarm)
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         raise KeyboardInterrupt(self.reason)
 
-    def _alarm(self, number: int, frame: FrameType | None) -> None:
-        self._leave()
-
-    def _leave(self) -> NoReturn:
-        os.write(2, f"shoal: {self.reason}\n".encode())
-        os._exit(EXIT_CODES[self.reason])  # an interpreter that was interrupted anywhere may have much to say
+    def _leave(self, number: int = signal.SIGINT) -> NoReturn:
+        leave(self.reason or REASONS[signal.Signals(number)])
 
 
 class _Tolerant(io.FileIO):

@@ -119,7 +119,7 @@ class PopulationRun:
                 )
             self._write(FILE, dataclasses.asdict(self.setup))
             self._cut()
-            with Interrupts() as interrupts:
+            with Interrupts(kill=self.slots.kill) as interrupts:
                 try:
                     self._train(self.slots, interrupts)
                 finally:
