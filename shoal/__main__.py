@@ -9,7 +9,9 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     with contextlib.suppress(OSError):  # the working directory may be gone
         if sys.path[0] in ("", os.getcwd()):
-            sys.path.append(sys.path.pop(0))  # a random.py of the user's own is not the library's
+            here = sys.path.pop(0)  # what lies beside a run is imported where its user names it, by ``own_code`` alone
+            if os.path.dirname(os.path.dirname(os.path.abspath(__file__))) == os.getcwd():
+                sys.path.append(here)  # Shoal itself is there
     from shoal.cli.guard import Guard
 
     guard = Guard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -43,6 +44,8 @@ def jit_sums(function: F) -> F:
 
 
 def _njit(function: F, **options: Any) -> F:
+    for name in ("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES"):
+        os.environ.setdefault(name, "")  # else a .numba_config.yaml in the working directory says whose code is loaded
     import numba
 
     njit: Any = numba.njit  # typed without ``_nrt``, which its own library uses

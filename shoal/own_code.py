@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -25,6 +25,23 @@ VERSION = "_shoal_version"  # attribute of a module that was read from a file: w
 def is_file(module: str) -> bool:
     """Whether this is the path of a file, and not the name of a module."""
     return module.endswith(".py") or os.sep in module
+
+
+def find(module: str) -> ModuleSpec | None:
+    """Where Python, or else the working directory, has a top-level module of this name; nothing is imported."""
+    return importlib.util.find_spec(module) or PathFinder.find_spec(module, [os.getcwd()])
+
+
+def origin(name: str) -> str | None:
+    """The file that ``module``, ``module:name`` or ``file.py:name`` stands for; nothing is imported to find it."""
+    module = name.rpartition(":")[0] or name
+    if is_file(module):
+        return str(Path(module).resolve())
+    with suppress(ImportError, ValueError, AttributeError, OSError):
+        spec = find(module.partition(".")[0])
+        if spec is not None:
+            return spec.origin or os.pathsep.join(spec.submodule_search_locations or ()) or None
+    return None
 
 
 def absolute(source: str) -> str:

@@ -21,6 +21,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "machine": set(),
     "paths": set(),
     "own_code": set(),
+    "untrusted": set(),
+    "terminal": {"untrusted"},
     "fast": {"jit"},
     "ops": {"fast"},
     "nets": {"ops", "fast", "own_code"},
@@ -30,11 +32,11 @@ ALLOWED: dict[str, set[str] | None] = {
     "replay": {"ops", "jit"},
     "demonstrations": {"envs", "own_code"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
-    "settings": set(),
+    "settings": {"untrusted"},
     "systems": {"program", "roles", "replay", "demonstrations", "algos", "nets", "envs", "ops", "settings", "own_code"}
     | {"machine"},
     "metering": set(),
-    "records": {"metering", "program", "machine", "paths"},
+    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted"},
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records"},
     "shm": {"runtime", "program", "replay", "metering"},
@@ -44,7 +46,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
     "policy": {"systems", "envs", "roles", "algos", "settings", "paths"},
     "run": ANYTHING,  # the front door
-    "analysis": {"run", "records", "metering", "settings", "systems", "paths"},
+    "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,

@@ -15,6 +15,7 @@ from shoal.records.metric_files import read_curve
 from shoal.run import Run
 from shoal.run.changes import told
 from shoal.settings.flags import short_name
+from shoal.untrusted import one_line
 
 POINTS = 200  # of a group's curve
 
@@ -72,20 +73,24 @@ class NoEpisode(UsageError):
     """A run in which no episode has ended."""
 
 
-def load(path: str | Path) -> Curve:
-    """The curve of a run directory; NoEpisode if no episode has ended there."""
-    run = Run.open(path)
+def load(path: str | Path, trust: bool = False) -> Curve:
+    """The curve of a run directory; NoEpisode if no episode has ended there. ``trust``: as in ``Run.open``."""
+    run = Run.open(path, trust=trust)
     rows = [r for r in read_curve(run.path) if "episode_return" in r and "seconds" in r]
     if not rows:
         raise NoEpisode(f"'{path}' has no learning curve: no episode has ended in it")
     steps, seconds, returns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
     config = {**run.config, **({"init_from": run.init_from} if run.init_from else {})}
-    return Curve(run.path, run.system, str(config["env"]), config, steps, seconds, returns, tuple(told(run.changes)))
+    env = one_line(str(config["env"]))
+    return Curve(run.path, one_line(run.system), env, config, steps, seconds, returns, tuple(told(run.changes)))
 
 
-def groups(paths: Sequence[str | Path], left_out: Callable[[str], object] = lambda sentence: None) -> list[Group]:
+def groups(
+    paths: Sequence[str | Path], trust: bool = False, left_out: Callable[[str], object] = lambda sentence: None
+) -> list[Group]:
     """The runs of ``paths``, those that differ only by seed together, in the order of their first run. Runs in which
-    no episode has ended are left out, each told by a sentence; NoEpisode if that is all of them."""
+    no episode has ended are left out, each told by a sentence; NoEpisode if that is all of them. ``trust``: as in
+    ``Run.open``."""
     resolved = [Path(path).resolve() for path in paths]
     twice = [str(path) for path, r in zip(paths, resolved, strict=True) if resolved.count(r) > 1]
     if twice:
@@ -93,7 +98,7 @@ def groups(paths: Sequence[str | Path], left_out: Callable[[str], object] = lamb
     found: dict[str, list[Curve]] = {}
     for path in paths:
         try:
-            curve = load(path)
+            curve = load(path, trust)
         except NoEpisode as error:
             if len(paths) == 1:
                 raise
@@ -116,7 +121,7 @@ def groups(paths: Sequence[str | Path], left_out: Callable[[str], object] = lamb
         words = [
             names[one.system],
             *([one.env] if several else []),
-            *(f"{k}={_short(one.config[k])}" for k in differing),
+            *(f"{one_line(k)}={_short(one.config[k])}" for k in differing),
         ]
         words += [f"({change})" for change in one.changes]
         out.append(Group(" ".join(words), names[one.system], one.env, one.config, curves))
@@ -131,4 +136,4 @@ def differences(of: Sequence[Group]) -> dict[str, list[str]]:
 
 
 def _short(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return one_line(" ".join(map(str, value)) if isinstance(value, list) else str(value))

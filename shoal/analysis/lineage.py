@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shoal.analysis.plot import check_path, require_matplotlib
+from shoal.analysis.plot import check_path, plain_text, require_matplotlib
 from shoal.api import UsageError
+from shoal.records.damage import reading
+from shoal.untrusted import one_line, read_text, require_plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = dict[str, str]
 
 
-def read(path: Path) -> tuple[list[Row], list[Row]]:
-    """The rows of ``scores.csv`` and ``lineage.csv``, in the order in which they were written."""
+def read(path: Path, trust: bool = False) -> tuple[list[Row], list[Row]]:
+    """The rows of ``scores.csv`` and ``lineage.csv``, in the order in which they were written. ``trust``: as in
+    ``Run.open``."""
+    require_plain(path, trust)
     out = []
     for name in ("scores.csv", "lineage.csv"):
         file = path / name
         rows: list[Row] = []
         if file.is_file():
-            with open(file, newline="", encoding="utf-8") as opened:
-                rows = list(csv.DictReader(opened))
+            with reading(file):
+                rows = list(csv.DictReader(io.StringIO(read_text(file))))
         out.append(rows)
     if not out[0]:
         raise UsageError(f"no member of the population in '{path}' has made a step yet")
     return out[0], out[1]
 
 
-def draw(path: Path, out: Path) -> None:
+def draw(path: Path, out: Path, trust: bool = False) -> None:
     """Write a picture (PNG, SVG or PDF) of the population in ``path``: the tree of scores, in which a copy is a branch,
     then each hyperparameter over time, one colour a member."""
     check_path(out)
     require_matplotlib()
+    scores, copies = read(path, trust)
+    with plain_text():
+        with reading(path / "scores.csv"):
+            drawn = _figure(path, scores, copies)
+        drawn.savefig(out, dpi=120)
+
+
+def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:
     from matplotlib import figure  # without pyplot: no window, no global state
 
-    scores, copies = read(path)
     names = [c for c in scores[0] if c not in ("member", "step", "score", "seconds")]
     panels = ["score", *names]
     drawn = figure.Figure(figsize=(9, 2.6 * len(panels)), layout="constrained")
@@ -46,7 +62,7 @@ def draw(path: Path, out: Path) -> None:
         for index, rows in sorted(members.items()):
             steps, values = line(rows, [c for c in copies if int(c["child"]) == index], name)
             axis.plot(steps, values, marker=".", color=f"C{index % 10}", label=str(index), linewidth=1)
-        axis.set_ylabel(name)
+        axis.set_ylabel(one_line(name))
         if name != "score" and all(float(row[name]) > 0 for row in scores if row[name]):
             axis.set_yscale("log")
         ends = [(float(c["step"]), float(c[_before(name)])) for c in copies if c[_before(name)]]
@@ -55,7 +71,7 @@ def draw(path: Path, out: Path) -> None:
     axes[0, 0].set_title(f"{path.name}: {len(members)} members, {len(copies)} copies")
     axes[0, 0].legend(title="member", fontsize="small", ncols=2)
     axes[-1, 0].set_xlabel("environment steps of a member")
-    drawn.savefig(out, dpi=120)
+    return drawn
 
 
 def line(rows: list[Row], copies: list[Row], name: str) -> tuple[list[float], list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import textwrap
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "s
     Raises UsageError for another suffix, or without the extra ``plot``.
     """
     check_path(path)
-    figure = draw_figure(groups, axes)
-    figure.savefig(path, dpi=150)
+    require_matplotlib()
+    with plain_text():
+        draw_figure(groups, axes).savefig(path, dpi=150)
 
 
 def check_path(path: Path) -> None:
@@ -44,6 +46,16 @@ def require_matplotlib() -> None:
     """UsageError where it is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError("plots need matplotlib: pip install 'shoal[plot]'")
+
+
+def plain_text() -> contextlib.AbstractContextManager[None]:
+    """Labels are drawn as they are: a dollar sign in them begins no formula, and no TeX is started for them."""
+    import matplotlib
+
+    plain: contextlib.AbstractContextManager[None] = matplotlib.rc_context(
+        {"text.parse_math": False, "text.usetex": False}
+    )
+    return plain
 
 
 def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "seconds")) -> Figure:

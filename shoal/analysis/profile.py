@@ -21,6 +21,8 @@ from shoal.run.runtimes import RUNTIMES, runtime_to_resume
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import Resolved, build
 from shoal.settings.flags import choice, options, split
+from shoal.terminal import styled
+from shoal.untrusted import require_plain
 
 SECONDS = 15.0  # the start included
 OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")}
@@ -48,10 +50,12 @@ def command(args: list[str]) -> int:
         )
     if Path(args[0]).is_dir():
         path, keys = Path(args[0]), ("system", "config", "origins", "preset", "seed", "runtime")
-        facts = read_json(path / "config.json", "run", keys)
         opts = options(split(args[1:]), {**OWN, "trust": bool}, "profile")
+        trust = bool(opts.pop("trust", False))
+        require_plain(path, trust)
+        facts = read_json(path / "config.json", "run", keys)
         check_config(path / "config.json", facts)
-        check_trust(path, facts["system"], facts["config"], bool(opts.pop("trust", False)))
+        check_trust(path, facts["system"], facts["config"], trust)
         facts["config"] = with_environment(path, facts["config"], None)
         name, (system, values) = facts["system"], loaded(path, facts)
         resolved = Resolved(build(system.Config, values), facts["origins"], facts["preset"], f"run {path}")
@@ -84,6 +88,6 @@ def show(trace: Trace) -> None:
         mean = f"{1e6 * line.mean:,.1f} us" if line.spans else ""
         table.add_row(line.role if line.role != role else "", line.phase, f"{line.share:.1%}", f"{line.spans:,}", mean)
         role = line.role
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 120)
     console.print(table)
     print(f"bottleneck: {bottleneck(trace.shares()) or 'not known yet: give it more --seconds'}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import os
 import signal
 import sys
 import time
@@ -13,8 +12,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded
+from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded, leave
 from shoal.runtime.streams import open_standard
+from shoal.runtime.watcher import Watcher
 
 PATIENCE = 2.0  # seconds in which a command may clean up after a signal
 
@@ -34,6 +34,7 @@ class Guard:
         """The exit code of ``command``. While it trains, it treats signals in its own way."""
         for number in heeded():
             signal.signal(number, self._note)
+        Watcher(REASONS, 1, PATIENCE, TOGETHER, lambda: int(bool(self.reason)), self._leave)
         try:
             code = command()
         except BaseException as error:
@@ -64,20 +65,14 @@ class Guard:
             return
         self.reason, self._since = REASONS[signal.Signals(number)], now
         sys.unraisablehook = lambda unraisable: None  # where this lands in a destructor, nobody wants to read of it
-        signal.signal(signal.SIGALRM, self._alarm)
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         raise KeyboardInterrupt(self.reason)
 
-    def _alarm(self, number: int, frame: FrameType | None) -> None:
-        self._leave()
-
-    def _leave(self) -> NoReturn:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        for number in REASONS:  # nobody leaves twice
-            signal.signal(number, signal.SIG_IGN)
-        os.write(2, f"shoal: {self.reason}\n".encode())
+    def _leave(self, number: int = signal.SIGINT) -> NoReturn:
+        with contextlib.suppress(ValueError):  # of the watcher's thread
+            for each in REASONS:  # nobody leaves twice
+                signal.signal(each, signal.SIG_IGN)
         _end_processes(last=True)
-        os._exit(EXIT_CODES[self.reason])  # an interpreter that was interrupted anywhere may have much to say
+        leave(self.reason or REASONS[signal.Signals(number)])
 
 
 def _end_processes(last: bool = False) -> None:

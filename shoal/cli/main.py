@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.terminal import plain_streams, styled
 from shoal.torchrun.place import place, wait_for_the_first
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    with plain_streams():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(args: list[str]) -> int:
     if args[:1] == ["help"]:
         args = [*args[1:], "--help"]
     wants_help = not args or any(word in HELP for word in args)
@@ -52,8 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from shoal.api import ShoalError, Stopped, UsageError, WiringError
 
     try:
-        if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.append(os.getcwd())  # for modules of the user's own: an installed command does not look there
         return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
         wait_for_the_first()
@@ -131,7 +133,7 @@ def train(args: list[str]) -> int:
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     options = RunOptions.from_flags(opts)
     note(name, as_json(resolved))
-    return report(start(name, system, resolved, options), options.quiet)
+    return report(start(name, system, resolved, options, trust=bool(opts.get("trust"))), options.quiet)
 
 
 def resume(args: list[str]) -> int:
@@ -189,6 +191,7 @@ def config(args: list[str]) -> int:
     from shoal.run.flags import resolve_flags
     from shoal.settings.config import field_docs, show, to_toml
     from shoal.settings.flags import short_name
+    from shoal.untrusted import one_line
 
     name, system, groups = _system(args, "config")
     opts, resolved = resolve_flags(name, system, groups, {"toml": bool})
@@ -202,9 +205,11 @@ def config(args: list[str]) -> int:
     for key, value in resolved.shown().items():
         origin = resolved.origins[key]
         style = "dim" if origin == "default" else "bold"
-        table.add_row(key, escape(show(value)), f"[{style}]{escape(origin)}[/{style}]", escape(docs.get(key, "")))
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})", highlight=False, markup=False)
+        told, origin = escape(one_line(show(value))), escape(one_line(origin))
+        table.add_row(key, told, f"[{style}]{origin}[/{style}]", escape(docs.get(key, "")))
+    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200)
+    heading = one_line(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})")
+    console.print(heading, highlight=False, markup=False)
     console.print(table)
     return 0
 

@@ -66,7 +66,7 @@ def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
 
     if "env" in opts or rest:
         raise UsageError(f"{'--env' if 'env' in opts else rest[0][0]} is not for recording a run, which has its own")
-    policy = Run.open(source).policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
+    policy = Run.open(source, trust=bool(opts.get("trust"))).policy(which="best" if opts.get("best") else "last")
     how, greedy = evaluation_options(policy.cfg), not opts.get("sampled")
     masked = MASK in policy.spec.observations and MASK not in policy.codec.observations  # by ``info``
     told: Values = {}

@@ -53,7 +53,10 @@ def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) 
     from shoal.run.run import check_config
     from shoal.run.trust import check
     from shoal.settings.flags import parse_flags, short_name
+    from shoal.untrusted import require_plain
 
+    if path.is_dir():
+        require_plain(path, trust)
     facts = read_json(path / "config.json", "run", ("system", "config"))
     check_config(path / "config.json", facts)
     check(path, facts["system"], facts["config"], trust)

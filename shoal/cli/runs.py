@@ -10,12 +10,14 @@ import numpy as np
 from shoal.api import UsageError
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
+from shoal.terminal import styled
+from shoal.untrusted import one_line
 
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
              "trust": bool, "eval-max-steps": Natural},
-    "plot": {"out": str, "x": str},
-    "compare": {"threshold": float},
+    "plot": {"out": str, "x": str, "trust": bool},
+    "compare": {"threshold": float, "trust": bool},
     "export": {"to": str, "out": str, "best": bool, "trust": bool},
 }  # fmt: skip
 
@@ -29,8 +31,8 @@ def evaluate(args: list[str]) -> int:
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
     seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
-    opened = Run.open(run)
-    policy = opened.policy(which="best" if opts.get("best") else "last", trust=bool(opts.get("trust")))
+    opened = Run.open(run, trust=bool(opts.get("trust")))
+    policy = opened.policy(which="best" if opts.get("best") else "last")
     for change in told(opened.changes):
         print(f"trained with {change}")
     if "video" in opts:
@@ -61,8 +63,8 @@ def export(args: list[str]) -> int:
     if "to" not in opts:
         raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
     choice("--to", opts["to"], tuple(FILES))
-    run, which = Run.open(path), "best" if opts.get("best") else "last"
-    policy = run.policy(which=which, trust=bool(opts.get("trust")))
+    run, which = Run.open(path, trust=bool(opts.get("trust"))), "best" if opts.get("best") else "last"
+    policy = run.policy(which=which)
     folder = Path(path)  # also of a population, whose member may be replaced
     out = Path(opts.get("out", folder / "export" / f"{opts['to']}-{which}"))
     about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
@@ -85,19 +87,19 @@ def plot(args: list[str]) -> int:
     if any(is_population(Path(path)) for path in paths):
         if "x" in opts:
             raise UsageError("--x is not for a population, which is drawn over the steps of its members")
-        return _plot_population(paths, Path(opts.get("out", "population.png")))
-    found = groups(paths, _warn)
+        return _plot_population(paths, Path(opts.get("out", "population.png")), bool(opts.get("trust")))
+    found = groups(paths, bool(opts.get("trust")), _warn)
     draw(found, out, tuple(AXES) if x == "both" else (x,))
     print(f"{out}: " + "; ".join(f"{g.label} ({len(g.curves)})" for g in found))
     return 0
 
 
-def _plot_population(paths: list[str], out: Path) -> int:
+def _plot_population(paths: list[str], out: Path, trust: bool) -> int:
     from shoal.analysis.lineage import draw
 
     if len(paths) > 1:
         raise UsageError(f"shoal plot draws one population at a time, found {len(paths)} directories")
-    draw(Path(paths[0]), out)
+    draw(Path(paths[0]), out, trust)
     print(f"{out}: scores, hyperparameters and copies of {paths[0]}")
     return 0
 
@@ -109,7 +111,7 @@ def compare(args: list[str]) -> int:
 
     paths, rest = _runs(args, "compare")
     opts = options(rest, FLAGS["compare"], "compare")
-    found = groups(paths, _warn)
+    found = groups(paths, bool(opts.get("trust")), _warn)
     for env in dict.fromkeys(g.env for g in found):
         _print_table(env, *table([g for g in found if g.env == env], opts.get("threshold")))
     if len(found) > 1:
@@ -126,12 +128,15 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    def text(cell: str) -> Text:
+        return Text(one_line(cell))
+
+    shown = Table(title=text(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for i, head in enumerate(heads):
-        shown.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+        shown.add_column(text(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        shown.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else 200).print(shown)
+        shown.add_row(*map(text, row))
+    Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200).print(shown)
 
 
 def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:

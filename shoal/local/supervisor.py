@@ -52,7 +52,7 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._interrupts = Interrupts(self._wake_write)
+        self._interrupts = Interrupts(self._wake_write, self._abandon)
         self._news = selectors.DefaultSelector()
         self._news.register(self._wake_read, selectors.EVENT_READ)
         self._blobs = {role.name: _pickle(plan, role) for role in program.roles}
@@ -231,8 +231,9 @@ class Supervisor:
         if not self._observers:
             return
         snapshot = self._aggregator.snapshot(self._fill(), self._used())
-        for observer in self._observers:
-            observer.update(snapshot)
+        with self._interrupts.in_foreign_code():
+            for observer in self._observers:
+                observer.update(snapshot)
 
     def _fill(self) -> dict[str, float]:
         """channel -> the share of its slots that is in use."""
@@ -268,6 +269,11 @@ class Supervisor:
             replica.kill()
         for replica in late:
             replica.reap()
+
+    def _abandon(self) -> None:
+        """Leave no process behind, though this one's main thread hangs."""
+        for replica in self._replicas:
+            replica.kill()
 
     def _end_in_order(self) -> None:
         """Give all their time to end, and those that save theirs to do so; tell who has not done it."""

@@ -183,7 +183,8 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
         options: Values = {"num_cpus": max(1, math.ceil(needs.get("CPU", 1.0)))}
         if needs.get("memory"):
             options["_memory"] = needs["memory"] * 1.1 + 2**30
-        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": files.name}
+        inside = os.path.join(files.name, "r")  # Ray opens its own folder to everybody: within one of mode 0700
+        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": inside}
         ray.init("local", **options, **_QUIET)
         try:
             yield

@@ -256,6 +256,9 @@ class RaySupervisor(Supervisor):
             self._settle([node])
         return self._stations[node]
 
+    def _abandon(self) -> None:
+        """Agents end the replicas of a driver that is gone; an instance of its own ends with it."""
+
     def _has_come(self, node: str) -> bool:
         """Whether the agent of a node that joins the run is there; does not wait for it."""
         self._coming[node] = self._station(node)

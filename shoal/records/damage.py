@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.api import ShoalError
+from shoal.untrusted import LONGEST, one_line
 
 
 @contextlib.contextmanager
@@ -17,6 +18,6 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise ShoalError(f"'{path.parent}' lacks the file '{path.name}'") from None
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, csv.Error) as error:
-        detail = f"{type(error).__name__}: {error}".partition("\n")[0]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, csv.Error) as error:
+        detail = one_line(f"{type(error).__name__}: {error}".partition("\n")[0])[:LONGEST]
         raise ShoalError(f"{path} is damaged: {detail}") from None

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from shoal.untrusted import printable
+
 LIMIT = 8 * 2**20  # bytes of a log: of a replica's, only the last quarter is kept beyond it; the run's is rotated once
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -86,4 +88,4 @@ class _Terminal(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
-            print(f"shoal: {record.getMessage()}", file=sys.stderr)
+            print(f"shoal: {printable(record.getMessage())}", file=sys.stderr)

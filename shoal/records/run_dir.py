@@ -7,18 +7,20 @@ import functools
 import json
 import logging
 import math
+import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from shoal import machine
+from shoal import machine, own_code
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.paths import require_new
@@ -34,6 +36,7 @@ from shoal.records.run_lock import RunLock
 from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
+from shoal.untrusted import parse_json, read_text, require_plain
 
 FORMAT = 1
 NO_OVERWRITE = "; a run never overwrites another"
@@ -94,17 +97,19 @@ class RunDirectory:
             raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
 
     @classmethod
-    def reopen(cls, path: Path) -> RunDirectory:
+    def reopen(cls, path: Path, trust: bool) -> RunDirectory:
         """The directory of an earlier run, locked; nothing in it is changed before ``go_on``. UsageError if the run
-        still goes on."""
+        still goes on, or if it holds links and nobody says ``trust``."""
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
         if not (path / "config.json").is_file():
             raise UsageError(f"'{path}' holds no run: there is no config.json")
+        require_plain(path, trust, writing=True)
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
         out._files, out._last, out._log, out.present = None, None, RunLog(path), Presence(path)
-        out._outdated, out._before = [], (path / "config.json").read_bytes()
+        with reading(path / "config.json"):
+            out._outdated, out._before = [], read_text(path / "config.json").encode()
         return out
 
     def go_on(self, after: Checkpoint) -> None:
@@ -121,7 +126,9 @@ class RunDirectory:
 
         made_with: the ``provenance`` that is known already; None: it is looked up.
         """
-        facts = {"format": FORMAT, **config, **(provenance() if made_with is None else made_with)}
+        if made_with is None:
+            made_with = provenance([str(config.get("system", "")), str(config.get("config", {}).get("env", ""))])
+        facts = {"format": FORMAT, **config, **made_with}
         self._write("config.json", json.dumps(facts, indent=2, default=str) + "\n")
         for name, drawing in drawings.items():
             self._write(name, drawing)
@@ -249,7 +256,7 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     if not path.is_file():
         raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(read_text(path))
     except ValueError as error:
         raise ShoalError(f"{path} is damaged: {error}") from None
     if not isinstance(data, dict):
@@ -271,9 +278,10 @@ def read_report(path: Path) -> Report | None:
 
 
 # ----------------------------------------------------------------------------------- provenance
-def provenance() -> Values:
-    """What a run is made with: versions, hardware and git commit."""
-    return {"versions": versions(), "hardware": machine.hardware(), "git": git_commit()}
+def provenance(code: Sequence[str] = ()) -> Values:
+    """What a run is made with: versions, hardware, and the git commit of the user's own ``code`` (names of modules and
+    files, Shoal's own left out), of the script that runs, or else of Shoal."""
+    return {"versions": versions(), "hardware": machine.hardware(), "git": git_commit(_folders(code))}
 
 
 @functools.cache  # each takes a millisecond
@@ -287,13 +295,32 @@ def versions() -> dict[str, str]:
     return out
 
 
-def git_commit() -> str | None:
-    """The commit of the working directory, with ``+changes`` if it is not clean; None outside git."""
-    try:
-        run = [
-            subprocess.run(["git", *args], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-            for args in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
-        ]
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return run[0] + ("+changes" if run[1] else "")
+def _folders(code: Sequence[str]) -> Iterator[Path]:
+    """Where the code lies that this process runs anyway."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    files = [own_code.origin(name) for name in code if ":" in name or name.endswith(".py")]
+    for file in (*files, script, __file__):
+        if file is not None and Path(file).is_file():
+            yield Path(file).resolve().parent
+
+
+def git_commit(folders: Iterable[Path]) -> str | None:
+    """The commit of the first of these folders that is in git, with ``+changes`` if it is not clean; None: none is.
+
+    git runs what a repository's configuration names (monitors, hooks, filters of what changed), so it is asked of none
+    but folders whose code runs anyway, and without its monitors and hooks.
+    """
+    quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")
+    asked = (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno", "--ignore-submodules=all"))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for folder in folders:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            head, changes = (
+                subprocess.run(
+                    ["git", "-C", str(folder), *quiet, *words], capture_output=True, text=True, timeout=5, check=True,
+                    env={**environ, "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"},
+                ).stdout.strip()
+                for words in asked
+            )  # fmt: skip
+            return head + ("+changes" if changes else "")
+    return None

@@ -24,6 +24,7 @@ from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
 from shoal.types import Values
+from shoal.untrusted import one_line
 
 ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
 AGAIN = "the serial runtime plays its environments again, as they were"
@@ -118,7 +119,7 @@ def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps
 def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line of each of a run's changes: ``learning_rate 0.001 -> 0.0001 at 20,000 steps``."""
     return [
-        ", ".join(f"{name} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items())
+        ", ".join(f"{one_line(name)} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items())
         + f" at {change['steps']:,} steps"
         for change in changes
     ]
@@ -152,5 +153,5 @@ def _shown(name: str, flags: bool) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return one_line(" ".join(map(str, value)))
+    return f"{value:g}" if isinstance(value, float) else one_line(str(value))

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from shoal.algos.evolution_policy import TASK
-from shoal.api import Context, Role, Spec, Tensors, UsageError
+from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
+from shoal.untrusted import brief, require_plain
 
 # What a new run has of its own: its task, the range of its returns, the scale of its rewards
 OWN = (TASK, "returns.", "rewards.")
@@ -26,16 +27,20 @@ SETTINGS = {  # which settings decide whether there are such tensors, and of wha
 log = logging.getLogger("shoal.initial")
 
 
-def read(source: str | Path) -> Tensors:
+def read(source: str | Path, trust: bool = False) -> Tensors:
     """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote. Imports
-    nothing that these name. UsageError where there are none."""
+    nothing that these name. UsageError where there are none. ``trust``: as in ``Run.open``."""
     from shoal.run.population import best_member, is_population
 
     path = Path(source)
     if path.is_dir():
+        require_plain(path, trust)
         path = best_member(path) if is_population(path) else path
         facts = read_json(path / "config.json", "run")
-        return load_params(path, facts.get("policy"))[1]
+        channel = facts.get("policy")
+        if not isinstance(channel, (str, type(None))):
+            raise ShoalError(f"{path / 'config.json'} is damaged: 'policy' is {brief(channel)}")
+        return load_params(path, channel)[1]
     if not path.is_file():
         raise UsageError(
             f"init_from expects a run's directory or a file that Policy.save wrote; there is no '{source}'"

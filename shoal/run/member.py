@@ -28,6 +28,7 @@ from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 from shoal.types import Values
+from shoal.untrusted import parse_json, read_text
 
 WINDOW = 100  # episodes whose mean return is a member's score
 ENDED = "slice.json"  # what the last slice came to, for a population that was killed before it noted it
@@ -149,7 +150,7 @@ def train_slice(task: Slice) -> Reached:
             "actors": cfg.num_actors(), "policy": program.policy_channel().name, **options.to_json(task.until),
         }  # fmt: skip
         drawings = {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)}
-        directory.describe(settings, drawings, _provenance())
+        directory.describe(settings, drawings, _provenance(task.system, str(task.values["env"])))
         pending = 0 if checkpoint is None else len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
         episodes = _Episodes(pending)
         saving = Saving(
@@ -182,10 +183,14 @@ def train_slice(task: Slice) -> Reached:
 def _ended(task: Slice, steps: int) -> Reached | None:
     """What this slice came to when it ended with the checkpoint of ``steps``; None if it is not known."""
     try:
-        noted = json.loads((task.path / ENDED).read_text(encoding="utf-8"))
-        same = (noted["until"], noted["steps"]) == (task.until, steps)
-        return Reached(steps, noted["returns"], noted["seconds"], "steps") if same else None
-    except (OSError, ValueError, LookupError, TypeError):
+        noted = parse_json(read_text(task.path / ENDED))
+        if (noted["until"], noted["steps"]) != (task.until, steps):
+            return None
+        numbers = [noted["seconds"], *noted["returns"]]
+        if not all(type(x) in (int, float) and math.isfinite(x) for x in numbers):
+            return None
+        return Reached(steps, list(noted["returns"]), noted["seconds"], "steps")
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
 
 
@@ -200,14 +205,14 @@ def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int,
 
 
 @functools.cache  # two processes of git for every slice otherwise
-def _provenance() -> Values:
-    return provenance()
+def _provenance(*code: str) -> Values:
+    return provenance(code)
 
 
 def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
     """The newest checkpoint and the directory; what has no checkpoint yet begins anew."""
     if completed(path / FOLDER):
-        return newest(path / FOLDER), RunDirectory.reopen(path)
+        return newest(path / FOLDER), RunDirectory.reopen(path, trust=True)  # the population was looked at as a whole
     if path.exists():  # of a slice that was killed before its first checkpoint
         RunLock(path).release()  # UsageError if it goes on all the same
         shutil.rmtree(path)

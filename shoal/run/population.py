@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shoal.algos.hyperparameters import Choice, Interval, Space
 from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
@@ -26,47 +25,34 @@ from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
 from shoal.records.presence import Presence
-from shoal.records.run_dir import FORMAT, NO_OVERWRITE, read_json
+from shoal.records.run_dir import FORMAT, NO_OVERWRITE
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
 from shoal.run.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
+from shoal.run.population_files import (
+    FILE as FILE,
+    LINEAGE as LINEAGE,
+    SCORES as SCORES,
+    STATE as STATE,
+    Setup as Setup,
+    best_member as best_member,
+    is_population as is_population,
+    member_path as member_path,
+    read_setup,
+    read_state,
+)
 from shoal.run.slots import Slots
-from shoal.run.trust import check as check_trust, note
+from shoal.run.trust import note
 from shoal.runtime.interrupts import Interrupts
 from shoal.systems.config import anchored
 from shoal.types import Values
 
-FILE, STATE, SCORES, LINEAGE = "population.json", "state.json", "scores.csv", "lineage.csv"
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
 FEW = 10.0  # episodes of each environment in a slice, below which short ones decide the score
 
+NOTHING: Values = {}
+
 log = logging.getLogger("shoal.runtime")
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What ``population.json`` holds. values, origins, preset: the configuration that members share; space: what they
-    differ by; slots: processes, each of which trains one member at a time; evaluate: as of a ``Slice``."""
-
-    system: str
-    values: Values
-    origins: dict[str, str]
-    preset: str
-    space: dict[str, Values]
-    size: int
-    rules: Values
-    steps: int
-    slots: int
-    seed: int
-    runtime: str = "serial"
-    evaluate: int = 0
-
-    def interval_space(self) -> Space:
-        """``space`` as an Interval or a Choice of each hyperparameter."""
-        made: dict[str, Interval | Choice] = {}
-        for name, fields in self.space.items():
-            made[name] = Choice(tuple(fields["values"])) if "values" in fields else Interval(**fields)
-        return made
 
 
 @dataclass
@@ -79,41 +65,21 @@ class Ended:
     reason: str
 
 
-def is_population(path: Path) -> bool:
-    """Whether a directory holds a population rather than a run."""
-    return (path / FILE).is_file()
-
-
-def member_path(path: Path, index: int) -> Path:
-    """The run of one member."""
-    return path / "members" / f"{index:03d}"
-
-
-def best_member(path: Path) -> Path:
-    """The run of the member with the highest score; one that was copied just now has none."""
-    state = read_json(path / STATE, "state", ("members",))
-    with reading(path / STATE):
-        scored = [(float(m["score"]), int(m["index"])) for m in state["members"] if m["score"] is not None]
-    if not scored:
-        raise UsageError(f"no member of the population in '{path}' has a score yet")
-    return member_path(path, max(scored, key=lambda m: m[0])[1])
-
-
 class PopulationRun:
     """A population in ``path``, new or to be gone on with."""
 
-    def __init__(self, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, path: Path, setup: Setup, tell: Callable[[str], None] | None = None, state: Values = NOTHING
+    ) -> None:
         self.path, self.setup = path, setup
         self.tell = tell or (lambda line: None)
-        state: Values = {}
-        if (path / STATE).is_file():
-            state = read_json(path / STATE, "state", ("members", "lineage", "generator"))
         self.control = Population(
             setup.interval_space(), setup.size, Rules(**setup.rules), setup.seed, start=setup.values,
             runs=None if state else self._runs,
         )  # fmt: skip
         if state:
-            self.control.load_state_dict(state)
+            with reading(path / STATE):
+                self.control.load_state_dict(state)
             self.control.runs = self._runs
         self._sizes = state.get("sizes", {}) if state else {SCORES: 0, LINEAGE: 0}  # of the rows that the state knows
         self.failures = [0] * setup.size
@@ -138,14 +104,11 @@ class PopulationRun:
     ) -> PopulationRun:
         """Go on with the population in ``path``; ``steps``: a new limit for each member; ``trust``: as in
         ``Run.policy``."""
-        needed = [f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING]
-        fields = read_json(path / FILE, "population", needed)
-        with reading(path / FILE):
-            setup = Setup(**{name: value for name, value in fields.items() if name != "format"})
-            check_trust(path, setup.system, setup.values, trust)
+        setup = read_setup(path, trust)
+        state = read_state(path, setup, trust)
         if steps is not None:
             setup = dataclasses.replace(setup, steps=steps)
-        return cls(path, setup, tell)
+        return cls(path, setup, tell, state)
 
     def go(self) -> Ended:
         """Train until every member has made its steps, or until a signal."""
@@ -157,7 +120,7 @@ class PopulationRun:
                 )
             self._write(FILE, dataclasses.asdict(self.setup))
             self._cut()
-            with Interrupts() as interrupts:
+            with Interrupts(kill=self.slots.kill) as interrupts:
                 try:
                     self._train(self.slots, interrupts)
                 finally:

@@ -18,6 +18,8 @@ from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
 from shoal.program.draw import human_bytes
 from shoal.runtime.launch import Stop
+from shoal.terminal import styled
+from shoal.untrusted import one_line
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
 KNOWN = {  # records that have a name and a place of their own
@@ -103,7 +105,7 @@ class Progress:
             def on_broken_pipe(self) -> None:
                 raise BrokenPipeError  # rich would end the program
 
-        self.live = Live(console=Terminal(file=self.file), auto_refresh=False)
+        self.live = Live(console=Terminal(file=styled(self.file)), auto_refresh=False)
         self.live.start()
         self.live.update(self._panel(None), refresh=True)
 
@@ -236,4 +238,4 @@ class Progress:
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(one_line(text))

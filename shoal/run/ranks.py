@@ -67,9 +67,9 @@ def directory(path: Path) -> RunDirectory | Elsewhere:
     return Elsewhere() if follows() else RunDirectory(path)
 
 
-def reopened(path: Path) -> RunDirectory | Elsewhere:
-    """Where a run goes on to write."""
-    return Elsewhere() if follows() else RunDirectory.reopen(path)
+def reopened(path: Path, trust: bool) -> RunDirectory | Elsewhere:
+    """Where a run goes on to write; ``trust``: also through links that it holds."""
+    return Elsewhere() if follows() else RunDirectory.reopen(path, trust)
 
 
 def newest(folder: Path) -> Checkpoint:

@@ -22,9 +22,9 @@ from shoal.run.options import JSON_KEYS, TYPES, RunOptions, back_ends, check_lim
 from shoal.run.run import Run, check_config, with_environment
 from shoal.run.runtimes import HERE, check_runtime, runtime_to_resume
 from shoal.run.training import Training, observing
-from shoal.run.trust import check as check_trust
+from shoal.run.trust import check as check_trust, check_connections, connections, note_connections
 from shoal.settings.config import Resolved, build, coerce_all
-from shoal.settings.flags import expect
+from shoal.settings.flags import expect, ranged
 from shoal.types import Values
 
 
@@ -85,7 +85,7 @@ def go_on(
     if limits["steps"] is not None:
         settings = {**settings, "steps": limits["steps"]}
     path = Path(path)
-    directory = ranks.reopened(path)
+    directory = ranks.reopened(path, trust)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
         check_config(path / "config.json", facts)
@@ -94,6 +94,8 @@ def go_on(
             anew |= changes.evaluation(facts, anew.get("evaluation"), flags)
             options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
         check_trust(path, facts["system"], facts["config"], trust)
+        theirs = None if "address" in anew else options.address, () if "log" in anew else options.log
+        check_connections(path, connections(*theirs), trust)
         facts["config"] = with_environment(path, facts["config"], env)
         system, values = loaded(path, facts)
         changed = changes.wanted(system, facts["system"], values, settings, flags)
@@ -108,6 +110,7 @@ def go_on(
         resolved = Resolved(cfg, facts["origins"], facts["preset"], "resumed")
         training = Training(path, system, resolved, options, facts, observers=observers)
         checkpoint.check_fits(training.program)
+        note_connections(path, connections(anew.get("address"), anew.get("log", ())))
     except BaseException:
         directory.close()
         raise
@@ -137,6 +140,6 @@ def loaded(path: Path, facts: Values) -> tuple[Any, Values]:
     for missing in sorted(values.keys() - facts["config"].keys()):
         message = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
         print(f"shoal: {message}", file=sys.stderr)
-    if facts.get("actors"):
-        values["actors"] = facts["actors"]  # also where this machine has another number of cores
+    if facts.get("actors"):  # also where this machine has another number of cores
+        values["actors"] = expect(ranged(system.Config)["actors"], facts["actors"], f"'actors' ({where})")
     return system, values

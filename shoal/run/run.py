@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import short_name, unknown
 from shoal.types import Values
+from shoal.untrusted import brief, parse_json, require_plain
 
 
 @dataclass(repr=False)
@@ -50,18 +50,20 @@ class Run:
     trusted: bool = False
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
-        """The run in a directory that ``train`` made; of a population, that of its best member."""
+    def open(cls, path: str | Path, *, trust: bool = False) -> Run:
+        """The run in a directory that ``train`` made; of a population, that of its best member. UsageError where it
+        holds links, which lead elsewhere, unless the user says ``trust`` (which ``policy`` then takes as said)."""
         path = Path(path)
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
+        require_plain(path, trust)
         if is_population(path):
             path = best_member(path)
         facts = read_json(path / "config.json", "run", ("system", "config"))
         check_config(path / "config.json", facts)
         return cls(
             path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", []),
-            facts.get("init_from"),
+            facts.get("init_from"), trusted=trust,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -123,12 +125,14 @@ def check_config(file: Path, facts: Values) -> None:
     with reading(file):
         for name, kind in (("system", str), ("config", dict), ("origins", dict), ("preset", str), ("actors", int)):
             if name in facts and not isinstance(facts[name], kind):
-                raise TypeError(f"'{name}' is {facts[name]!r}")
-        if not isinstance(facts.get("policy"), (str, type(None))) or not isinstance(facts["config"]["env"], str):
-            raise TypeError("'policy' or 'env' is no name")
+                raise TypeError(f"'{name}' is {brief(facts[name])}")
+        names = [facts["config"]["env"], facts.get("policy") or "", facts.get("init_from") or "", facts["system"]]
+        if not all(isinstance(name, str) and "\0" not in name for name in names):
+            raise TypeError("'policy', 'env', 'init_from' or 'system' is no name")
         for change in facts.get("changes", []):
-            if not isinstance(change["steps"], int) or any(len(pair) != 2 for pair in change["settings"].values()):
-                raise TypeError(f"'changes' holds {change!r}")
+            pairs = list(change["settings"].values())
+            if type(change["steps"]) is not int or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                raise TypeError(f"'changes' holds {brief(change)}")
 
 
 def with_environment(path: Path, config: Mapping[str, Any], env: Any) -> Values:
@@ -158,7 +162,7 @@ def evaluate(
 ) -> Returns:
     """Raw returns of whole episodes of a run's policy, as ``shoal eval`` plays them; see ``Policy.evaluate``.
     ``max_steps`` as there; ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = run if isinstance(run, Run) else Run.open(run, trust=trust)
     return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs, max_steps)
 
 
@@ -175,11 +179,11 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
         raise UsageError(f"no such file: '{file}'")
     try:
         with safe_open(file, "pt") as opened:
-            facts = json.loads((opened.metadata() or {}).get("shoal", "{}"))
+            facts = parse_json((opened.metadata() or {}).get("shoal", "{}"))
             params = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {error}") from None
-    if not {"format", "system", "config", "version"} <= facts.keys():
+    if not isinstance(facts, dict) or not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, FORMAT)
     check_config(file, facts)

@@ -83,6 +83,12 @@ class Slots:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
 
+    def kill(self) -> None:
+        """End every process, without waiting for that."""
+        for process in self._processes:
+            if process is not None:
+                processes.kill(process)
+
     def close(self) -> None:
         """Leave no process behind."""
         for slot, process in enumerate(self._processes):

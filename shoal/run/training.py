@@ -27,7 +27,7 @@ from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.run import Run
 from shoal.run.runtimes import HERE, make_runtime
-from shoal.run.trust import check_resolved, note
+from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
@@ -111,7 +111,7 @@ def train(
     resolved = resolve(module, asked, config, overrides, source="argument", name=name)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
-    return start(name, module, resolved, options, observers=functions)
+    return start(name, module, resolved, options, observers=functions, trust=trust)
 
 
 def observing(functions: Any) -> Sequence[Observer]:
@@ -133,7 +133,7 @@ def _name(system: Any) -> str:
 
 def start(
     name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[Observer] = (), trust: bool = False,
 ) -> Run:  # fmt: skip
     """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
     spans, which are recorded for it."""
@@ -141,7 +141,7 @@ def start(
     cfg = resolved.cfg
     if options.run_dir is None:
         with ranks.new_directory(name, cfg.env, options.seed) as path:
-            return start(name, system, resolved, replace(options, run_dir=path), trace, observers)
+            return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust)
     path = Path(options.run_dir)
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
@@ -152,7 +152,8 @@ def start(
     }
     training = Training(path, system, resolved, options, facts, trace, observers)
     if options.init_from is not None:
-        begin_with(training.program, read_initial(options.init_from), options.init_from)
+        begin_with(training.program, read_initial(options.init_from, trust), options.init_from)
+    note_connections(path, connections(options.address, options.log))
     return training.go(ranks.directory(path))
 
 

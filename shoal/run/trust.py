@@ -1,32 +1,39 @@
-"""Whose code a file may start: Shoal's own, what is registered with Gymnasium, and what this user has trained with.
+"""What a file may start, open and connect to: Shoal's own code, what is registered with Gymnasium, and what this user
+has trained with.
 
-A run directory, a population and a saved policy name a system and an environment, and to load them is to run them.
-Names that stand for a module or a file are followed only if the user says so, or has given them to ``train`` before,
-which is noted outside of any run directory, together with the file that the name stood for.
+A run directory, a population and a saved policy name a system, an environment, files and services, and to use them is
+to run them. Names that stand for a module, a file or a service are followed only if the user says so, or has given them
+to ``train`` before, which is noted outside of any run directory, together with the file that the name stood for (of a
+service: the run that told it).
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal import own_code
 from shoal.api import UsageError
+from shoal.demonstrations.recording import ID
 from shoal.envs.registry import OWN
-from shoal.own_code import is_file
 from shoal.settings.config import Resolved, is_run
 from shoal.systems import SYSTEMS
+from shoal.untrusted import one_line
 
 FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name a module
+WORDS = re.compile(r"[\w +-]*")  # an argument of an environment that can be neither a path nor a module
+SERVICES = ("wandb", "mlflow")  # back ends of metrics that are told over the network
+ASK = "if you trust it, say --trust (in Python: trust=True)"
 
 
 def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:
-    """UsageError, with what it would import, if ``where`` names code of somebody else's that this user has never
-    trained with, or a module that there is not. ``trust``: the user says that it may run."""
+    """UsageError, with what it would import or open, if ``where`` names code or files of somebody else's that this user
+    has never trained with, or a module that there is not. ``trust``: the user says that it may run."""
     _check(where, _named(config, system), trust)
 
 
@@ -38,31 +45,60 @@ def check_resolved(resolved: Resolved, file: str | Path | None, trust: bool) -> 
         _check(Path(file), _named({name: v for name, v in resolved.values().items() if name in theirs}), trust)
 
 
-def _check(where: Path, names: Iterable[str], trust: bool) -> None:
+def _check(where: Path, named: Iterable[tuple[str, str | None]], trust: bool) -> None:
     if trust:
         return
-    known = _noted()
-    origins = {name: _origin(name) for name in names}
+    known, origins = _noted(), dict(named)
     unknown = [name for name, origin in origins.items() if origin is not None and [name, origin] not in known]
     lacking = [name for name, origin in origins.items() if origin is None]
     if lacking and not unknown:
         raise UsageError(
-            f"'{where}' needs '{lacking[0]}', and the module is not found from here: go to the directory it is in, or "
-            "put that on PYTHONPATH"
+            f"'{where}' needs '{one_line(lacking[0])}', and the module is not found from here: go to the directory it "
+            "is in, or put that on PYTHONPATH"
         )
     if unknown:
-        names = " and ".join(f"'{name}'" for name in unknown)
+        names = " and ".join(f"'{one_line(name)}'" for name in unknown)
         raise UsageError(
             f"'{where}' would run code that is neither Shoal's nor registered with Gymnasium nor trained with by you: "
-            f"{names}; if you trust it, say --trust (in Python: trust=True)"
+            f"{names}; {ASK}"
         )
 
 
 def note(system: str, config: Mapping[str, Any]) -> None:
     """The user has named this code: a run of it may be opened from now on. Where that cannot be written, it is not."""
+    _note(list(entry) for entry in _named(config, system))
+
+
+def connections(address: str | None, log: Iterable[str]) -> list[str]:
+    """What a run with these options connects to beside the processes that it has started itself."""
+    return [*([address] if address is not None else []), *(name for name in log if name in SERVICES)]
+
+
+def check_connections(where: Path, names: Iterable[str], trust: bool) -> None:
+    """UsageError if the run in ``where`` would connect to a cluster or a service that this user has not given it."""
+    known, place = _noted(), _place(where)
+    unknown = [name for name in names if [name, place] not in known]
+    if unknown and not trust:
+        told = " and ".join(f"'{one_line(name)}'" for name in unknown)
+        raise UsageError(
+            f"'{where}' would connect to {told}, which you have not given it: say where it goes on (--address, --log; "
+            f"--log none: nowhere) or, {ASK}"
+        )
+
+
+def note_connections(where: Path, names: Iterable[str]) -> None:
+    """The user has given these to the run in ``where``: it may use them again."""
+    _note([name, _place(where)] for name in names)
+
+
+def _place(run: Path) -> str:
+    return f"run {run.resolve()}"
+
+
+def _note(entries: Iterable[list[str | None]]) -> None:
     file = _file()
     known = _noted()
-    new = [entry for entry in ([name, _origin(name)] for name in _named(config, system)) if entry not in known]
+    new = [entry for entry in entries if entry not in known]
     if file is None or not new:
         return
     with contextlib.suppress(OSError):
@@ -72,28 +108,33 @@ def note(system: str, config: Mapping[str, Any]) -> None:
             opened.write("".join(json.dumps(entry) + "\n" for entry in new))
 
 
-def _named(config: Mapping[str, Any], system: str = "") -> Iterator[str]:
-    """The names that stand for a module or a file, in a configuration and of its system."""
+def _named(config: Mapping[str, Any], system: str = "") -> Iterator[tuple[str, str | None]]:
+    """(name, file) of the names that stand for a module or a file, in a configuration and of its system. None: there is
+    no such module."""
     if system and system not in SYSTEMS and system not in SYSTEMS.values():
-        yield str(Path(system).resolve()) if system.endswith(".py") else system
-    values = [config.get(field, "") for field in FIELDS]
-    kwargs = config.get("env_kwargs", {})  # an environment may make another by its name
-    values += list(kwargs.values()) if isinstance(kwargs, Mapping) else []
-    for value in values:
+        name = str(Path(system).resolve()) if system.endswith(".py") else system
+        yield name, own_code.origin(name)
+    for field in FIELDS:
+        value = config.get(field, "")
         if isinstance(value, str) and ":" in value and value not in OWN:
-            yield value
+            yield value, own_code.origin(value)
+        elif field == "demonstrations" and value and not ID.fullmatch(value):  # no data set of this user's
+            yield value, os.path.abspath(value)
+    for text in _texts(config.get("env_kwargs", {})):  # an environment may open it, or make another by its name
+        if not WORDS.fullmatch(text) and text not in OWN:
+            yield text, (own_code.origin(text) if ":" in text else None) or os.path.abspath(text)
 
 
-def _origin(name: str) -> str | None:
-    """The file that a name stands for; nothing is imported to find it."""
-    module = name.rpartition(":")[0] or name
-    if is_file(module):
-        return str(Path(module).resolve())
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
-        spec = importlib.util.find_spec(module.partition(".")[0])
-        if spec is not None:
-            return spec.origin or os.pathsep.join(spec.submodule_search_locations or ()) or None
-    return None
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value of a file, names included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from (str(name), *_texts(inner))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _file() -> Path | None:
@@ -106,7 +147,7 @@ def _file() -> Path | None:
 
 
 def _noted() -> list[list[str | None]]:
-    """[name, file] of all that this user has trained with."""
+    """[name, file] of all that this user has trained with, and [service, run] of what it was told to."""
     file = _file()
     lines: list[str] = []
     if file is not None:

@@ -18,6 +18,7 @@ from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.kinds import env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
+from shoal.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -211,23 +212,27 @@ def read_file(path: str | Path) -> Values:
     path = Path(path)
     if path.is_dir():
         path /= OF_RUN
+        if path.is_symlink():
+            raise UsageError(f"'{path}' is a symbolic link: give the file that it leads to, should it be yours")
     if not path.is_file():
         raise UsageError(f"no such config file: '{path}'")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no text in UTF-8 (byte {error.start})") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no config file: {error}") from None
     if path.suffix == ".toml":
         try:
             return dict(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} is not valid TOML: {error}") from None
     if path.suffix in (".yaml", ".yml"):
         import yaml
 
         try:
             data = yaml_text.read(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
         if data is None:
             return {}
@@ -246,7 +251,7 @@ def is_run(file: str | Path) -> bool:
 
 def _of_run(path: Path, text: str) -> Values:
     try:
-        facts = json.loads(text)
+        facts = parse_json(text)
     except ValueError as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):

@@ -17,6 +17,7 @@ from shoal.settings.other_names import known_elsewhere
 from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
+from shoal.untrusted import brief
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
@@ -167,7 +168,7 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
         wanted = describe(hint)
         if is_schedule(value):
             wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
-        raise UsageError(f"{subject} expects {wanted}, found {value!r}{_reason(error)}") from None
+        raise UsageError(f"{subject} expects {wanted}, found {brief(value)}{_reason(error)}") from None
 
 
 def _reason(error: ValueError) -> str:

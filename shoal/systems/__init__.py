@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -79,5 +78,5 @@ def _is_module(name: str) -> bool:
     """Whether Python, or the working directory, has a module or package of this name, or of its first part."""
     first = name.partition(".")[0]
     with contextlib.suppress(ValueError):  # of one that was made by hand
-        return first.isidentifier() and importlib.util.find_spec(first) is not None
+        return first.isidentifier() and own_code.find(first) is not None
     return False

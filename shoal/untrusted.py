@@ -1,0 +1,119 @@
+"""Files that somebody else may have written: what they hold is bounded, where they lie is looked at, and what is shown
+of them is text."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import reprlib
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UsageError
+
+LARGEST = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
+DEEPEST = 64  # dicts and lists within one another
+WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
+LONGEST = 200  # characters of a value in a sentence
+FOREIGN = ("wandb",)  # folders of a run that another program fills, with links of its own
+# What moves the cursor, talks to the terminal or changes the direction of text; a line ends with \n, a column with \t
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_BREAKS = re.compile(r"[\n\t]")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters as Python would write them: a terminal shows it and does nothing else."""
+    return _CONTROLS.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    """``printable``, on one line."""
+    return _BREAKS.sub(_escaped, printable(text))
+
+
+def brief(value: object) -> str:
+    """A value as a sentence quotes it: by ``repr``, on one line and not longer than ``LONGEST``."""
+    text = one_line(_SHORT.repr(value))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+# ------------------------------------------------------------------------------------- reading
+def read_text(path: Path) -> str:
+    """What a text file holds. ValueError where it is larger than ``LARGEST``, no UTF-8 or no file: nothing waits for
+    whoever writes into a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, encoding="utf-8") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no file")
+        if found.st_size > LARGEST:
+            raise ValueError(f"it has {found.st_size:,} bytes, at most {LARGEST:,} are read")
+        return file.read()
+
+
+def parse_json(text: str) -> Any:
+    """What a JSON text says. ValueError where it is none, is nested beyond ``DEEPEST`` or has an integer of more than
+    128 bits."""
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} deep") from None
+    level: list[Any] = [data]
+    for _ in range(DEEPEST):
+        if not level:
+            return data
+        if any(isinstance(value, int) and not -WIDEST < value < WIDEST for value in level):
+            raise ValueError("it has an integer of more than 128 bits")
+        level = [inner for value in level for inner in _inside(value)]
+    raise ValueError(f"it is nested more than {DEEPEST} deep")
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+# ----------------------------------------------------------------------------------- directories
+def require_plain(path: Path, trust: bool, writing: bool = False) -> None:
+    """UsageError unless the directory ``path``, which may itself be a link, holds nothing but folders and files:
+    through a link what is read, written or removed lies elsewhere, and a pipe or a device waits for ever. ``writing``:
+    neither files that have another name as well (hard links). ``trust``: the user says that it is theirs."""
+    if trust:
+        return
+    for entry in _entries(path):
+        found = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            kind = "a symbolic link"
+        elif stat.S_ISREG(found.st_mode):
+            kind = "a file with another name elsewhere (a hard link)" if writing and found.st_nlink > 1 else ""
+        else:
+            kind = "" if stat.S_ISDIR(found.st_mode) else "a pipe, a socket or a device"
+        if kind:
+            raise UsageError(
+                f"{brief(entry.path)} is {kind}, which a run of somebody else may lead astray with; if it is yours, "
+                "say --trust (in Python: trust=True)"
+            )
+
+
+def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything below a directory; nothing within a link, nor in a folder of another program's."""
+    waiting = [(os.fspath(path), True)]
+    while waiting:
+        folder, top = waiting.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                yield entry
+                if entry.is_dir(follow_symlinks=False) and not (top and entry.name in FOREIGN):
+                    waiting.append((entry.path, False))
