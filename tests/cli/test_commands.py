@@ -31,7 +31,7 @@ WRONG = [  # arguments, what the sentence says
     ("train zzz", "unknown system 'zzz' (`shoal systems` lists all)"),
     ("train dqn --zzz 3", "unknown flag '--zzz' of dqn"),
     ("train dqn --environment x", "unknown flag '--environment' of dqn; did you mean '--env'?"),
-    ("train dqn --learning-rate inf", "--learning-rate expects a finite number of at least 0, found inf"),
+    ("train dqn --learning-rate inf", "--learning-rate expects a finite number of at least 0, found 'inf'"),
     ("train dqn --actors 100000", "--actors expects an integer from 0 to 10000, found 100000"),
     ("train dqn --anneal --no-anneal", "--anneal and --no-anneal exclude each other"),
     ("train dqn --seed 1 --envs 2 --seed 2", "--seed is given twice"),

@@ -96,7 +96,7 @@ def test_a_huge_integer_is_refused_or_its_memory_counted(name: str, monkeypatch:
 @pytest.mark.parametrize(
     "words, says",
     [
-        ("dqn --reward-scale inf", "--reward-scale expects a number, found inf: numbers are finite, and go up to"),
+        ("dqn --reward-scale inf", "--reward-scale expects a number, found 'inf': numbers are finite, and go up to"),
         ("dqn --reward-scale 1e308", "numbers are finite, and go up to 3.4e+38 (float32)"),
         ("dqn --until-return inf", "--until-return expects a number, found inf: numbers are finite"),
         ("dqn --until-return 1e39", "--until-return expects a number, found 1e39"),
