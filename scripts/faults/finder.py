@@ -42,7 +42,7 @@ NO_FAULT_IN = {
     "warning",
     "get_args",
 }
-NO_FAULT_OF = {"strict", "device", "non_blocking", "stacklevel", "name", "file", "flush"}  # keywords
+NO_FAULT_OF = {"strict", "device", "non_blocking", "stacklevel", "name", "file", "flush", "out"}  # keywords
 SPEED = re.compile(r"TYPE_CHECKING|fast\.ENABLED")  # conditions that change no result
 SETTINGS = {"cfg", "config", "rules"}  # what a configuration is called
 
@@ -104,7 +104,7 @@ class Finder(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.scope.append(node.name)
-        for child in node.body:  # not the defaults of fields: a test could only say them again
+        for child in node.body:  # not the defaults of fields, nor those of arguments: a test could only say them again
             if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
                 self.visit(child)
         self.scope.pop()
@@ -113,9 +113,6 @@ class Finder(ast.NodeVisitor):
         if node.name in ("__repr__", "__str__"):
             return
         self.scope.append(node.name)
-        for default in [*node.args.defaults, *node.args.kw_defaults]:
-            if default is not None:
-                self.visit(default)
         for child in node.body:
             self.visit(child)
         self.scope.pop()

@@ -69,6 +69,119 @@ def test_adam_counts_each_parameters_own_steps() -> None:
         assert optimiser.state[p]["step"] == reference.state[q]["step"]
 
 
+FORMULAS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[float, Any]]]] = {
+    # optimiser of parameters and a rate; (theta, kept numbers, gradient, rate, step) -> (theta, kept numbers)
+    "adam": (
+        lambda p, lr: Adam(p, lr, betas=(0.7, 0.8), eps=0.1),
+        lambda x, k, g, lr, t: (
+            x - lr * (m := 0.7 * k[0] + 0.3 * g) / (1 - 0.7**t)
+            / (((v := 0.8 * k[1] + 0.2 * g * g) / (1 - 0.8**t)) ** 0.5 + 0.1), (m, v)),
+    ),
+    "adagrad": (
+        lambda p, lr: AdaGrad(p, lr, eps=0.1),
+        lambda x, k, g, lr, t: (x - lr * g / ((v := k[0] + g * g) ** 0.5 + 0.1), (v, 0.0)),
+    ),
+    "sgd": (
+        lambda p, lr: SGD(p, lr, 0.6, 0.3),
+        lambda x, k, g, lr, t: (x - lr * (m := 0.6 * k[0] + g + 0.3 * x), (m, 0.0)),
+    ),
+    "plain sgd": (lambda p, lr: SGD(p, lr, 0.0), lambda x, k, g, lr, t: (x - lr * g, k)),
+    "rmsprop": (
+        lambda p, lr: RMSProp(p, lr, 0.7, 0.1),
+        lambda x, k, g, lr, t: (x - lr * g / ((v := 0.7 * k[0] + 0.3 * g * g) + 0.1) ** 0.5, (v, 0.0)),
+    ),
+    "centred rmsprop": (
+        lambda p, lr: RMSProp(p, lr, 0.7, 0.1, centred=True),
+        lambda x, k, g, lr, t: (
+            x - lr * g / ((v := 0.7 * k[0] + 0.3 * g * g) - (m := 0.7 * k[1] + 0.3 * g) ** 2 + 0.1) ** 0.5, (v, m)),
+    ),
+    "rmsprop with momentum": (
+        lambda p, lr: RMSProp(p, lr, 0.7, 0.1, momentum=0.4),
+        lambda x, k, g, lr, t: (
+            x - (s := 0.4 * k[1] + lr * g / ((v := 0.7 * k[0] + 0.3 * g * g) + 0.1) ** 0.5), (v, s)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in place", "into other memory"])
+@pytest.mark.parametrize("enabled", [True, False], ids=["fast", "plain"])
+@pytest.mark.parametrize("divisor", [1.0, 2.5])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_steps_along_a_divided_gradient_are_the_formula(
+    name: str, divisor: float, enabled: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the rate was before, with two parameters, four steps, and the old memory left as it was."""
+    monkeypatch.setattr(fast, "ENABLED", enabled)
+    make, formula = FORMULAS[name]
+    rng = np.random.default_rng(0)
+    params = [torch.nn.Parameter(torch.from_numpy(rng.normal(size=s).astype(np.float32))) for s in ((3, 2), (4,))]
+    exact = [p.detach().double().numpy().copy() for p in params]
+    kept: list[Any] = [(np.zeros(p.shape), np.zeros(p.shape)) for p in params]
+    optimiser = make(params, 9.0)
+    for step, rate in enumerate((0.1, 0.2, 0.05, 0.1), 1):
+        grads = [rng.normal(size=x.shape).astype(np.float32) for x in exact]
+        into = [torch.zeros(p.shape) for p in params] if elsewhere else None
+        before = [(p.data, p.detach().clone()) for p in params]
+        optimiser.descend([torch.from_numpy(g.copy()) for g in grads], rate, divisor, into)
+        for i, g in enumerate(grads):
+            exact[i], kept[i] = formula(exact[i], kept[i], g.astype(np.float64) / divisor, rate, step)
+            np.testing.assert_allclose(params[i].detach(), exact[i], rtol=1e-5, atol=1e-6)
+            if into is not None:
+                assert params[i].data_ptr() == into[i].data_ptr() and torch.equal(*before[i])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FORMULAS if name != "adam"]
+)  # whose parts step in processes of their own
+def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str) -> None:
+    """Two steps of the whole, two of its three parts, two of another whole that takes over its state."""
+    make, formula = FORMULAS[name]
+    rng = np.random.default_rng(0)
+    params = [torch.nn.Parameter(torch.from_numpy(rng.normal(size=s).astype(np.float32))) for s in ((3, 2), (4,))]
+    exact: list[Any] = [p.detach().double().numpy().copy() for p in params]
+    kept: list[Any] = [(np.zeros(p.shape), np.zeros(p.shape)) for p in params]
+    optimiser, movers = make(params, 0.1), []
+    for step in range(1, 7):
+        grads = [rng.normal(size=p.shape).astype(np.float32) for p in params]
+        if step == 3:
+            movers = optimiser.divided(3, torch.zeros)
+        if step == 5:
+            movers, other = [], make(params, 0.1)
+            other.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+            optimiser = other
+        given = [torch.from_numpy(g.copy()) for g in grads]
+        for mover, part in zip(movers, divide(given, 3), strict=False):
+            mover.descend(part, 0.1)
+        if not movers:
+            optimiser.descend(given, 0.1)
+        for i, g in enumerate(grads):
+            exact[i], kept[i] = formula(exact[i], kept[i], g.astype(np.float64), 0.1, step)
+            np.testing.assert_allclose(params[i].detach(), exact[i], rtol=1e-5, atol=1e-6, err_msg=f"step {step}")
+
+
+def test_adam_that_was_divided_steps_in_the_memory_of_its_parts() -> None:
+    torch.manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(6))
+    alone = torch.nn.Parameter(parameter.detach().clone())
+    optimiser, reference = Adam([parameter], lr=1e-2), Adam([alone], lr=1e-2)
+    for step in range(3):
+        parameter.grad = torch.randn(6)
+        alone.grad = parameter.grad.clone()
+        optimiser.step()
+        reference.step()
+        if step == 0:
+            common: list[torch.Tensor] = []
+
+            def memory(shape: Any, common: list[torch.Tensor] = common) -> torch.Tensor:
+                common.append(torch.zeros(shape))
+                return common[-1]
+
+            optimiser.divided(2, memory)
+    assert torch.equal(parameter, alone)
+    slots = [reference.state[alone][name] for name in ("exp_avg", "exp_avg_sq")]
+    assert all(torch.equal(a, b) for a, b in zip(common, slots, strict=True))
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_part_of_adam_moves_its_part(number: int) -> None:
     """As the whole would, from its state and into it; of a tensor with fewer elements than parts, perhaps none."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import shoal
 from shoal.algos.hyperparameters import Choice, Interval, perturb
@@ -42,6 +43,103 @@ def test_welch() -> None:
 def test_student(t: float, freedom: float, tail: float) -> None:
     assert student_tail(t, freedom) == pytest.approx(tail, abs=1e-6)
     assert student_tail(-t, freedom) == pytest.approx(1 - tail, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_better_is_welchs_two_sided_test_at_5_percent(seed: int) -> None:
+    """Means moved apart until SciPy's p is just above and just below 0.05."""
+    rng = np.random.default_rng(seed)
+    these, those = rng.normal(0.0, 3.0, 4 + seed), rng.normal(0.0, 1.0, 9)
+    these -= these.mean() - those.mean()
+
+    def p(shift: float) -> float:
+        return float(stats.ttest_ind(these + shift, those, equal_var=False).pvalue)
+
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if p(middle) > 0.05 else (low, middle)
+    for shift in (low * 0.99, low * 1.01, low / 2, -2 * low):
+        assert better(list(these + shift), list(those)) == (shift > 0 and p(shift) < 0.05), p(shift)
+    t, freedom = welch(list(those), list(these + low))
+    assert 2 * student_tail(t, freedom) == pytest.approx(p(low), rel=1e-4)
+    assert t == pytest.approx(stats.ttest_ind(these + low, those, equal_var=False).statistic)
+
+
+@pytest.mark.parametrize("a, b, expected", [
+    ([1.0, 1.0], [2.0, 2.0], math.inf), ([2.0, 2.0], [1.0, 1.0], -math.inf), ([1.0, 1.0], [1.0, 1.0], 0.0),
+    ([1.0], [2.0, 3.0], 0.0), ([1.0, 3.0], [2.0], 0.0),
+])  # fmt: skip
+def test_welch_without_variance_or_samples(a: list[float], b: list[float], expected: float) -> None:
+    assert welch(a, b)[0] == expected
+    assert better(b, a) is (expected == math.inf)
+
+
+@pytest.mark.parametrize("size, share, worst, best", [
+    (10, 0.2, 2, 2), (10, 0.25, 2, 2), (10, 0.35, 4, 4), (4, 0.1, 1, 1), (5, 0.5, 2, 2), (3, 0.5, 2, 2), (2, 0.5, 1, 1),
+])  # fmt: skip
+def test_truncation_takes_its_share_of_both_ends(size: int, share: float, worst: int, best: int) -> None:
+    parents, children = set(), set()
+    for seed in range(40):
+        for index in range(size):
+            copied = population([float(s) for s in range(size)], seed, share=share).turn(index)
+            if copied is not None:
+                parents.add(copied.parent)
+                children.add(copied.child)
+    assert children == set(range(worst)) and parents == set(range(size - best, size))
+
+
+def test_a_tournament_draws_any_other_member_that_has_a_score() -> None:
+    parents = set()
+    for seed in range(40):
+        made = Population(RATE, 5, Rules(exploit="tournament"), seed)
+        for index, score in ((0, 0.0), (1, 1.0), (2, 2.0), (4, 3.0)):  # 3 has none
+            made.report(index, 10, score)
+        made.members[4].lost = True
+        copied = made.turn(0)
+        assert copied is not None and (copied.score, copied.parent_score) == (0.0, float(copied.parent))
+        parents.add(copied.parent)
+        assert made.turn(3) is None
+    assert parents == {1, 2}
+
+
+def test_a_gap_must_be_passed_not_reached() -> None:
+    assert population([1.0, 3.0], exploit="tournament", gap=2.0).turn(0) is None
+    assert population([1.0, 3.0], exploit="tournament", gap=1.9).turn(0) is not None
+
+
+def test_what_a_member_reports_is_kept() -> None:
+    made = Population(RATE, 2, Rules())
+    made.report(0, 7, 2.0)
+    made.report(0, 12, math.nan, [1.0, math.nan, 3.0])
+    member = made.members[0]
+    assert (member.step, member.trained, member.score, member.samples) == (12, 12, 2.0, [2.0, 1.0, 3.0])
+    made.report(0, 15, 4.0, [float(i) for i in range(9)])
+    assert member.samples == [3.0, *map(float, range(9))] and member.score == 4.0, "the last ten"
+    made.report(0, 10, 5.0)  # a run that goes on from an earlier checkpoint
+    assert (member.step, member.trained) == (10, 15)
+    made.report(1, 1, 4.9)
+    assert made.best() is member
+    copied = made.copy(made.members[1], member)
+    assert (made.members[1].step, made.members[1].trained, made.members[1].turn) == (10, 1, 10)
+    assert (copied.step, copied.parent_step, copied.score, copied.parent_score) == (1, 10, 4.9, 5.0)
+    assert copied.before != copied.after == made.members[1].values
+
+
+def test_those_who_have_trained_least_wait_first() -> None:
+    made = population([0.0] * 5)
+    for index, trained in enumerate((30, 10, 20, 5, 50)):
+        made.members[index].trained = trained
+    made.members[3].lost = True
+    assert [m.index for m in made.waiting(50)] == [1, 2, 0]
+    assert [m.index for m in made.waiting(51, busy=(1,))] == [2, 0, 4]
+
+
+def test_a_member_that_copies_is_no_longer_lost() -> None:
+    made = population([0.0, 1.0])
+    made.members[0].lost = True
+    made.copy(made.members[0], made.members[1])
+    assert not made.members[0].lost
 
 
 def test_truncation_of_ten() -> None:
@@ -148,9 +246,10 @@ def test_its_state_is_json_and_goes_on_where_it_was() -> None:
     made.turn(0)
     other = Population(RATE, 5, Rules(), seed=99)
     other.load_state_dict(json.loads(json.dumps(made.state_dict())))
-    for one in (made, other):
-        one.report(0, 20, -1.0)
-        one.turn(0)
+    for step in range(20, 40):  # each draws a factor
+        for one in (made, other):
+            one.report(0, step * 10, -1.0)
+            assert one.turn(0) is not None
     assert made.lineage == other.lineage and made.members == other.members
 
 

@@ -1,0 +1,278 @@
+"""Numbers that a program is wired with (ladders, schedules, ratios, tables, shares, means), worked out by hand from
+settings away from their defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import config, run, spy
+
+from shoal.api import Context, UsageError
+from shoal.metering.recorder import Recorder
+from shoal.systems import async_q, dqn, impala, load, r2d2
+from shoal.systems.config import messages_per_batch
+from shoal.systems.exploration import ladder
+from shoal.systems.replayed import progress
+
+CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+REPLAYED = ("dqn", "apex-dqn", "rainbow", "apex-dpg", "d4pg", "gorila", "downpour")
+
+
+def context(index: int = 0, replicas: int = 1, steps: int = 0, **fields: Any) -> Context:
+    return Context("actor", index, replicas, 0, 0, Recorder(), steps=lambda: steps, **fields)
+
+
+@pytest.mark.parametrize("base, alpha", [(0.4, 7.0), (0.7, 3.0), (0.5, 0.0)])
+@pytest.mark.parametrize("index", [0, 2])
+def test_ladder_of_epsilons_is_horgans_formula(base: float, alpha: float, index: int) -> None:
+    """``epsilon_i = base^(1 + i alpha / (N - 1))`` for environment i of N in all actors (section 4.1)."""
+    cfg = config("apex-dqn", **{**CPU, "envs": 2, "epsilon_base": base, "epsilon_alpha": alpha})
+    expected = [base ** (1 + (2 * index + e) * alpha / 5) for e in range(2)]
+    np.testing.assert_allclose(ladder(cfg, context(index, 3)), expected, rtol=1e-12)
+    assert np.asarray(r2d2.agent(config("r2d2", **CPU, envs=2, epsilon_base=base, epsilon_alpha=alpha), 0,
+                                 context(index, 3)).epsilon) == pytest.approx(expected)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "steps, expected", [(0, 0.8), (5, 0.8 - 0.6 * 10 / 40), (19, 0.8 - 0.6 * 38 / 40), (20, 0.2), (21, 0.2)]
+)
+def test_epsilon_of_dqn_falls_linearly_by_the_steps_of_all_actors(steps: int, expected: float) -> None:
+    cfg = config("dqn", **CPU, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=40)
+    assert dqn.agent(cfg, 0, context(1, 2)).epsilon(steps) == pytest.approx(expected, rel=1e-12)
+    taken = dqn.agent(cfg, 0, context(1, 2, counts={"actions": 7, "env_steps": 3})).steps
+    assert (taken, dqn.agent(cfg, 0, context(1, 2)).steps) == (7, 0)
+    assert dqn.agent(cfg, 0, context(1, 2)).epsilon(10**9) == 0.2
+
+
+def test_epsilon_of_dqn_falls_to_its_ladder() -> None:
+    cfg = config("dqn", **CPU, envs=2, epsilon_start=0.8, epsilon_ladder=True, epsilon_steps=40)
+    last = np.array([0.4, 0.4 ** (1 + 7)])
+    agent = dqn.agent(cfg, 0, context())
+    np.testing.assert_allclose(agent.epsilon(10), 0.8 + (last - 0.8) / 4, rtol=1e-12)
+    np.testing.assert_allclose(agent.epsilon(40), last, rtol=1e-12)
+
+
+def test_epsilon_of_an_asynchronous_worker() -> None:
+    cfg = config(
+        "async-q", **CPU, epsilon_start=0.9, epsilon_final=(0.3, 0.5), epsilon_odds=(0.0, 1.0), epsilon_steps=40
+    )
+    for steps, expected in ((0, 0.9), (10, 0.8), (39, 0.5 + 0.4 / 40), (40, 0.5), (80, 0.5)):
+        np.testing.assert_allclose(async_q.agent(cfg, 0, context(steps=steps)).epsilon(0), [expected] * 2, rtol=1e-9)
+    none = dataclasses.replace(cfg, epsilon_steps=0)
+    np.testing.assert_allclose(async_q.agent(none, 0, context()).epsilon(0), [0.5, 0.5])
+    assert async_q.agent(dataclasses.replace(cfg, eval_epsilon=0.125)).epsilon(0) == 0.125
+
+
+def test_final_epsilons_depend_on_the_seed_of_the_worker() -> None:
+    cfg = config("async-q", **CPU, envs=64, epsilon_steps=0)
+    drawn = [tuple(async_q.agent(cfg, seed, context()).epsilon(0)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert set(drawn[0]) == {0.1, 0.01, 0.5}
+
+
+@pytest.mark.parametrize("system", REPLAYED)
+def test_replay_table_has_the_settings(system: str) -> None:
+    fields: dict[str, Any] = dict(
+        prioritised=True, replay=300, n_step=4, gamma=0.7, priority_exponent=0.45, sampler="rank", evict_every=48,
+        evict="proportional", evict_exponent=-0.35, v_min=-9.0, v_max=9.0, actor_priorities=system not in ("rainbow",),
+    )  # fmt: skip
+    names = {f.name for f in dataclasses.fields(load(system).Config)}
+    cfg = config(system, **CPU, **{k: v for k, v in fields.items() if k in names})
+    table: Any = load(system).program(cfg).channels["transitions"].table
+    assert (table.capacity, table.n_step, table.gamma, table.alpha, table.sampler) == (300, 4, 0.7, 0.45, "rank")
+    assert table.initial == ("max" if system == "rainbow" else "given")
+    if "evict" in names:
+        assert (table.evict, table.alpha_evict) == ("proportional", -0.35)
+    if "evict_every" in names:
+        assert table.evict_every == 48
+    plain: Any = load(system).program(config(system, **CPU, prioritised=False)).channels["transitions"].table
+    assert plain.sampler == "uniform"
+    assert "q_max" not in load(system).program(config(system, **CPU, prioritised=False, **(
+        {"actor_priorities": False} if "actor_priorities" in names else {}
+    ))).channels["transitions"].spec  # fmt: skip
+
+
+def test_replay_table_of_r2d2_has_the_settings() -> None:
+    cfg = config(
+        "r2d2", **CPU, replay=77, sequence=9, overlap=5, burn_in=3, n_step=2, gamma=0.8, priority_mix=0.6, rescale=0.25,
+        sampler="rank", priority_exponent=0.3, staleness=False,
+    )  # fmt: skip
+    table = cfg.sequences()
+    assert (table.capacity, table.length, table.stride, table.burn_in, table.n_step) == (77, 9, 4, 3, 2)
+    assert (table.gamma, table.eta, table.rescale, table.alpha, table.sampler) == (0.8, 0.6, 0.25, 0.3, "rank")
+    assert not table.probes and dataclasses.replace(cfg, staleness=True).sequences().probes
+    assert not dataclasses.replace(cfg, staleness=True, core="none").sequences().probes
+    assert dataclasses.replace(cfg, prioritised=False).sequences().sampler == "uniform"
+    with pytest.raises(UsageError, match="overlap"):
+        dataclasses.replace(cfg, overlap=9).sequences()
+    assert dataclasses.replace(cfg, overlap=8).stride() == 1
+
+
+@pytest.mark.parametrize("batch, slack", [(500, 1_000), (50, 2 * 4 * 3 * 5.0)])
+def test_ratio_of_transitions_holds_both_sides_back_by_two_messages_or_batches(batch: int, slack: float) -> None:
+    cfg = config("dqn", **{**CPU, "unroll": 4, "envs": 3, "batch": batch, "samples_per_insert": 5.0, "min_replay": 71})
+    ratio = cfg.ratio()
+    assert (ratio.min_size, ratio.samples_per_insert, ratio.slack) == (71, 5.0, slack)
+    free = dataclasses.replace(cfg, samples_per_insert=0.0).ratio()
+    assert (free.min_size, free.samples_per_insert) == (71, None)
+
+
+def test_ratio_of_gorila_leaves_room_for_the_batches_of_all_learners() -> None:
+    small: dict[str, Any] = {**CPU, "unroll": 2, "envs": 1, "batch": 10, "samples_per_insert": 1.0, "actors": 4}
+    for servers, slack in ((0, 20), (2, 80)):
+        cfg = config("gorila", **small, learners=4, replay_servers=servers)
+        ratio = load("gorila").program(cfg).channels["transitions"].ratio
+        assert (ratio.samples_per_insert, ratio.slack) == (1.0, slack)
+
+
+def test_ratio_of_sequences() -> None:
+    """Steps learned from per step: of a sequence of 8 with 4 that are new, half as many sequences a new one."""
+    cfg = config(
+        "r2d2", **{**CPU, "sequence": 8, "overlap": 4, "samples_per_insert": 6.0, "min_replay": 9, "batch": 100}
+    )
+    assert (cfg.ratio().min_size, cfg.ratio().samples_per_insert, cfg.ratio().slack) == (9, 3.0, 200)
+    assert dataclasses.replace(cfg, samples_per_insert=0.0).ratio().samples_per_insert is None
+    few = dataclasses.replace(cfg, batch=1).ratio()
+    assert few.slack == 2 * 3.0 * cfg.sequences().items_per_insert(r2d2.sent(cfg))
+
+
+@pytest.mark.parametrize("system, fields, updates", [
+    ("dqn", dict(steps=1_000, samples_per_insert=4.0, batch=50), 80.0), ("dqn", dict(samples_per_insert=0.0), None),
+    ("r2d2", dict(steps=1_000, samples_per_insert=4.0, batch=5, sequence=8), 100.0),
+    ("gorila", dict(steps=1_000, samples_per_insert=4.0, batch=50, n_push=2, pieces=5), 8.0),
+    ("impala", dict(steps=1_000, unroll=5, envs=4), 50.0),
+    ("impala", dict(steps=1_000, unroll=5, envs=4, batch=2), 100.0),
+    ("impala", dict(steps=1_000, unroll=5, envs=4, learners=2, actors=2), 25.0),
+    ("recurrent-ppo", dict(steps=1_000, unroll=5, envs=4, actors=2), 25.0),
+    ("a3c", dict(steps=1_000, unroll=5, envs=4, actors=2), 50.0), ("es", dict(), None),
+])  # fmt: skip
+def test_updates_that_the_steps_of_a_run_make(system: str, fields: dict[str, Any], updates: float | None) -> None:
+    cfg = config(system, **{**CPU, **fields})
+    assert cfg.updates() == (updates if updates is None else pytest.approx(updates, rel=1e-12))
+
+
+def test_progress_is_that_of_updates_where_the_ratio_tells_them_else_that_of_steps() -> None:
+    cfg = config("dqn", **{**CPU, "steps": 1_000, "samples_per_insert": 4.0, "batch": 50})
+    assert progress(cfg, context(steps=500), 20) == pytest.approx(0.25)
+    assert progress(dataclasses.replace(cfg, samples_per_insert=0.0), context(steps=500), 20) == 0.5
+
+
+@pytest.mark.parametrize("learners, expected", [(1, 0.3), (2, 0.16)])
+def test_progress_of_impala_is_of_steps_and_with_several_learners_of_their_updates(
+    learners: int, expected: float
+) -> None:
+    cfg = config("impala", **CPU, steps=500, unroll=5, envs=4, batch=2, actors=2, learners=learners)
+    made, seen = impala.program(cfg), []
+    spy(made, "learner", lambda role: seen.append(role.learner))
+    run(made, 1)
+    learner = seen[0]
+    assert learner.parts == 2 and learner.progress is not None
+    if learners == 2:
+        assert learner.progress(4) == pytest.approx(4 * 5 * 2 * 2 / 500) == expected
+    else:
+        assert 0.0 < learner.progress(10**6) <= 1.0, "of steps"
+
+
+@pytest.mark.parametrize("batch, envs, messages", [(0, 4, 1), (4, 4, 1), (8, 4, 2), (12, 4, 3), (2, 4, 1), (1, 4, 1)])
+def test_messages_per_batch(batch: int, envs: int, messages: int) -> None:
+    assert messages_per_batch(batch, envs) == messages
+
+
+@pytest.mark.parametrize("batch, envs", [(6, 4), (3, 4)])
+def test_batches_that_cut_messages_are_refused(batch: int, envs: int) -> None:
+    with pytest.raises(UsageError, match="must be a multiple or a divisor"):
+        messages_per_batch(batch, envs)
+
+
+@pytest.mark.parametrize(
+    "batch, queue, actors, capacity", [(0, 1, 2, 1), (0, 3, 2, 3), (20, 1, 2, 3), (20, 4, 2, 4), (20, 1, 5, 1)]
+)
+def test_queue_of_impala_holds_a_batch(batch: int, queue: int, actors: int, capacity: int) -> None:
+    cfg = config("impala", **CPU, envs=4, batch=batch, queue=queue, actors=actors)
+    made = impala.program(cfg)
+    assert made.channels["trajectories"].capacity == capacity
+    (port,) = [
+        p for r in made.roles if r.name == "learner" for p in r.ports.values() if p.channel.name == "trajectories"
+    ]
+    assert port.count == max(1, batch // 4)
+
+
+@pytest.mark.parametrize("system, slow", [("impala", 0.25), ("dd-ppo", 0.25)])
+def test_learners_that_share_follow_the_mean_of_their_gradients(system: str, slow: float) -> None:
+    """One step of plain gradient descent along ``(g_1 + g_2) / 2``, neither the sum nor one of them."""
+    fields: dict[str, Any] = {
+        **CPU, "env": "CartPole-v1", "actors": 2, "optimiser": "sgd", "momentum": 0.0, "learning_rate": slow,
+        "max_grad_norm": None,
+    }  # fmt: skip
+    fields |= {"learners": 2} if system == "impala" else {"epochs": 1, "minibatches": 1, "sync_frac": 2.0}
+    made, begun, gradients = load(system).program(config(system, **fields)), [], {}
+
+    def attach(role: Any) -> None:
+        gradient = role.learner.gradient
+
+        def seen(out: Any) -> None:
+            if not begun:
+                begun.append(torch.cat([p.detach().flatten().clone() for p in role.learner.gradient_step.parameters]))
+            gradient(out)
+            gradients.setdefault(role.ctx.index, out["gradient"].copy())
+
+        role.learner.gradient = seen
+
+    roles: list[Any] = []
+    name = "learner" if system == "impala" else "rank"
+    spy(spy(made, name, attach), name, roles.append)
+    run(made, 1)
+    after = torch.cat([p.detach().flatten() for p in roles[0].learner.gradient_step.parameters])
+    mean = torch.from_numpy((gradients[0] + gradients[1]) / 2)
+    assert not np.allclose(gradients[0], gradients[1])
+    torch.testing.assert_close(after, begun[0] - slow * mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "pairs, envs, block, actors, share", [(12, 4, 0, 2, 2), (12, 4, 3, 2, 2), (12, 4, 2, 4, 2), (16, 4, 0, 1, 4)]
+)
+def test_blocks_of_a_generation_are_shared_among_workers(
+    pairs: int, envs: int, block: int, actors: int, share: int
+) -> None:
+    cfg = config("es", **CPU, pairs=pairs, envs=envs, block=block, actors=actors)
+    made = load("es").program(cfg)
+    assert cfg.blocks() == pairs // (block or envs) and made.channels["results"].capacity == 2 * share
+    (port,) = [p for r in made.roles if r.name == "worker" for p in r.ports.values() if p.channel.name == "params"]
+    assert port.lockstep == share
+    assert math.prod(made.channels["noise"].spec["noise"].shape) == cfg.noise_table
+
+
+@pytest.mark.parametrize("servers, updaters, parts, slack", [(0, 2, 2, 2 * 20), (3, 2, 3, 2 * 40)])
+def test_replay_of_qt_opt_is_cut_in_equal_parts(servers: int, updaters: int, parts: int, slack: float) -> None:
+    cfg = config(
+        "qt-opt", **{**CPU, "replay": 100, "min_replay": 50, "samples_per_insert": 6.0, "label_uses": 3.0, "actors": 6,
+                     "batch": 20, "updaters": updaters, "replay_servers": servers, "unroll": 2, "envs": 1},
+    )  # fmt: skip
+    made = load("qt-opt").program(cfg)
+    transitions, labels = made.channels["transitions"], made.channels["labels"]
+    assert transitions.table.capacity == -(-100 // parts) and transitions.ratio.min_size == -(-50 // parts)
+    assert (transitions.ratio.samples_per_insert, transitions.ratio.slack) == (2.0, slack)
+    assert (labels.ratio.min_size, labels.ratio.samples_per_insert, labels.ratio.slack) == (20, 3.0, 2 * 20 * 3.0)
+    free = load("qt-opt").program(dataclasses.replace(cfg, samples_per_insert=0.0))
+    assert (
+        free.channels["transitions"].ratio.samples_per_insert
+        is free.channels["labels"].ratio.samples_per_insert
+        is None
+    )
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_parts_of_a_sharded_replay(shards: int) -> None:
+    cfg = config(
+        "dqn", **{**CPU, "replay": 100, "min_replay": 50, "actors": 6, "samples_per_insert": 6.0, "prioritised": True}
+    )
+    whole, part = (
+        load("dqn").program(dataclasses.replace(cfg, replay_shards=n)).channels["transitions"] for n in (1, shards)
+    )
+    assert part.table.capacity == -(-100 // shards) and part.ratio.min_size == -(-50 // shards)
+    assert part.ratio.samples_per_insert == 6.0 * shards and part.ratio.slack == whole.ratio.slack * shards
