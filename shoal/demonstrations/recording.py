@@ -40,7 +40,8 @@ def play(
         for number in range(episodes):
             if begin is not None:
                 begin()
-            seen, actions, rewards, reward, ended = [_first(obs)], [], [], 0.0, False
+            actions: list[np.ndarray] = []
+            seen, rewards, reward, ended = [_first(obs)], list[float](), 0.0, False
             while not ended and len(actions) < max_steps:
                 inform(info)
                 action = _action(choose(seen[-1], reward, inside), space, env)

@@ -17,6 +17,7 @@ from shoal.program import Program, RoleSpec
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving
 from shoal.records.checkpoint_state import Written
+from shoal.records.presence import DirectoryGone
 from shoal.shm import board, shared_params
 from shoal.shm.arena import Arena
 from shoal.shm.group_layout import BoardLayout, GroupLayout, SharedLayout
@@ -137,6 +138,8 @@ class Checkpointer:
         self._pending = _Pending(number)
         try:
             self._pending.folder = checkpoint.begin(self._saving, number)
+        except DirectoryGone as error:
+            self._pending.error, self._failing = str(error), True  # who writes the run's records says so, once
         except OSError as error:
             self._pending.error = str(error)
         if not self._savers:

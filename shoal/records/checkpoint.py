@@ -25,6 +25,8 @@ from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_state import Packed, Written
+from shoal.records.formats import check_format
+from shoal.records.presence import Presence
 from shoal.types import Values
 
 FORMAT = 1
@@ -42,7 +44,8 @@ class Saving:
     """When and how a run is saved into ``folder``.
 
     every: seconds between two checkpoints; 0: only at the end. replay_bytes: replays that may grow beyond this size are
-    left out. keep: checkpoints that are kept. launch: how often the run was resumed.
+    left out. keep: checkpoints that are kept. launch: how often the run was resumed. present: the run's directory as it
+    was at the start.
     """
 
     folder: Path
@@ -50,6 +53,7 @@ class Saving:
     replay_bytes: float = 8e9
     keep: int = 2
     launch: int = 0
+    present: Presence | None = None
 
     def leaves_out(self, channel: Channel, writers: int) -> bool:
         """Whether the contents of a replay are too large to be saved."""
@@ -140,6 +144,8 @@ def part(kind: str, name: str, index: int | None = None) -> str:
 def begin(saving: Saving, number: int) -> Path:
     """The hidden folder for the parts of this launch's checkpoint ``number``; every replica that saves finds it."""
     path = unfinished(saving, number)
+    if saving.present is not None:
+        saving.present.require()
     for each in (saving.folder, path):
         each.mkdir(mode=0o700, exist_ok=True)
     return path
@@ -325,8 +331,7 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
-    if not isinstance(written, int) or written > FORMAT:
-        raise ShoalError(f"'{path}' has format {written}, this version of shoal reads formats up to {FORMAT}")
+    check_format(path, {"format": written}, FORMAT)
     if not all(isinstance(n, int) for n in counters):
         raise _Damaged("its manifest has no counters")
     if not isinstance(manifest.get("seconds"), (int, float)) or not isinstance(manifest.get("program"), dict):

@@ -47,6 +47,8 @@ class EvaluationFiles:
         """Append one evaluation; its parameters become the best unless earlier ones scored higher (of equals the
         later ones are kept). ``info``: means of the numbers in the infos of the environments, a column each.
         unfinished: episodes that did not end in the steps or the time that they had, a column if there are any."""
+        if not self.path.is_dir():
+            return  # who watches over the run says that its directory is gone
         mean, std = float(np.mean(returns)), float(np.std(returns))
         scores = dict(mean=mean, std=std, min=min(returns), max=max(returns))
         own = (*COLUMNS, UNFINISHED)
@@ -63,8 +65,9 @@ class EvaluationFiles:
         path = self.path / BEST / "params.json"
         if not path.is_file():
             return None
+        facts = read_json(path, "best parameters")
         with reading(path):
-            return float(read_json(path, "best parameters")["score"])
+            return float(facts["score"])
 
     def last(self) -> int | None:
         """The environment steps of the last evaluation."""

@@ -25,8 +25,10 @@ from shoal.paths import require_new
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
+from shoal.records.formats import check_format
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles
+from shoal.records.presence import DirectoryGone, Presence
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock
 from shoal.records.tensor_files import save_tensors
@@ -83,7 +85,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.path.chmod(0o700)
-            self.lock = RunLock(self.path)
+            self.lock, self.present = RunLock(self.path), Presence(self.path)
             self._files = MetricFiles(self.path)
             self._log = RunLog(self.path)
         except OSError as error:
@@ -101,7 +103,7 @@ class RunDirectory:
             raise UsageError(f"'{path}' holds no run: there is no config.json")
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
-        out._files, out._last, out._log = None, None, RunLog(path)
+        out._files, out._last, out._log, out.present = None, None, RunLog(path), Presence(path)
         out._outdated, out._before = [], (path / "config.json").read_bytes()
         return out
 
@@ -125,6 +127,8 @@ class RunDirectory:
             self._write(name, drawing)
 
     def update(self, snapshot: Snapshot) -> None:
+        """Write a row. DirectoryGone where the directory is no longer there."""
+        self.present.require()
         assert self._files is not None
         self._last, self._before = snapshot, None
         while self._outdated:
@@ -142,6 +146,7 @@ class RunDirectory:
 
     def finish(self, report: Report) -> None:
         """Write the parameters and ``report.json``; closes the metric files."""
+        self.present.require()
         try:
             save_params(self.path, report)
         except OSError as error:
@@ -154,7 +159,7 @@ class RunDirectory:
         that was refused nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
         those it had."""
         self._refused = self._made is not None and self._last is None and isinstance(error, UsageError)
-        if self._refused:
+        if self._refused or isinstance(error, DirectoryGone):
             return
         if self._before is not None:
             with contextlib.suppress(ShoalError):
@@ -181,7 +186,7 @@ class RunDirectory:
                 self.path.rmdir()
 
     def _report(self, report: Report) -> None:
-        self._write("report.json", json.dumps(report.to_json(), indent=2) + "\n")
+        self._write("report.json", json.dumps({"format": FORMAT, **report.to_json()}, indent=2) + "\n")
 
     def _write(self, name: str, content: str | bytes) -> None:
         try:
@@ -240,7 +245,7 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
 
 
 def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
-    """What a file of ``what`` says, under ``keys`` at least."""
+    """What a file of ``what`` says, under ``keys`` at least. ShoalError where this version does not read its format."""
     if not path.is_file():
         raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
     try:
@@ -249,6 +254,7 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
         raise ShoalError(f"{path} is damaged: {error}") from None
     if not isinstance(data, dict):
         raise ShoalError(f"{path} is damaged: expected an object with names, found {type(data).__name__}")
+    check_format(path, data, FORMAT)
     if lacking := [key for key in keys if key not in data]:
         raise ShoalError(f"{path} is damaged: it lacks {', '.join(map(repr, lacking))}")
     return data
@@ -259,8 +265,9 @@ def read_report(path: Path) -> Report | None:
     file = path / "report.json"
     if not file.is_file():
         return None
+    facts = read_json(file, "report")
     with reading(file):
-        return Report.from_json(read_json(file, "report"))
+        return Report.from_json(facts)
 
 
 # ----------------------------------------------------------------------------------- provenance

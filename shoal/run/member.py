@@ -211,6 +211,8 @@ def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
     if path.exists():  # of a slice that was killed before its first checkpoint
         RunLock(path).release()  # UsageError if it goes on all the same
         shutil.rmtree(path)
+    if not path.parent.is_dir():
+        raise ShoalError(f"the directory of the population in '{path.parent.parent}' is gone")
     return None, RunDirectory(path)
 
 

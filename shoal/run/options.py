@@ -79,6 +79,12 @@ class RunOptions:
     @classmethod
     def from_json(cls, facts: Mapping[str, Any], **anew: Any) -> RunOptions:
         """Those of an earlier run by its config.json (``JSON_KEYS`` at least), but for those given ``anew``."""
+        others = facts["evaluation"].keys() - {f.name for f in dataclasses.fields(Evaluation)}
+        if others:
+            raise UsageError(
+                f"the run's config.json has the option '{min(others)}' of its evaluation, which this version of Shoal "
+                "does not know: it was written by another"
+            )
         kept = {
             "seed": facts["seed"],
             "runtime": runtime_to_resume(facts["runtime"]),

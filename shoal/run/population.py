@@ -25,7 +25,8 @@ from shoal.paths import require_new
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
-from shoal.records.run_dir import NO_OVERWRITE, read_json
+from shoal.records.presence import Presence
+from shoal.records.run_dir import FORMAT, NO_OVERWRITE, read_json
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
 from shoal.run.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
@@ -140,7 +141,7 @@ class PopulationRun:
         needed = [f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING]
         fields = read_json(path / FILE, "population", needed)
         with reading(path / FILE):
-            setup = Setup(**fields)
+            setup = Setup(**{name: value for name, value in fields.items() if name != "format"})
             check_trust(path, setup.system, setup.values, trust)
         if steps is not None:
             setup = dataclasses.replace(setup, steps=steps)
@@ -167,7 +168,7 @@ class PopulationRun:
         return Ended(self.path, self.control.best(), len(self.control.lineage), interrupts.reason or "steps")
 
     def _train(self, slots: Slots, interrupts: Interrupts) -> None:
-        asked = False
+        asked, present = False, Presence(self.path)
         while True:
             while slots.free and not interrupts.reason and (waiting := self._waiting(slots.busy())):
                 slots.submit(waiting[0].index, self._slice(waiting[0]))
@@ -176,7 +177,9 @@ class PopulationRun:
                 slots.stop()
             if not slots.busy():
                 return
-            for index, reached, failure in slots.wait(timeout=0.5):
+            done = slots.wait(timeout=0.5)
+            present.require()
+            for index, reached, failure in done:
                 if failure:
                     self._failed(index, failure)
                 else:
@@ -284,7 +287,7 @@ class PopulationRun:
         return True
 
     def _write(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, json.dumps(content, indent=1) + "\n", sync=True)
+        write_whole(self.path / name, json.dumps({"format": FORMAT, **content}, indent=1) + "\n", sync=True)
 
     def _note(self, name: str, row: Mapping[str, Any]) -> None:
         with self._warned(name):

@@ -22,6 +22,8 @@ from shoal.torchrun.place import place
 class Elsewhere:
     """In place of the directory of a run that another rank writes."""
 
+    present = None
+
     class lock:
         launch = 0  # the first rank tells
 

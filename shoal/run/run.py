@@ -12,8 +12,10 @@ from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.policy import Policy
+from shoal.policy.policy import FORMAT
 from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
+from shoal.records.formats import check_format
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json, read_report
 from shoal.roles.evaluator import Returns
@@ -145,6 +147,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {error}") from None
     if not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
+    check_format(file, facts, FORMAT)
     check_config(file, facts)
     check_trust(file, facts["system"], facts["config"], trust)
     system = systems.load(facts["system"])

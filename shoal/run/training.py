@@ -225,7 +225,9 @@ class Training:
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
                 observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
-                saving=Saving(self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch),
+                saving=Saving(
+                    self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
+                ),
                 resume=checkpoint, spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
             report = self.runtime.launch(self.program, launch)

@@ -8,6 +8,7 @@ from shoal.api import ShoalError, State, Stateful
 from shoal.metering.aggregator import Aggregator
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
+from shoal.records.presence import DirectoryGone
 from shoal.serial import generators
 from shoal.serial.channels import SerialConstant, SerialParams, SerialParamsReader, SerialReplay
 from shoal.serial.divided import DividedParams
@@ -27,6 +28,8 @@ def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
         files = checkpoint.add(folder, {name: state_files.pack(state) for name, state in parts.items()})
         facts = {**checkpoint.facts(saving, instance.program, aggregator), "exact": instance.exact}
         checkpoint.commit(folder, saving, files, facts)
+    except DirectoryGone:
+        raise
     except (OSError, ShoalError) as error:
         if folder is not None:
             checkpoint.discard(folder)

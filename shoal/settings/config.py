@@ -28,6 +28,7 @@ else:
     import tomli as tomllib
 
 
+OF_RUN_FORMAT = 1  # of that file
 OF_RUN = "config.json"  # the file in a run's directory that holds its configuration
 
 
@@ -121,7 +122,8 @@ def coerce_all(Config: Any, values: Mapping[str, Any], where: str) -> Values:
     hints, fields = ranged(Config), default_values(Config)
     for key, value in _of_today(values, fields).items():
         if key not in fields:
-            raise unknown("key", key, list(fields), where)
+            why = unknown("key", key, list(fields), where)
+            raise UsageError(f"{why} (the file is of another version of Shoal, or damaged)")
         fields[key] = expect(hints[key], value, f"'{key}' ({where})")
     return fields
 
@@ -248,6 +250,11 @@ def _of_run(path: Path, text: str) -> Values:
         raise UsageError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):
         raise UsageError(f"{path} is no config.json of a run: it has no 'config'")
+    if facts.get("format", OF_RUN_FORMAT) != OF_RUN_FORMAT:
+        raise UsageError(
+            f"{path} was written by another version of Shoal: it has format {facts['format']!r}, and this one reads "
+            f"{OF_RUN_FORMAT}"
+        )
     return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
 
 

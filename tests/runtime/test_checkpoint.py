@@ -162,7 +162,7 @@ def test_none_left_is_an_error(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     rewrite(lambda m: m.update(format=2))(make(tmp_path, 10))
-    with pytest.raises(ShoalError, match="has format 2, this version of shoal reads formats up to 1"):
+    with pytest.raises(ShoalError, match="a newer version of Shoal: it has format 2, and this one reads up to 1"):
         newest(tmp_path)
 
 

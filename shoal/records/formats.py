@@ -1,0 +1,27 @@
+"""Which version of a file's format this Shoal reads: every file says its own under ``format``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.api import ShoalError
+
+
+def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = 1) -> None:
+    """ShoalError unless this version reads the format that ``facts`` of ``file`` name. Those that name none are of the
+    first."""
+    written = facts.get("format", 1)
+    if isinstance(written, bool) or not isinstance(written, int):
+        raise ShoalError(f"{file} is damaged: its format is {written!r}, which is no number")
+    if not oldest <= written <= newest:
+        age, formats = ("newer", f"up to {newest}") if written > newest else ("older", f"from {oldest} on")
+        raise ShoalError(
+            f"{file} was written by {an(age)} version of Shoal: it has format {written}, and this one reads {formats}"
+        )
+
+
+def an(word: str) -> str:
+    """The word with its article."""
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"

@@ -1,0 +1,81 @@
+"""A run directory that is removed, moved or replaced while the run goes on: said once, and the run ends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.cli.main import main
+from shoal.records.presence import DirectoryGone, Presence
+
+SMALL: dict[str, Any] = dict(
+    env="CartPole-v1", preset="none", actors=1, envs=2, unroll=8, hidden=(8,), min_replay=64, replay=500, batch=8,
+    steps=10_000_000,
+)  # fmt: skip
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+def removed(path: Path) -> None:
+    moved(path)  # so that nothing is made in it meanwhile
+    shutil.rmtree(path.with_name("elsewhere"), ignore_errors=True)
+
+
+def replaced(path: Path) -> None:
+    moved(path)
+    path.mkdir()
+
+
+@pytest.mark.parametrize("how", [removed, moved, replaced])
+@pytest.mark.parametrize("runtime", ["serial", "local"])
+def test_a_run_whose_directory_is_gone_says_so_once_and_ends(
+    runtime: str, how: Callable[[Path], None], tmp_path: Path, capfd: Any
+) -> None:
+    path, done = tmp_path / "run", []
+
+    def once(row: Any) -> None:
+        if not done and row["steps"] > 100:
+            done.append(row["steps"])
+            how(path)
+
+    which = "gone" if how is not replaced else "another one now"
+    with pytest.raises(DirectoryGone, match=f"'{path}' of the run is {which}: it was removed, moved or replaced"):
+        shoal.train("dqn", runtime=runtime, run_dir=path, observers=once, checkpoint_every=0.1, **SMALL)
+    err = capfd.readouterr().err
+    assert "cannot write" not in err and "again" not in err
+    assert not path.exists() or not (path / "report.json").exists(), "nothing is written to a directory of others"
+
+
+def test_a_population_whose_directory_is_gone_ends(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    from shoal.run.population import PopulationRun
+
+    monkeypatch.chdir(tmp_path)
+    taken = PopulationRun._reached
+
+    def reached(self: Any, index: int, result: Any) -> None:
+        taken(self, index, result)
+        moved(self.path)
+
+    monkeypatch.setattr(PopulationRun, "_reached", reached)
+    words = "train pbt --of dqn --env CartPole-v1 --preset none --mutate learning_rate --population 2 --steps 100000 "
+    words += "--slots 1 --interval 200 --envs 2 --unroll 8 --min-replay 64 --replay 500 --batch 8 --run-dir p"
+    assert main(words.split()) == 1
+    err = capsys.readouterr().err
+    assert err.count(f"shoal: the directory '{tmp_path / 'p'}' of the run is gone") == 1 and err.count("\n") == 1
+
+
+def test_a_disk_that_does_not_answer_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = Presence(tmp_path)
+
+    def away(self: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "stat", away)
+    present.require()
