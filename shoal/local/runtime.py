@@ -6,7 +6,7 @@ from shoal.api import UsageError
 from shoal.local import descriptors, processes
 from shoal.local.failures import Failures, Patience
 from shoal.local.supervisor import Supervisor
-from shoal.program import Program
+from shoal.program import Program, held
 from shoal.runtime import memory
 from shoal.runtime.launch import Launch, Report
 from shoal.shm import layout
@@ -47,7 +47,7 @@ class LocalRuntime:
         program.validate()
         replicas = sum(role.replicas for role in program.roles)
         descriptors.make_room(replicas)
-        memory.check_fits(layout.needed(layout.plan(program)), program.held(), {"processes": replicas * PROCESS})
+        memory.check_fits(layout.needed(layout.plan(program)), held(program), {"processes": replicas * PROCESS})
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``. Interrupt once for an orderly end, twice to kill at once.

@@ -178,17 +178,11 @@ class Program:
                 out[role.name] = out.get(role.name, 0) + role.memory * role.replicas
         return out
 
-    def held(self) -> dict[str, int]:
-        """Bytes that each role holds, over its replicas, of what it reads and writes: networks, of one that learns
-        also the gradient, and batches, which are joined from several items or sampled. No less is needed."""
-        return {role.name: n * role.replicas for role in self.roles if (n := sum(map(_held, role.ports.values())))}
 
-    def needed(self) -> dict[str, int]:
-        """``memory`` and ``held`` together, by name of channel or role."""
-        out = self.memory()
-        for name, nbytes in self.held().items():
-            out[name] = out.get(name, 0) + nbytes
-        return out
+def held(program: Program) -> dict[str, int]:
+    """Bytes that each role holds, over its replicas, of what it reads and writes: networks, of one that learns also the
+    gradient, and batches, which are joined from several items or sampled. No less is needed."""
+    return {role.name: n * role.replicas for role in program.roles if (n := sum(map(_held, role.ports.values())))}
 
 
 def _held(port: Port) -> int:

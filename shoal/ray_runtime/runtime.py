@@ -6,7 +6,7 @@ import contextlib
 
 from shoal.api import UsageError
 from shoal.local.failures import Failures, Patience
-from shoal.program import Program
+from shoal.program import Program, held
 from shoal.ray_runtime import instance, placement
 from shoal.runtime import memory
 from shoal.runtime.launch import Launch, Report
@@ -37,7 +37,7 @@ class RayRuntime:
         program.validate()
         plan = layout.plan(program)
         if self._starts_its_own():
-            memory.check_fits(layout.needed(plan), program.held())
+            memory.check_fits(layout.needed(plan), held(program))
             return
         with self._connected(program):
             self._check_room(program)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from shoal.api import Deadlock, Diverged, Stopped
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.metering.recorder import OTHER
-from shoal.program import Program
+from shoal.program import Program, held
 from shoal.records import dumps
 from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
@@ -32,7 +32,7 @@ class SerialRuntime:
     def check(self, program: Program) -> None:
         """See ``runtime.launch.Runtime``: whether it fits into memory."""
         program.validate()
-        memory.check_fits(program.needed())
+        memory.check_fits(program.memory(), held(program))
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """See ``runtime.launch.Runtime``; also raises whatever a role raises.

@@ -16,7 +16,7 @@ from shoal.api import Context, Diverged, RoleFailed, Stopped, UsageError
 from shoal.local import processes
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import OTHER, recorder as recorder_of
-from shoal.program import Program, RoleSpec
+from shoal.program import Program, RoleSpec, held
 from shoal.records import dumps
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
@@ -90,7 +90,7 @@ class TorchrunRuntime:
                 f"torchrun has started {self.place.local_world} processes on this machine, and each takes a GPU of its "
                 f"own (--device cuda), but PyTorch finds {seen}: expected --device cpu or fewer processes"
             )
-        own = role.memory + program.held().get(role.name, 0) // role.replicas
+        own = role.memory + held(program).get(role.name, 0) // role.replicas
         memory.check_fits({role.name: own * self.place.local_world})
 
     def launch(self, program: Program, launch: Launch) -> Report:

@@ -40,14 +40,10 @@ def change(file: Path, **facts: Any) -> None:
 
 
 def test_every_file_of_a_run_says_its_format(run: Path) -> None:
-    files = [*run.rglob("*.json")]
-    names = {file.relative_to(run).as_posix() for file in files}
-    assert {"config.json", "report.json", "params.json", "best/params.json"} <= names
-    manifests = [*run.glob("checkpoints/*/manifest.json")]
-    for file in (
-        *(run / name for name in ("config.json", "report.json", "params.json", "best/params.json")),
-        *manifests,
-    ):
+    names = ("config.json", "report.json", "params.json", "best/params.json")
+    files = [run / name for name in names] + [*run.glob("checkpoints/*/manifest.json")]
+    assert len(files) > len(names)
+    for file in files:
         assert json.loads(file.read_text(encoding="utf-8"))["format"] == 1, file
 
 
