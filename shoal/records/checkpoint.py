@@ -26,8 +26,10 @@ from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_state import Packed, Written
 from shoal.types import Values
+from shoal.untrusted import excerpt, parse_json, read_text
 
 FORMAT = 1
+LARGEST = 2**53  # of a counter
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
 SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
@@ -78,7 +80,7 @@ class Checkpoint:
         try:
             return state_files.read(self.path, part)
         except Exception as error:  # whatever its readers say to a file that is something else
-            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' cannot be read: {error}") from error
+            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' cannot be read: {excerpt(error)}") from error
 
     def check_fits(self, program: Program) -> None:
         """ShoalError that says what differs between the program that was saved and this one."""
@@ -93,8 +95,16 @@ class Checkpoint:
         """Whoever cannot load the state it is given becomes a ShoalError that names the part."""
         try:
             yield
-        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, WiringError) as error:
-            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {error}") from error
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            RuntimeError,
+            WiringError,
+        ) as error:
+            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {excerpt(error)}") from error
 
 
 def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
@@ -257,10 +267,10 @@ def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | No
 def _saved_params(path: Path) -> list[str]:
     """The parts that hold parameters."""
     try:
-        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = parse_json(read_text(path / _MANIFEST))["files"]
         return sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
 
 
 def _pieces(path: Path, name: str) -> list[str]:
@@ -319,17 +329,21 @@ def _order(path: Path) -> tuple[int, int]:
 def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     """The checkpoint, every file (or those of some parts) compared with the manifest."""
     try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json(read_text(path / _MANIFEST))
         written, files = manifest["format"], manifest["files"]
         counters = [manifest[name] for name in ("steps", "updates", "row", "launch")]
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     if not isinstance(written, int) or written > FORMAT:
         raise ShoalError(f"'{path}' has format {written}, this version of shoal reads formats up to {FORMAT}")
-    if not all(isinstance(n, int) for n in counters):
+    if not all(type(n) is int and 0 <= n <= LARGEST for n in counters):
         raise _Damaged("its manifest has no counters")
-    if not isinstance(manifest.get("seconds"), (int, float)) or not isinstance(manifest.get("program"), dict):
+    if (
+        type(manifest.get("seconds")) not in (int, float)
+        or not 0 <= manifest["seconds"] <= LARGEST
+        or not isinstance(manifest.get("program"), dict)
+    ):
         raise _Damaged("its manifest does not say what was run, and for how long")
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
