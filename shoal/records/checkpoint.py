@@ -24,6 +24,7 @@ from shoal.api import Field, ShoalError, Tensors, WiringError, views
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
+from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
 from shoal.records.checkpoint_state import Packed, Written
 from shoal.types import Values
 from shoal.untrusted import excerpt, parse_json, read_text
@@ -34,6 +35,8 @@ FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
 SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
+# what loads a state says to one that is not its own
+UNFIT = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, WiringError)
 _MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
 
 log = logging.getLogger("shoal.runtime")
@@ -95,15 +98,7 @@ class Checkpoint:
         """Whoever cannot load the state it is given becomes a ShoalError that names the part."""
         try:
             yield
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            AttributeError,
-            RuntimeError,
-            WiringError,
-        ) as error:
+        except UNFIT as error:
             raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {excerpt(error)}") from error
 
 
@@ -117,28 +112,6 @@ def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
         "launch": saving.launch,
         "program": shape_of(program),
     }
-
-
-def shape_of(program: Program) -> Values:
-    """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items."""
-    channels = program.channels.values()
-    return {
-        "roles": {role.name: role.replicas for role in program.roles},
-        "channels": {c.name: {k: f"{f.dtype} {list(f.shape)}" for k, f in c.spec.items()} for c in channels},
-    }
-
-
-def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
-    """A line for each leaf in which two shapes, as ``shape_of`` gives them, are not the same."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in [*was, *(k for k in now if k not in was)]:
-            yield from differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))
-    elif was != now:
-        yield f"{where}: saved {_show(was)}, now {_show(now)}"
-
-
-def _show(value: Any) -> str:
-    return "nothing" if value is None else "something" if isinstance(value, dict) else str(value)
 
 
 def part(kind: str, name: str, index: int | None = None) -> str:
@@ -331,20 +304,17 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     try:
         manifest = parse_json(read_text(path / _MANIFEST))
         written, files = manifest["format"], manifest["files"]
-        counters = [manifest[name] for name in ("steps", "updates", "row", "launch")]
+        counters = [(manifest[name], (int,)) for name in ("steps", "updates", "row", "launch")]
+        counters.append((manifest["seconds"], (int, float)))
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     if not isinstance(written, int) or written > FORMAT:
         raise ShoalError(f"'{path}' has format {written}, this version of shoal reads formats up to {FORMAT}")
-    if not all(type(n) is int and 0 <= n <= LARGEST for n in counters):
+    if not all(type(n) in kinds and 0 <= n <= LARGEST for n, kinds in counters):
         raise _Damaged("its manifest has no counters")
-    if (
-        type(manifest.get("seconds")) not in (int, float)
-        or not 0 <= manifest["seconds"] <= LARGEST
-        or not isinstance(manifest.get("program"), dict)
-    ):
-        raise _Damaged("its manifest does not say what was run, and for how long")
+    if not isinstance(manifest.get("program"), dict):
+        raise _Damaged("its manifest does not say what was run")
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
             raise _Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")

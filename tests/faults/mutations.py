@@ -1,4 +1,4 @@
-"""What may become of a file of a run: seeded mutations of JSON, CSV, safetensors and TOML files, and of what they are."""
+"""What may become of a file of a run: seeded mutations of JSON, CSV, safetensors and TOML files."""
 
 from __future__ import annotations
 
