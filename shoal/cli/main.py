@@ -69,8 +69,8 @@ shoal: distributed deep reinforcement learning in PyTorch
                                 --wait); the last two play in --env ID
   shoal record --list SET       its episodes; --show SET --episode N: every step of one
   shoal export RUN --to F       the policy without Shoal: onnx, torchscript or safetensors; --out DIR, --best
-  --trust                       with a RUN: import the system or environment that it names, should they be neither
-                                Shoal's, nor registered with Gymnasium, nor known from a training of yours
+  --trust                       with a RUN: it is yours, or you trust it: import the system or environment that it
+                                names, follow its links, connect to what it names (docs/security.md)
   shoal --version
   shoal train SYSTEM --help     the flags of a system, each with its meaning and the value it would have
 
