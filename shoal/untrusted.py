@@ -37,10 +37,15 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(_escaped, printable(text))
 
 
+def excerpt(error: object) -> str:
+    """What a reader says of a file, which may quote all of it: on one line and not longer than ``LONGEST``."""
+    text = one_line(str(error))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
 def brief(value: object) -> str:
     """A value as a sentence quotes it: by ``repr``, on one line and not longer than ``LONGEST``."""
-    text = one_line(_SHORT.repr(value))
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return excerpt(_SHORT.repr(value))
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,14 +48,13 @@ def require_matplotlib() -> None:
         raise UsageError("plots need matplotlib: pip install 'shoal[plot]'")
 
 
-def plain_text() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def plain_text() -> Iterator[None]:
     """Labels are drawn as they are: a dollar sign in them begins no formula, and no TeX is started for them."""
     import matplotlib
 
-    plain: contextlib.AbstractContextManager[None] = matplotlib.rc_context(
-        {"text.parse_math": False, "text.usetex": False}
-    )
-    return plain
+    with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
+        yield
 
 
 def draw_figure(groups: Sequence[Group], axes: Sequence[str] = ("steps", "seconds")) -> Figure:

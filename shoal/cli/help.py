@@ -35,8 +35,8 @@ Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130, 143 and 129 
 (a checkpoint is written first; a second signal ends the run at once, without one).
 """
 TRUST = """\
-      --trust                   import the system or environment that the run names, should they be neither Shoal's,
-                                nor registered with Gymnasium, nor known from a training of yours
+      --trust                   the run is yours, or you trust it: import the system or environment that it names,
+                                follow its links, connect to what it names (docs/security.md)
 """
 COMMANDS: dict[str, str] = {
     "train": """\
@@ -120,10 +120,12 @@ shoal plot RUN...: learning curves, runs that differ only by seed together; of a
 
       --out FILE                .png, .svg or .pdf (default curves.png)
       --x AXIS                  steps, seconds or both
-""",
+"""
+    + TRUST,
     "compare": """\
 shoal compare RUN...: final return, speed, time to --threshold R, probability of improvement, configurations
-""",
+"""
+    + TRUST,
     "record": """\
 shoal record SOURCE --out SET: play whole episodes into a Minari data set (an ID or a directory)
 

@@ -24,16 +24,21 @@ from shoal.api import Field, ShoalError, Tensors, WiringError, views
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
+from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
 from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
+from shoal.untrusted import excerpt, parse_json, read_text
 
 FORMAT = 1
+LARGEST = 2**53  # of a counter
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
 SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
+# what loads a state says to one that is not its own
+UNFIT = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, WiringError)
 _MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
 
 log = logging.getLogger("shoal.runtime")
@@ -82,7 +87,7 @@ class Checkpoint:
         try:
             return state_files.read(self.path, part)
         except Exception as error:  # whatever its readers say to a file that is something else
-            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' cannot be read: {error}") from error
+            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' cannot be read: {excerpt(error)}") from error
 
     def check_fits(self, program: Program) -> None:
         """ShoalError that says what differs between the program that was saved and this one."""
@@ -97,8 +102,8 @@ class Checkpoint:
         """Whoever cannot load the state it is given becomes a ShoalError that names the part."""
         try:
             yield
-        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, WiringError) as error:
-            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {error}") from error
+        except UNFIT as error:
+            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {excerpt(error)}") from error
 
 
 def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
@@ -111,28 +116,6 @@ def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
         "launch": saving.launch,
         "program": shape_of(program),
     }
-
-
-def shape_of(program: Program) -> Values:
-    """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items."""
-    channels = program.channels.values()
-    return {
-        "roles": {role.name: role.replicas for role in program.roles},
-        "channels": {c.name: {k: f"{f.dtype} {list(f.shape)}" for k, f in c.spec.items()} for c in channels},
-    }
-
-
-def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
-    """A line for each leaf in which two shapes, as ``shape_of`` gives them, are not the same."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in [*was, *(k for k in now if k not in was)]:
-            yield from differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))
-    elif was != now:
-        yield f"{where}: saved {_show(was)}, now {_show(now)}"
-
-
-def _show(value: Any) -> str:
-    return "nothing" if value is None else "something" if isinstance(value, dict) else str(value)
 
 
 def part(kind: str, name: str, index: int | None = None) -> str:
@@ -263,10 +246,10 @@ def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | No
 def _saved_params(path: Path) -> list[str]:
     """The parts that hold parameters."""
     try:
-        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = parse_json(read_text(path / _MANIFEST))["files"]
         return sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
 
 
 def _pieces(path: Path, name: str) -> list[str]:
@@ -325,17 +308,18 @@ def _order(path: Path) -> tuple[int, int]:
 def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     """The checkpoint, every file (or those of some parts) compared with the manifest."""
     try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json(read_text(path / _MANIFEST))
         written, files = manifest["format"], manifest["files"]
-        counters = [manifest[name] for name in ("steps", "updates", "row", "launch")]
+        kinds_of: dict[str, tuple[type, ...]] = dict.fromkeys(("steps", "updates", "row", "launch"), (int,))
+        counters = [(manifest[name], kinds) for name, kinds in {**kinds_of, "seconds": (int, float)}.items()]
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     check_format(path, {"format": written}, FORMAT)
-    if not all(isinstance(n, int) for n in counters):
+    if not all(type(n) in kinds and 0 <= n <= LARGEST for n, kinds in counters):
         raise _Damaged("its manifest has no counters")
-    if not isinstance(manifest.get("seconds"), (int, float)) or not isinstance(manifest.get("program"), dict):
-        raise _Damaged("its manifest does not say what was run, and for how long")
+    if not isinstance(manifest.get("program"), dict):
+        raise _Damaged("its manifest does not say what was run")
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
             raise _Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from shoal.api import ShoalError
+from shoal.untrusted import parse_json, read_text
 
 CHUNK = 1 << 24  # bytes written and hashed at a time
 MARK = "$"  # a dict with this one key stands for what JSON lacks
@@ -178,7 +179,7 @@ def hash_file(path: Path) -> Written:
 
 def read(folder: Path, name: str) -> Any:
     """The state that was written; its arrays and tensors are the caller's own."""
-    tree = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    tree = parse_json(read_text(folder / f"{name}.json"))
     return _decode(tree, Arrays(folder / f"{name}.safetensors"))
 
 

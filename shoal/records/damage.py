@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.api import ShoalError
-from shoal.untrusted import LONGEST, one_line
+from shoal.untrusted import excerpt
 
 
 @contextlib.contextmanager
@@ -19,5 +19,5 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise ShoalError(f"'{path.parent}' lacks the file '{path.name}'") from None
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, csv.Error) as error:
-        detail = one_line(f"{type(error).__name__}: {error}".partition("\n")[0])[:LONGEST]
+        detail = excerpt(f"{type(error).__name__}: {error}".partition("\n")[0])
         raise ShoalError(f"{path} is damaged: {detail}") from None

@@ -203,7 +203,7 @@ class _Table:
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         """The columns, and every whole row (a killed run may have left half of its last one)."""
-        with open(self._path, newline="", encoding="utf-8") as file:
+        with reading(self._path), open(self._path, newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
         return header, [row for row in rows if len(row) == len(header)]
 

@@ -36,7 +36,7 @@ from shoal.records.run_lock import RunLock
 from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import parse_json, read_text, require_plain
+from shoal.untrusted import excerpt, parse_json, read_text, require_plain
 
 FORMAT = 1
 NO_OVERWRITE = "; a run never overwrites another"
@@ -248,7 +248,7 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
     try:
         return updates, load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ShoalError(f"'{file}' is no safetensors file, or damaged: {error}") from None
+        raise ShoalError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
 
 
 def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
@@ -258,7 +258,7 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     try:
         data = parse_json(read_text(path))
     except ValueError as error:
-        raise ShoalError(f"{path} is damaged: {error}") from None
+        raise ShoalError(f"{path} is damaged: {excerpt(error)}") from None
     if not isinstance(data, dict):
         raise ShoalError(f"{path} is damaged: expected an object with names, found {type(data).__name__}")
     check_format(path, data, FORMAT)

@@ -15,7 +15,7 @@ from shoal.algos.evolution_policy import TASK
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
-from shoal.untrusted import brief, require_plain
+from shoal.untrusted import brief, excerpt, require_plain
 
 # What a new run has of its own: its task, the range of its returns, the scale of its rewards
 OWN = (TASK, "returns.", "rewards.")
@@ -51,7 +51,7 @@ def read(source: str | Path, trust: bool = False) -> Tensors:
     try:
         return load_file(path)
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise UsageError(f"init_from: '{source}' is no safetensors file, or damaged: {error}") from None
+        raise UsageError(f"init_from: '{source}' is no safetensors file, or damaged: {excerpt(error)}") from None
 
 
 def begin_with(program: Program, params: Tensors, source: str | Path) -> None:

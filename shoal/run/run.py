@@ -30,7 +30,7 @@ from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import short_name, unknown
 from shoal.types import Values
-from shoal.untrusted import brief, parse_json, require_plain
+from shoal.untrusted import brief, excerpt, parse_json, require_plain
 
 
 @dataclass(repr=False)
@@ -182,7 +182,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
             facts = parse_json((opened.metadata() or {}).get("shoal", "{}"))
             params = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise UsageError(f"'{file}' is no safetensors file, or damaged: {error}") from None
+        raise UsageError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
     if not isinstance(facts, dict) or not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, FORMAT)

@@ -41,7 +41,9 @@ class Emulator:
         self.info = {"lives": lives}
         ends = np.flatnonzero(terminated | truncated)
         episodes = [Episode(7.0, 3) for _ in ends]
-        return EnvStep(self._obs(), np.full(self.num_envs, 10, np.float32), terminated, truncated, valid, None, episodes)
+        return EnvStep(
+            self._obs(), np.full(self.num_envs, 10, np.float32), terminated, truncated, valid, None, episodes
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -77,14 +79,18 @@ def test_a_lost_life_is_an_end_and_the_row_after_it_is_none() -> None:
     assert found["terminated"] == [False, True, False, False, False, False, False]
     assert found["valid"] == [True, True, False, True, True, True, True]
     assert found["reward"] == [10, 10, 0, 10, 10, 10, 10] and not any(found["truncated"])
-    assert found["zeros"] == [0, 0, 3, 2, 1, 0, 0], "the frames of the life before are blank in its first stack - 1 rows"
+    assert found["zeros"] == [0, 0, 3, 2, 1, 0, 0], (
+        "the frames of the life before are blank in its first stack - 1 rows"
+    )
     assert [action for (action,) in emulator.actions] == [3, 3, 1, 3, 3, 3, 3], "the game waits for it"
     assert sum(found["episodes"]) == 0, "the game goes on"
 
 
 def test_the_last_life_is_the_games_own_end() -> None:
     """In some games lives reach 0 some frames before it: that is no end of an episode; nor is it told twice."""
-    found, _ = alone(on(2), on(1), on(1), on(0), on(0), (0, True, False, True), (3, False, False, False), on(3), lives=2)
+    found, _ = alone(
+        on(2), on(1), on(1), on(0), on(0), (0, True, False, True), (3, False, False, False), on(3), lives=2
+    )
     assert found["terminated"] == [False, True, False, False, False, True, False, False]
     assert found["valid"] == [True, True, False, True, True, True, False, True]
     assert found["zeros"] == [0, 0, 3, 2, 1, 0, 0, 0] and sum(found["episodes"]) == 1
@@ -222,7 +228,9 @@ def test_options_are_set_by_their_own_names(name: str, option: str) -> None:
         ale.make_vector("pong", 1, EnvOptions(env_kwargs={name: 1}))
 
 
-@pytest.mark.parametrize("game,fire_reset,restart", [("Breakout", True, 1), ("Breakout", False, 0), ("Freeway", True, 0)])
+@pytest.mark.parametrize(
+    "game,fire_reset,restart", [("Breakout", True, 1), ("Breakout", False, 0), ("Freeway", True, 0)]
+)
 def test_fire_is_pressed_where_a_game_waits_for_it(game: str, fire_reset: bool, restart: int) -> None:
     pytest.importorskip("ale_py")
     options = EnvOptions(life_loss=True, fire_reset=fire_reset, frame_skip=3, frame_stack=2)

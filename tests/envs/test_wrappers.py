@@ -14,8 +14,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import Action, EnvSpec, EnvStep, Episode, Observation, UsageError
-from shoal.envs import EnvOptions, make
-from shoal.envs import pool as envpool_module
+from shoal.envs import EnvOptions, make, pool as envpool_module
 from shoal.envs.batch import sub_seeds
 from shoal.envs.wrappers import LastActionReward, TrainingReward, training_reward
 
@@ -73,8 +72,9 @@ def test_rewards_are_clipped_and_then_scaled(clip: Any, scale: float, wanted: li
 
 @pytest.mark.parametrize("clip,scale", [("none", 0.5), ("sign", 1.0), ("unit", 2.0), ("none", 1.0)])
 def test_both_settings_of_rewards_are_read(clip: Any, scale: float) -> None:
-    raw, trained = make("Pendulum-v1", 2, EnvOptions()), make(
-        "Pendulum-v1", 2, EnvOptions(reward_clip=clip, reward_scale=scale, last_action_reward=True)
+    raw, trained = (
+        make("Pendulum-v1", 2, EnvOptions()),
+        make("Pendulum-v1", 2, EnvOptions(reward_clip=clip, reward_scale=scale, last_action_reward=True)),
     )
     for batch in (raw, trained):
         batch.reset(5)

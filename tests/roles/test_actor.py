@@ -19,7 +19,7 @@ STEPS, ENVS = 5, len(SCRIPT)
 
 def actor(mode: str, stream: bool = False, stack: int = 1, extras: tuple[str, ...] = ("value",), **ctx: Any) -> Any:
     env = ScriptedEnvs(SCRIPT, mode, stack)
-    named = {name: ((), "float32") for name in extras}
+    named = dict.fromkeys(extras, ((), "float32"))
     spec = unroll_spec(env.spec, STEPS, ENVS, named, {"sum": (1,)}, stream)
     params = Params()
     params.publish({"scale": torch.tensor(2.0)})

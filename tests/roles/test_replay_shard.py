@@ -12,7 +12,17 @@ from fakes import Reducers, Writer, context
 
 from shoal.api import Batch, Field, Rows
 from shoal.roles.replay_shard import (
-    KEYS, PROBS, REMEMBERED, ROUND, SIZE, USED, Gathered, ShardRole, learned_spec, masses_spec, part_spec,
+    KEYS,
+    PROBS,
+    REMEMBERED,
+    ROUND,
+    SIZE,
+    USED,
+    Gathered,
+    ShardRole,
+    learned_spec,
+    masses_spec,
+    part_spec,
 )  # fmt: skip
 
 BATCH, SHARDS = 6, 3
