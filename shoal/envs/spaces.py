@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from shoal.api import MASK, Action, Arrays, Observation, UsageError
 
+from .action_box import ActionBox
 from .types import Nested, Space
 
 Path = tuple[str | int, ...]
@@ -197,13 +198,8 @@ def _action(space: Space, env: str) -> tuple[Action, Convert | None]:
             lambda a: a.astype(np.int8).reshape(len(a), *shape),
         )
     if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating):
-        box_low, box_high, box_shape, box_kind = space.low, space.high, space.shape, space.dtype
-        action = Action(
-            "continuous",
-            low=tuple(float(v) for v in box_low.ravel()),
-            high=tuple(float(v) for v in box_high.ravel()),
-        )
-        return action, lambda a: np.clip(a.reshape(len(a), *box_shape), box_low, box_high).astype(box_kind, copy=False)
+        box = ActionBox(space)
+        return Action("continuous", low=tuple(box.low.tolist()), high=tuple(box.high.tolist())), box.to_environment
     raise UsageError(
         f"environment {env!r} has the action space {space}, but only Discrete, MultiDiscrete, MultiBinary and Box "
         "of floats are supported"

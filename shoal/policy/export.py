@@ -124,7 +124,7 @@ _FROM = {
     "is minus infinity",
     "first": "true for the first observation of an episode: the state is then taken as zero",
     "obs/last_action": "zeros at an episode's first observation; then the action before: of a discrete space its index "
-    "from 0, of a Box the flat, unclipped values",
+    "from 0, of a Box the flat, unclipped values in the policy's own units, those of `mean`",
     "obs/last_reward": "0 at an episode's first observation; then the reward of the step before, as used in training",
 }
 
@@ -139,7 +139,14 @@ def _sampling(module: PolicyModule) -> str:
     if module.q_learning:
         return "`q` are the action values it is the argmax of."
     if isinstance(module.space, gs.Box):
-        return "To draw one: mean + exp(log_std) * noise from N(0, 1), reshaped and clipped to the space."
+        box = module.box
+        drawn = "To draw one: x = mean + exp(log_std) * noise from N(0, 1)"
+        if box.same:
+            return f"{drawn}, reshaped and clipped to the space."
+        return (
+            f"{drawn}, clipped from {box.low.tolist()} to {box.high.tolist()}; then {box.middle.tolist()} + "
+            f"{box.half.tolist()} * x, reshaped and clipped to the space."
+        )
     if isinstance(module.space, gs.Discrete):
         return "To draw one: softmax(logits), plus the space's start."
     sizes = module.nets.dist.sizes  # type: ignore[union-attr]
