@@ -52,7 +52,7 @@ class BoxNetwork(nn.Module):
         with autocast(self.precision, self.device):
             return cast(Tensor, self.encoder(obs))
 
-    def bounded(self, actions: Tensor) -> Tensor:
+    def clip(self, actions: Tensor) -> Tensor:
         """Actions ``[..., A]`` clipped to the box."""
         return torch.minimum(torch.maximum(actions, self.low), self.high)
 

@@ -87,7 +87,7 @@ class CEMNetwork(BoxNetwork):
 
     def forward(self, obs: Tensors) -> Tensor:
         """The best action ``[B, A]``."""
-        return self.bounded(self.best(self.encode(obs)).points)
+        return self.clip(self.best(self.encode(obs)).points)
 
     def outputs(self, items: Tensors) -> Outputs:
         """Values (or logits) ``[B]`` of a batch's actions, to learn from."""

@@ -191,7 +191,7 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
         else:
             noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
             chosen = (best + self.noise * noise).clamp(-1.0, 1.0)
-        action = nets.bounded(chosen)
+        action = nets.clip(chosen)
         extras: Arrays = {}
         if nets.returns is not None:
             both = torch.cat((action, best))
