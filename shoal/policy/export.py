@@ -25,6 +25,7 @@ from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import MASK, Observation, ShoalError, UsageError
+from shoal.envs.spaces import integer_scale
 from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
@@ -161,6 +162,16 @@ def _conversion(space: Any, leaf: Observation) -> str:
     if isinstance(space, (gs.MultiDiscrete, gs.MultiBinary)) or leaf.kind == "one_hot":
         start = np.ravel(getattr(space, "start", 0)).tolist()
         return "flattened" + (f", minus {start}" if any(start) else "")
+    if leaf.kind == "image" and (space.low.min(), space.high.max()) != (0, 255):
+        spread = f"values from {space.low.min()} to {space.high.max()} spread over 0 to 255 and rounded, then "
+        return spread + _turned(space, leaf)
+    if leaf.kind == "vector" and (scale := integer_scale(space)) is not None:
+        divisors = np.unique(scale).tolist()
+        return f"divided by {divisors[0] if len(divisors) == 1 else scale.tolist()}"
+    return _turned(space, leaf)
+
+
+def _turned(space: Any, leaf: Observation) -> str:
     if leaf.kind == "image" and tuple(space.shape) != leaf.shape:
         if tuple(space.shape[2:]) == leaf.shape[1:]:
             return "[S, C, H, W] with its first two axes joined"

@@ -23,7 +23,9 @@ class Dose(gym.Env[Any, Any]):
     def __init__(self, low: Any, high: Any, dtype: str = "float32", shape: Any = None) -> None:
         self.observation_space = gs.Box(-1, 1, (1,))
         low, high = np.asarray(low, dtype), np.asarray(high, dtype)
-        self.action_space = gs.Box(low if low.ndim else low.item(), high if high.ndim else high.item(), shape, dtype=dtype)  # type: ignore[arg-type]
+        self.action_space = gs.Box(
+            low if low.ndim else low.item(), high if high.ndim else high.item(), shape, dtype=dtype
+        )  # type: ignore[arg-type]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return np.zeros(1, np.float32), {}
