@@ -70,7 +70,10 @@ MASK = "obs/action_mask"  # the observation that says which actions are allowed,
 
 @dataclass(frozen=True)
 class Action:
-    """``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``), ``continuous`` (float32 [len(low)])."""
+    """``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``), ``continuous`` (float32 [len(low)]).
+
+    low, high: bounds of a continuous action in the units that agents act in, which are not the environment's: -1 and 1
+    along a bounded side, 0 and 0 along one of length 0, infinite where there is no bound (``envs.action_box``)."""
 
     kind: Literal["discrete", "multi_discrete", "continuous"]
     sizes: tuple[int, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,27 +18,20 @@ from shoal.nets.torsos import ACTIVATIONS, Activation
 
 
 class BoxNetwork(nn.Module):
-    """Actions inside are in [-1, 1], whatever the environment's box; ``to_box`` and ``from_box`` scale them.
+    """Actions are in [-1, 1], and 0 along a side of the environment's box that has no length.
 
     Images (and a network of the user's own) are read by one encoder (``shared``); vectors go on as they are.
     """
 
     low: Tensor
     high: Tensor
-    middle: Tensor
-    half_width: Tensor
-    divisor: Tensor
 
     def __init__(
         self, env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation, precision: Precision, device: str
     ) -> None:  # fmt: skip
         super().__init__()
-        # by NumPy: torch would import its compilers to compute on the device meta, on which shapes are found
-        low, high = np.array(env.action.low, np.float32), np.array(env.action.high, np.float32)
-        half = (high - low) / 2
-        box = {"low": low, "high": high, "middle": low + half, "half_width": half}
-        for name, side in {**box, "divisor": np.where(half > 0, half, np.float32(1))}.items():
-            self.register_buffer(name, torch.tensor(side), persistent=False)
+        for name in ("low", "high"):
+            self.register_buffer(name, torch.tensor(getattr(env.action, name)), persistent=False)
         self.actions = len(env.action.low)
         self.encoder = _encoder(env, torso, hidden, activation)
         self.shared = self.encoder.own is not None or any(True for _ in self.encoder.parameters())
@@ -48,7 +40,7 @@ class BoxNetwork(nn.Module):
     def leave_out_fixed(self, critic: Critic) -> None:
         """Let a new critic not depend on actions along sides of length 0. It never would learn to: all that it sees of
         them is 0."""
-        fixed = (self.half_width == 0).nonzero()[:, 0] if self.half_width.device.type != "meta" else ()
+        fixed = (self.high == self.low).nonzero()[:, 0] if self.high.device.type != "meta" else ()
         if len(fixed):
             with torch.no_grad():
                 cast(nn.Linear, critic.rest[0]).weight[:, -self.actions :][:, fixed] = 0.0
@@ -60,14 +52,9 @@ class BoxNetwork(nn.Module):
         with autocast(self.precision, self.device):
             return cast(Tensor, self.encoder(obs))
 
-    def to_box(self, actions: Tensor) -> Tensor:
-        """From [-1, 1] to the environment's units, inside its bounds after rounding too."""
-        scaled = self.middle + self.half_width * actions
-        return torch.minimum(torch.maximum(scaled, self.low), self.high)
-
-    def from_box(self, actions: Tensor) -> Tensor:
-        """The inverse of ``to_box``; 0 along a side of length 0."""
-        return (actions - self.middle) / self.divisor
+    def clip(self, actions: Tensor) -> Tensor:
+        """Actions ``[..., A]`` clipped to the box."""
+        return torch.minimum(torch.maximum(actions, self.low), self.high)
 
 
 class Critic(nn.Module):

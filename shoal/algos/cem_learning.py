@@ -199,9 +199,9 @@ class CEMAgent(NetworkAgent[CEMNetwork, torch.Generator]):
         nets, rng = self.nets, self.rng
         encoded = nets.encode({k: torch.from_numpy(v) for k, v in obs.items()})
         if greedy:
-            return Act(nets.to_box(nets.best(encoded).points).numpy(), state, {})
+            return Act(nets.clip(nets.best(encoded).points).numpy(), state, {})
         best = nets.best(encoded, nets.draw(len(encoded), rng)).points
         noisy = best + self.noise * torch.randn(best.shape, generator=rng)
         drawn = 2.0 * torch.rand(best.shape, generator=rng) - 1.0
         explores = torch.rand(len(best), 1, generator=rng) < self.epsilon
-        return Act(nets.to_box(torch.where(explores, drawn, noisy.clamp(-1.0, 1.0))).numpy(), state, {})
+        return Act(nets.clip(torch.where(explores, drawn, noisy.clamp(-1.0, 1.0))).numpy(), state, {})

@@ -86,13 +86,13 @@ class CEMNetwork(BoxNetwork):
         return outputs.sigmoid() if self.bounded else outputs
 
     def forward(self, obs: Tensors) -> Tensor:
-        """The best action ``[B, A]`` in the environment's units."""
-        return self.to_box(self.best(self.encode(obs)).points)
+        """The best action ``[B, A]``."""
+        return self.clip(self.best(self.encode(obs)).points)
 
     def outputs(self, items: Tensors) -> Outputs:
         """Values (or logits) ``[B]`` of a batch's actions, to learn from."""
         features = self.features(observations(items))
-        actions = self.from_box(items["action"])
+        actions = items["action"]
         if self.perceptron is not None:
             values, backward = self.perceptron.differentiable(torch.cat((features, actions), -1))
         else:

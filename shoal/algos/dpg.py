@@ -186,10 +186,10 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
         else:
             noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
             chosen = (best + self.noise * noise).clamp(-1.0, 1.0)
-        action = nets.to_box(chosen)
+        action = nets.clip(chosen)
         extras: Arrays = {}
         if nets.returns is not None:
-            both = torch.cat((nets.from_box(action), best))
+            both = torch.cat((action, best))
             values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy()
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
         return Act(action.numpy(), state, extras)

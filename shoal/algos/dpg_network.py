@@ -83,7 +83,7 @@ class DPGNetwork(BoxNetwork):
         that of the actions to the policy alone. ``policy/obs``: what the policy sees, if not the same as the critic.
         Of no rows nothing is computed."""
         features = self.features(observations(items))
-        critic, to_critic = self._judged(features, self.from_box(items["action"]))
+        critic, to_critic = self._judged(features, items["action"])
         own = observations(items, "policy/")
         seen = self.features(own) if own else features.detach()
         action, to_policy = self._acted(seen)

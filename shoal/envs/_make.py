@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
 
 from . import ale, masks, registry, wrappers
+from .action_box import ActionBox
 from .batch import VectorBatch
 from .looks import Key, known_as, look
 from .one_by_one import OneByOne
@@ -101,9 +102,9 @@ class Codec:
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         """Actions of a Discrete or a Box space, as the environment takes them ``[N, ...]`` -> as agents choose them:
-        int64 ``[N]``, or float32 ``[N, A]``."""
+        int64 ``[N]``, or float32 ``[N, A]`` in the units of ``ActionBox``."""
         if isinstance(self.action_space, gs.Box):
-            return np.asarray(actions, np.float32).reshape(len(actions), -1)
+            return ActionBox(self.action_space).to_agent(actions)
         return np.asarray(actions, np.int64) - int(getattr(self.action_space, "start", 0))
 
     def decode(self, action: np.ndarray, batch: bool = False) -> np.ndarray | int:

@@ -10,18 +10,24 @@ from numpy.typing import ArrayLike
 
 from shoal.api import MASK, Action, Arrays, Observation, UsageError
 
+from .action_box import ActionBox
 from .types import Nested, Space
 
 Path = tuple[str | int, ...]
 Convert = Callable[[Nested], np.ndarray]
 Leaf = tuple[str, Path, Observation, Convert]  # flat name, path in the nested batch, what it is
 CHANNELS = (1, 3, 4)
+LARGE = 36  # pixels: what is as high and wide is a picture whatever its bounds; the smallest for published networks
+BYTE = 255  # integers of up to this size are scaled to at most 1
 
 
 class ObservationCodec:
     """Flattens a batch of a space's observations. Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is turned when
     only its last axis can be channels, ``[H, W]`` gains an axis, stacks ``[S, H, W, C]`` and ``[S, C, H, W]`` are
-    merged), integers int64 ``one_hot``, everything else float32 of its own shape. ``symbolic`` names leaves whose small
+    merged), integers int64 ``one_hot``, everything else float32 of its own shape, for integers in a Box of up to a byte
+    divided by the largest magnitude that its bounds allow. A picture is a Box of uint8 with 2 to 4 dimensions which spans
+    0 to 255 or is at least 36 pixels high and wide (values of other bounds are spread over 0 to 255); a smaller one of
+    other bounds is a board, whose numbers go to the MLP. ``symbolic`` names leaves whose small
     integers are codes rather than intensities, with the number of codes along the last axis. mask: what the leaf
     ``MASK`` is."""
 
@@ -76,10 +82,19 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
             sizes = symbolic[name] * int(np.prod(shape[:-1]))
             return Observation((len(sizes),), "int64", "one_hot", sizes), lambda x: _codes(x)
         if space.dtype == np.uint8 and len(shape) in (2, 3, 4):
-            return _image(shape)
+            low, high = int(space.low.min()), int(space.high.max())
+            image, turn = _image(shape)
+            if (low, high) == (0, BYTE):
+                return image, turn
+            if min(image.shape[1:]) >= LARGE and low < high:
+                spread = _spread(low, high)
+                return image, lambda x: spread[turn(x)]
+        scale = integer_scale(space)
         if not shape:
-            return Observation((1,), "float32"), lambda x: np.array(x, np.float32).reshape(-1, 1)
-        return Observation(shape, "float32"), lambda x: np.asarray(x, np.float32)
+            return Observation((1,), "float32"), lambda x: np.array(x, np.float32).reshape(-1, 1) / (scale or 1)
+        if scale is None:
+            return Observation(shape, "float32"), lambda x: np.asarray(x, np.float32)
+        return Observation(shape, "float32"), lambda x: np.asarray(x, np.float32) / scale
     if isinstance(space, gs.Discrete):
         start = int(space.start)
         return (
@@ -97,6 +112,23 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
         f"environment {env!r} has the observation {name!r} of type {type(space).__name__}, but only Box, Discrete, "
         "MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported"
     )
+
+
+def integer_scale(space: gs.Box) -> np.ndarray | None:
+    """What the numbers of a Box of integers are divided by, float32 of its shape: the largest magnitude within the
+    bounds. None if that changes nothing, or numbers may be larger than ``BYTE``."""
+    if not np.issubdtype(space.dtype, np.integer):
+        return None
+    largest = np.maximum(abs(space.low.astype(np.float64)), abs(space.high.astype(np.float64)))
+    if largest.max() > BYTE or (largest <= 1).all():
+        return None
+    return np.maximum(largest, 1).astype(np.float32)
+
+
+def _spread(low: int, high: int) -> np.ndarray:
+    """For each byte what it is when ``low`` to ``high`` is spread over 0 to 255."""
+    scaled = (np.arange(BYTE + 1) - low) * (BYTE / (high - low))
+    return np.clip(scaled.round(), 0, BYTE).astype(np.uint8)
 
 
 def _mask(x: ArrayLike) -> np.ndarray:
@@ -197,13 +229,8 @@ def _action(space: Space, env: str) -> tuple[Action, Convert | None]:
             lambda a: a.astype(np.int8).reshape(len(a), *shape),
         )
     if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating):
-        box_low, box_high, box_shape, box_kind = space.low, space.high, space.shape, space.dtype
-        action = Action(
-            "continuous",
-            low=tuple(float(v) for v in box_low.ravel()),
-            high=tuple(float(v) for v in box_high.ravel()),
-        )
-        return action, lambda a: np.clip(a.reshape(len(a), *box_shape), box_low, box_high).astype(box_kind, copy=False)
+        box = ActionBox(space)
+        return Action("continuous", low=tuple(box.low.tolist()), high=tuple(box.high.tolist())), box.to_environment
     raise UsageError(
         f"environment {env!r} has the action space {space}, but only Discrete, MultiDiscrete, MultiBinary and Box "
         "of floats are supported"

@@ -25,6 +25,7 @@ from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import MASK, Observation, ShoalError, UsageError
+from shoal.envs.spaces import integer_scale
 from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
@@ -124,7 +125,7 @@ _FROM = {
     "is minus infinity",
     "first": "true for the first observation of an episode: the state is then taken as zero",
     "obs/last_action": "zeros at an episode's first observation; then the action before: of a discrete space its index "
-    "from 0, of a Box the flat, unclipped values",
+    "from 0, of a Box the flat, unclipped values in the policy's own units, those of `mean`",
     "obs/last_reward": "0 at an episode's first observation; then the reward of the step before, as used in training",
 }
 
@@ -139,7 +140,14 @@ def _sampling(module: PolicyModule) -> str:
     if module.q_learning:
         return "`q` are the action values it is the argmax of."
     if isinstance(module.space, gs.Box):
-        return "To draw one: mean + exp(log_std) * noise from N(0, 1), reshaped and clipped to the space."
+        box = module.box
+        drawn = "To draw one: x = mean + exp(log_std) * noise from N(0, 1)"
+        if box.same:
+            return f"{drawn}, reshaped and clipped to the space."
+        return (
+            f"{drawn}, clipped from {box.low.tolist()} to {box.high.tolist()}; then {box.middle.tolist()} + "
+            f"{box.half.tolist()} * x, reshaped and clipped to the space."
+        )
     if isinstance(module.space, gs.Discrete):
         return "To draw one: softmax(logits), plus the space's start."
     sizes = module.nets.dist.sizes  # type: ignore[union-attr]
@@ -154,6 +162,16 @@ def _conversion(space: Any, leaf: Observation) -> str:
     if isinstance(space, (gs.MultiDiscrete, gs.MultiBinary)) or leaf.kind == "one_hot":
         start = np.ravel(getattr(space, "start", 0)).tolist()
         return "flattened" + (f", minus {start}" if any(start) else "")
+    if leaf.kind == "image" and (space.low.min(), space.high.max()) != (0, 255):
+        spread = f"values from {space.low.min()} to {space.high.max()} spread over 0 to 255 and rounded, then "
+        return spread + _turned(space, leaf)
+    if leaf.kind == "vector" and (scale := integer_scale(space)) is not None:
+        divisors = np.unique(scale).tolist()
+        return f"divided by {divisors[0] if len(divisors) == 1 else scale.tolist()}"
+    return _turned(space, leaf)
+
+
+def _turned(space: Any, leaf: Observation) -> str:
     if leaf.kind == "image" and tuple(space.shape) != leaf.shape:
         if tuple(space.shape[2:]) == leaf.shape[1:]:
             return "[S, C, H, W] with its first two axes joined"

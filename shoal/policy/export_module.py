@@ -14,6 +14,7 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.evolution_policy import EvolutionPolicy
 from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
+from shoal.envs.action_box import ActionBox
 
 
 class PolicyModule(nn.Module):
@@ -27,6 +28,10 @@ class PolicyModule(nn.Module):
     offset: Tensor
     low: Tensor
     high: Tensor
+    middle: Tensor
+    half: Tensor
+    least: Tensor
+    most: Tensor
 
     def __init__(
         self, nets: ActorCritic | QNetwork | RecurrentQNetwork | DPGNetwork | CEMNetwork | EvolutionPolicy,
@@ -41,8 +46,11 @@ class PolicyModule(nn.Module):
         offset = torch.as_tensor(getattr(space, "start", 0)).reshape(-1)
         self.register_buffer("offset", offset.long(), persistent=False)
         if isinstance(space, gs.Box):
-            self.register_buffer("low", torch.as_tensor(space.low), persistent=False)
-            self.register_buffer("high", torch.as_tensor(space.high), persistent=False)
+            self.box = ActionBox(space)
+            sides = {"least": self.box.low, "most": self.box.high, "middle": self.box.middle, "half": self.box.half}
+            sides = {name: side.astype(space.low.dtype).reshape(space.shape) for name, side in sides.items()}
+            for name, side in {**sides, "low": space.low, "high": space.high}.items():
+                self.register_buffer(name, torch.as_tensor(side), persistent=False)
 
     def inputs(self) -> list[str]:
         return self.names + (["first", *(f"state/{n}" for n in self.state_names)] if self.state_names else [])
@@ -60,7 +68,7 @@ class PolicyModule(nn.Module):
             q = self.nets(obs)
             return self._discrete(q.argmax(-1)), q
         if isinstance(self.nets, DPGNetwork):
-            return (self._continuous(self.nets.to_box(self.nets.act(self.nets.features(obs)))),)
+            return (self._continuous(self.nets.act(self.nets.features(obs))),)
         if isinstance(self.nets, CEMNetwork):
             return (self._continuous(self.nets(obs)),)
         state = dict(zip(self.state_names, rest[1:], strict=False))
@@ -82,5 +90,11 @@ class PolicyModule(nn.Module):
         assert shape is not None
         return (action + self.offset).reshape(-1, *shape)
 
-    def _continuous(self, mean: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(mean.reshape(-1, *self.low.shape).to(self.low.dtype), self.low), self.high)
+    def _continuous(self, action: Tensor) -> Tensor:
+        """From the units that agents act in to the environment's (``ActionBox``)."""
+        inside = _clip(action.reshape(-1, *self.low.shape).to(self.low.dtype), self.least, self.most)
+        return inside if self.box.same else _clip(self.middle + self.half * inside, self.low, self.high)
+
+
+def _clip(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return torch.minimum(torch.maximum(x, low), high)

@@ -18,6 +18,7 @@ from shoal.algos.dpg_network import DPGNetwork
 from shoal.algos.returns import Expected, Returns
 from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
+from shoal.envs import Codec
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Envs, Finite, NonNegative, OnlyWith, Repeats, Replicas
@@ -129,13 +130,10 @@ def require_box(cfg: SystemConfig) -> None:
     """Raise UsageError unless the environment's actions are a finite box."""
     env, system = cfg.env_spec(), cfg.system()
     require_actions(system, env, "continuous")
-    low, high = np.array(env.action.low, np.float64), np.array(env.action.high, np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a float64 box
-        width = high.astype(np.float32) - low.astype(np.float32)
-    if not np.isfinite(width).all() or ((width == 0) & (low < high)).any():
+    if not np.isfinite((*env.action.low, *env.action.high)).all():
+        space = Codec(cfg.env, cfg).action_space
         raise UsageError(
-            f"{system} scales its actions into a bounded box of float32; {env.id} has the bounds "
-            f"{list(env.action.low)} and {list(env.action.high)}: give it such a box, by "
+            f"{system} needs a box of actions with all bounds; {env.id} has {space}: give it such a box, by "
             "gymnasium.wrappers.TransformAction for example"
         )
 

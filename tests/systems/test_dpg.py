@@ -28,7 +28,7 @@ from shoal.ops import Adam, importance_weights
 from shoal.systems import apex_dpg, d4pg, load
 from shoal.systems.replayed import descent
 
-LOW, HIGH = (-1.0, 0.0), (3.0, 0.5)
+LOW, HIGH = (-1.0, -1.0), (1.0, 1.0)
 ENV = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), LOW, HIGH))
 SMALL_IMAGE = EnvSpec("test", {"obs": Observation((3, 20, 20), "uint8", "image")}, ENV.action)
 BOTH = EnvSpec("test", {"obs/a": Observation((2,), "float32"), "obs/b": SMALL_IMAGE.observations["obs"]}, ENV.action)
@@ -102,12 +102,12 @@ def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, n
     grads = {name: p.grad.clone() for name, p in nets.named_parameters()}
     nets.zero_grad()
 
-    items, middle, half = given.items, torch.tensor([1.0, 0.25]), torch.tensor([2.0, 0.25])
+    items = given.items
     with torch.no_grad():
         seen = algorithm.target.features(obs_of(items, "next/"))
         after = algorithm.target.critic(seen, torch.tanh(algorithm.target.policy(seen)))
     features = nets.features(obs_of(items))
-    outputs = nets.critic(features, (items["action"] - middle) / half)
+    outputs = nets.critic(features, items["action"])
     noise = nets.returns.noise(ROWS, torch.Generator().manual_seed(3))
     losses = nets.returns.loss(outputs, {**items, **noise}, after)
     weights = torch.ones(ROWS) if beta is None else importance_weights(given.probs, given.size, beta)
@@ -210,7 +210,7 @@ def test_one_hot_target_is_cross_entropy_by_hand() -> None:
 ])  # fmt: skip
 def test_a_new_critic_expects_no_less_than_0(kind: Any, low: float, high: float, begins: float) -> None:
     """Or than the return of its range that is nearest to it."""
-    env = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    env = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-1.0,), (1.0,)))
     nets = network(env, kind(low, high))
     with torch.no_grad():
         said = nets.returns.mean(nets.judge(torch.randn(50, 3), torch.rand(50, 1)))
@@ -236,7 +236,7 @@ class PlainDDPG:
     """Lillicrap et al. 2016, algorithm 1, with modules and optimisers of its own, critic and policy moved together and
     the targets copied every ``period`` updates."""
 
-    def __init__(self, params: dict[str, torch.Tensor], rate: float, gamma: float, period: int, bound: float) -> None:
+    def __init__(self, params: dict[str, torch.Tensor], rate: float, gamma: float, period: int) -> None:
         def net(prefix: str) -> nn.Sequential:
             found = [(k, v) for k, v in params.items() if k.startswith(prefix)]
             layers: list[nn.Module] = []
@@ -250,7 +250,7 @@ class PlainDDPG:
         self.policy_target, self.critic_target = copy.deepcopy(self.policy), copy.deepcopy(self.critic)
         self.by_policy = torch.optim.Adam(self.policy.parameters(), rate)
         self.by_critic = torch.optim.Adam(self.critic.parameters(), rate)
-        self.gamma, self.period, self.bound, self.updates = gamma, period, bound, 0
+        self.gamma, self.period, self.updates = gamma, period, 0
 
     def update(self, items: dict[str, torch.Tensor]) -> None:
         obs, after = items["obs"], items["next/obs"]
@@ -259,7 +259,7 @@ class PlainDDPG:
             next_action = torch.tanh(self.policy_target(after))
             bootstrap = self.critic_target(torch.cat((after, next_action), -1))[:, 0]
             y = items["reward"] + self.gamma * not_terminal * bootstrap
-        q = self.critic(torch.cat((obs, items["action"] / self.bound), -1))[:, 0]
+        q = self.critic(torch.cat((obs, items["action"]), -1))[:, 0]
         critic_loss = (0.5 * (y - q) ** 2).mean()
         policy_loss = -self.critic(torch.cat((obs, torch.tanh(self.policy(obs))), -1)).mean()
         self.by_critic.zero_grad()
@@ -287,7 +287,7 @@ def test_d4pg_of_one_step_a_mean_and_uniform_replay_is_ddpg() -> None:
     ours = learner(cfg)
     report = run(program, 40)
     assert len(seen) == 40 and report.updates == 40
-    plain = PlainDDPG(dict(ours.algorithm.nets.state_dict()), 1e-3, cfg.gamma, 7, 2.0)
+    plain = PlainDDPG(dict(ours.algorithm.nets.state_dict()), 1e-3, cfg.gamma, 7)
     for given, _ in seen:
         ours.update(given)
         plain.update(given.items)
@@ -318,7 +318,7 @@ def test_the_first_priority_is_the_actors_td_error(system: str, env: str) -> Non
     with torch.no_grad():
         after = nets.features(obs_of(items, "next/"))
         best = nets.returns.mean(nets.judge(after, nets.act(after)))
-        q = nets.returns.mean(nets.judge(nets.features(obs_of(items)), nets.from_box(items["action"])))
+        q = nets.returns.mean(nets.judge(nets.features(obs_of(items)), items["action"]))
     weights = (items["reward"] + items["discount"] * best - q).abs() + 0.01
     torch.testing.assert_close(given.probs / given.probs[0], weights / weights[0], rtol=1e-3, atol=1e-4)
 
@@ -326,7 +326,7 @@ def test_the_first_priority_is_the_actors_td_error(system: str, env: str) -> Non
 def test_targets_are_the_networks_right_after_every_copy_and_else_not() -> None:
     cfg = config("d4pg", env="Pendulum-v1", target_period=5, v_min=-9.0, v_max=1.0)
     ours = learner(cfg)
-    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-1.0,), (1.0,)))
     for step in range(1, 11):
         given = batch(env, step)
         given.items["action"] = given.items["action"][:, :1]
@@ -341,7 +341,7 @@ def test_a_learner_goes_on_from_its_state(critic: str) -> None:
     """Also with another range of returns in its configuration, and the same samples of a mixture."""
     cfg = config("d4pg", env="Pendulum-v1", critic=critic, v_min=-9.0, v_max=1.0, target_period=3, prioritised=True)
     first, second = learner(cfg), learner(replace(cfg, v_max=5.0), 1)
-    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-1.0,), (1.0,)))
     given = [batch(env, i) for i in range(8)]
     for one in given:
         one.items["action"] = one.items["action"][:, :1]
@@ -356,15 +356,11 @@ def test_a_learner_goes_on_from_its_state(critic: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------- agent
-def test_actions_fill_a_box_that_is_not_symmetric() -> None:
-    nets = network(ENV, None)
-    inside = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])
-    box = nets.to_box(inside)
-    torch.testing.assert_close(box, torch.tensor([[-1.0, 0.0], [3.0, 0.5], [1.0, 0.375]]))
-    torch.testing.assert_close(nets.from_box(box), inside)
-    flat = DPGNetwork(EnvSpec("t", ENV.observations, Action("continuous", (), (1.0, 0.1), (1.0, 0.3))), None)
-    assert torch.isfinite(flat.from_box(flat.to_box(inside))).all()
-    assert (flat.to_box(inside) >= flat.low).all() and (flat.to_box(inside) <= flat.high).all()
+def test_an_action_that_cannot_change_is_0_to_agent_and_critic() -> None:
+    env = EnvSpec("t", ENV.observations, Action("continuous", (), (0.0, -1.0), (0.0, 1.0)))
+    obs = {"obs": np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)}
+    found = DPGAgent(network(env, None), 0.5, 0).act(obs, np.zeros(50, bool), {}).action
+    assert not found[:, 0].any() and found[:, 1].all()
 
 
 def test_noise_is_in_units_of_half_the_box_and_clipped_to_it() -> None:
@@ -373,7 +369,7 @@ def test_noise_is_in_units_of_half_the_box_and_clipped_to_it() -> None:
     best = agent.act(obs, np.zeros(20_000, bool), {}, greedy=True).action
     assert act.extras == {}
     assert (act.action >= LOW).all() and (act.action <= HIGH).all() and act.action.dtype == np.float32
-    np.testing.assert_allclose((act.action - best).std(0), [0.6, 0.075], rtol=0.05)
+    np.testing.assert_allclose((act.action - best).std(0), [0.3, 0.3], rtol=0.05)
     still = DPGAgent(network(ENV, None), 0.0, 1)
     assert np.array_equal(still.act(obs, np.zeros(20_000, bool), {}).action, best)
     other = DPGAgent(network(ENV, None), 0.3, 0)
@@ -402,7 +398,7 @@ def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: En
     act = DPGAgent(nets, 0.5, 0).act({k: v.numpy() for k, v in obs.items()}, np.zeros(ROWS, bool), {})
     with torch.no_grad():
         seen = nets.features(obs)
-        taken = nets.returns.mean(nets.critic(seen, nets.from_box(torch.from_numpy(act.action))))
+        taken = nets.returns.mean(nets.critic(seen, torch.from_numpy(act.action)))
         best = nets.returns.mean(nets.critic(seen, torch.tanh(nets.policy(seen))))
     np.testing.assert_allclose(act.extras["q_taken"], taken.numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(act.extras["q_max"], best.numpy(), rtol=1e-4, atol=1e-5)
@@ -427,7 +423,7 @@ def test_too_narrow_a_range_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     """The mass on the outermost atoms is a metric; above 5 % on average, and not at the start, a sentence says so."""
     ours = learner(config("d4pg", env="Pendulum-v1", v_min=-0.1, v_max=0.1, atoms=5, target_period=1_000))
     ours.message = "the range came from elsewhere"
-    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-2.0,), (2.0,)))
+    env = EnvSpec("Pendulum-v1", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-1.0,), (1.0,)))
     given = batch(env)
     given.items["action"] = given.items["action"][:, :1]
     masses = [ours.update(given).metrics.get("edge_mass") for _ in range(11)]
