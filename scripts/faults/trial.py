@@ -87,7 +87,8 @@ def run_pytest(
     folder: Path, files: list[str], plugin: Any, done: Callable[[Any, int], Any], log: Path, seconds: float
 ) -> int:
     """Start pytest on ``files`` of a copy of the repository in a fork of this process; returns its process id. What
-    ``done(plugin, exit code)`` returns is written to ``log`` with the ending .json. seconds: of the processor, at most."""
+    ``done(plugin, exit code)`` returns is written to ``log`` with the ending .json. seconds: of the processor, at most.
+    """
     log.with_suffix(".json").unlink(missing_ok=True)
     if pid := os.fork():
         return pid
