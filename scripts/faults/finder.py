@@ -246,7 +246,7 @@ class Finder(ast.NodeVisitor):
                 self.add(node, self.changed(node, keywords=node.keywords[:i] + node.keywords[i + 1 :]))
         if isinstance(func, ast.Attribute):  # a method is called: no setting
             self.visit(func.value)
-        for child in [*node.args, *(k.value for k in node.keywords)]:
+        for child in [*node.args, *(k.value for k in node.keywords if k.arg not in NO_FAULT_OF)]:
             if isinstance(child, ast.UnaryOp) and isinstance(child.operand, ast.Constant):
                 self.visit(child.operand)  # the last axis is often the second one too
             else:

@@ -18,6 +18,7 @@ from typing import Any
 
 from finder import ROOT, Fault
 
+PATIENCE = 300.0  # seconds, of a fault for which everybody waits
 MEMORY = 8 << 30  # bytes of address space, of a fault that allocates without end
 
 
@@ -82,14 +83,18 @@ class Chosen:
             self.failed = report.nodeid
 
 
-def run_pytest(folder: Path, files: list[str], plugin: Any, done: Callable[[Any, int], Any], log: Path) -> int:
+def run_pytest(
+    folder: Path, files: list[str], plugin: Any, done: Callable[[Any, int], Any], log: Path, seconds: float
+) -> int:
     """Start pytest on ``files`` of a copy of the repository in a fork of this process; returns its process id. What
-    ``done(plugin, exit code)`` returns is written to ``log`` with the ending .json."""
+    ``done(plugin, exit code)`` returns is written to ``log`` with the ending .json. seconds: of the processor, at most.
+    """
     log.with_suffix(".json").unlink(missing_ok=True)
     if pid := os.fork():
         return pid
     code = 70
     try:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         code = _in_fork(folder, files, plugin, done, log)
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
@@ -112,7 +117,7 @@ def _in_fork(folder: Path, files: list[str], plugin: Any, done: Callable[[Any, i
     import pytest
 
     options = [
-        "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-o", "timeout=60", "--tb=short",
+        "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-o", "timeout=900", "--tb=short",
         "-W", "ignore:Module already imported", "-c", str(folder / "pyproject.toml"), "--rootdir", str(folder),
     ]  # fmt: skip
     if isinstance(plugin, Recorder):
@@ -138,9 +143,12 @@ class Slot:
         self.kept = folder / "kept"
         self.stamp = int(time.time()) - 10**8
 
-    def start(self, fault: Fault, tests: list[str], seconds: float, dependents: set[str]) -> None:
+    def start(
+        self, fault: Fault, tests: list[str], seconds: float, dependents: set[str], control: bool = False
+    ) -> None:
+        """Begin to try a fault; control: the same without the fault."""
         self.fault, self.begun = fault, time.monotonic()
-        self.until = self.begun + seconds
+        self.until = self.begun + PATIENCE + 10 * seconds
         path = self.folder / fault.path
         self.kept.mkdir()
         shutil.copy2(path, self.kept / "source")
@@ -148,17 +156,20 @@ class Slot:
             target = self.kept / str(compiled.relative_to(self.folder)).replace("/", "@")
             shutil.move(compiled, target)
         source = path.read_bytes()
-        path.write_bytes(source[: fault.start] + fault.text.encode() + source[fault.end :])
+        if not control:
+            path.write_bytes(source[: fault.start] + fault.text.encode() + source[fault.end :])
         self.stamp += 2  # seconds: no compiled file of Python or Numba may be taken for that of another fault
         os.utime(path, (self.stamp, self.stamp))
         self.dependents = dependents
         files = list(dict.fromkeys(t.split("::")[0] for t in tests))
         self.count = len(tests)
-        self.pid = run_pytest(self.folder, files, Chosen(tests), lambda plugin, code: plugin.failed, self.log)
+        self.pid = run_pytest(self.folder, files, Chosen(tests), lambda plugin, code: plugin.failed, self.log, seconds)
 
     def record(self, file: str, slowest: float) -> dict[str, Any]:
         """What ``Recorder`` finds of each test of a file."""
-        self.pid = run_pytest(self.folder, [file], Recorder(self.folder, slowest), lambda p, _: p.tests, self.log)
+        self.pid = run_pytest(
+            self.folder, [file], Recorder(self.folder, slowest), lambda p, _: p.tests, self.log, 3600.0
+        )
         os.waitpid(self.pid, 0)
         self.pid, path = 0, self.log.with_suffix(".json")
         return json.loads(path.read_text()) if path.exists() else {}

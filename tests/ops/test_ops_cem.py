@@ -9,7 +9,9 @@ from shoal.ops import SGD, cem
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("iterations, samples, elites, floor", [(1, 5, 2, 0.0), (2, 16, 4, 0.0), (3, 16, 16, 0.3)])
+@pytest.mark.parametrize(
+    "iterations, samples, elites, floor", [(1, 5, 2, 0.0), (2, 16, 4, 0.0), (3, 16, 16, 0.3), (3, 12, 3, 0.6)]
+)
 def test_cem_is_the_slow_loop(shared, iterations, samples, elites, floor):
     """Also where all problems have the same noise."""
     rng = np.random.default_rng(0)

@@ -10,6 +10,7 @@ import oracles
 import pytest
 import torch
 
+from shoal import fast
 from shoal.api import Action
 from shoal.nets import ActionDistribution
 from shoal.ops import discrete_ppo_loss, ppo_loss
@@ -82,6 +83,19 @@ def test_the_gradient_by_hand_is_that_of_the_operations(rows, actions, rule) -> 
     assert gradient.shape == (rows, actions + 1) and gradient.dtype == torch.float32
     torch.testing.assert_close(gradient[:, :-1], logits.grad, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(gradient[:, -1], value.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("rows", "actions"), [(0, 3), (1, 1), (3, 2), (40, 6)])
+def test_where_nothing_is_compiled_the_loss_is_the_same(rows, actions, rule, monkeypatch) -> None:
+    """Of no rows, too, which a member's part of a small minibatch may have."""
+    t = given(rows, actions)
+    compiled = by_hand(t, **rule)
+    monkeypatch.setattr(fast, "ENABLED", False)
+    plain = by_hand(t, **rule)
+    assert plain.loss == pytest.approx(compiled.loss, rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(plain.gradient, compiled.gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(plain.found, compiled.found, rtol=1e-4, atol=1e-6)
 
 
 def test_the_gradient_is_the_slope_of_the_loss() -> None:

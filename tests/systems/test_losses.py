@@ -13,10 +13,11 @@ from helpers import config, ppo_learner
 from ops import oracles
 
 from shoal.algos.actor_critic import PolicyValue
+from shoal.algos.decentralised import RankLearner, gradient_spec
 from shoal.algos.ppo import METRICS, PPO
 from shoal.algos.recurrent_q import RecurrentQLearning
 from shoal.api import Batch, Tensors
-from shoal.systems import a3c, impala, r2d2, recurrent_ppo
+from shoal.systems import a3c, dd_ppo, impala, r2d2, recurrent_ppo
 
 STEPS, COLUMNS, ACTIONS = 5, 4, 2  # CartPole's actions
 CLOSE: dict[str, float] = dict(rtol=2e-4, atol=2e-5)  # float32 against float64, sums of some 100 terms of size 1
@@ -285,9 +286,6 @@ def test_target_kl_stops_after_the_pass_whose_mean_is_above_it(system: str) -> N
 
 def alone(cfg: Any) -> dict[str, float]:
     """An update of the only rank: every sum and mean is its own."""
-    from shoal.algos.decentralised import RankLearner, gradient_spec
-    from shoal.systems import dd_ppo
-
     torch.manual_seed(0)
     learner = RankLearner(cfg, dd_ppo.network(cfg), cfg.steps, 0, 1)
     sums = learner.moments(rollout(cfg))
@@ -347,3 +345,85 @@ def test_recurrent_q_loss_is_the_oracle(fields: dict[str, Any]) -> None:
     values = values if cfg.rescale is None else oracles.h_inverse(values.reshape(-1), cfg.rescale).reshape(real.shape)
     assert float(update.metrics["td_error"]) == pytest.approx(error.sum() / real.sum(), rel=1e-3)
     assert float(update.metrics["q_mean"]) == pytest.approx(values[real].mean(), rel=1e-3, abs=1e-4)
+
+
+def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio() -> None:
+    cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=2)
+    learner, rng = ppo_learner(cfg), np.random.default_rng(0)
+    values, norms = rng.random((4, 3, len(METRICS))).astype(np.float32), [1.0, None, 3.0, 5.0]  # of three members
+    steps = iter(zip(norms, values, strict=True))
+
+    def step(rows: torch.Tensor) -> Any:
+        norm, found = next(steps)
+        return norm, 0.0, torch.from_numpy(found), None
+
+    learner.workers.step = step  # type: ignore[method-assign]
+    told = learner._epochs(learner._prepare(rollout(cfg)))
+    taken = values[[0, 2, 3]].astype(np.float64)
+    expected = dict(zip(METRICS, taken.sum(1).mean(0), strict=True))  # a member tells its part of a sum
+    expected |= {
+        "ratio_error": taken[0, :, -1].max(), "grad_norm": 3.0, "minibatches": 3.0, "skipped_updates": 0.25,
+    }  # fmt: skip
+    assert told == pytest.approx(expected, rel=1e-5)
+    steps = iter([(None, values[0])] * 4)
+    assert learner._epochs(learner._prepare(rollout(cfg))) == {"minibatches": 0.0, "skipped_updates": 1.0}
+
+
+@pytest.mark.parametrize("target_kl, made", [(None, 6), (0.19, 2), (0.21, 4), (0.29, 4), (0.31, 6), (0.9, 6)])
+def test_ppo_stops_by_the_mean_kl_of_a_pass_over_all_members(target_kl: float | None, made: int) -> None:
+    """Passes of two minibatches whose divergences (sums over two members) have the means 0.2, 0.3 and 0.4."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=3, target_kl=target_kl)
+    learner, count = ppo_learner(cfg), itertools.count()
+
+    def step(rows: torch.Tensor) -> Any:
+        found = torch.zeros(2, len(METRICS))
+        found[:, METRICS.index("kl")] = torch.tensor([0.06, 0.04]) * (next(count) // 2 + 2)
+        return 1.0, 0.0, found, None
+
+    learner.workers.step = step  # type: ignore[method-assign]
+    assert learner._epochs(learner._prepare(rollout(cfg)))["minibatches"] == made
+
+
+def test_ranks_tell_means_over_the_minibatches_that_were_taken() -> None:
+    cfg = config("dd-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=2, actors=1)
+    learner, rng = RankLearner(cfg, dd_ppo.network(cfg), cfg.steps, 0, 1), np.random.default_rng(0)
+    items = rollout(cfg)
+    sums = learner.moments(items)
+    assert learner.begin({k: torch.from_numpy(np.asarray(v)) for k, v in sums.items()}) == int(items["valid"].sum())
+    assert learner.env_steps == int(items["valid"].sum())
+    item, told, norms, first = (
+        {k: np.zeros(f.shape, f.dtype) for k, f in gradient_spec(learner.nets).items()},
+        [],
+        [],
+        0.0,
+    )
+    for number in range(4):
+        learner.gradient(item)
+        first = float(item["metrics"][len(METRICS) - 1]) if number == 0 else first
+        means = {k: torch.from_numpy(v.copy()) for k, v in item.items()}
+        means["metrics"][:] = torch.from_numpy(rng.random(len(METRICS) + 2))
+        if number == 1:
+            means["metrics"][len(METRICS)] = np.nan  # the loss: this one is skipped
+        else:
+            told.append(means["metrics"][: len(METRICS)].numpy().copy())
+            norms.append(float(torch.linalg.vector_norm(means["gradient"])))
+        assert learner.descend(means) is (number == 3)
+    expected = dict(zip(METRICS, np.mean(told, 0), strict=True)) | {
+        "grad_norm": np.mean(norms), "ratio_error": first, "minibatches": 3.0, "skipped_updates": 0.25,
+    }  # fmt: skip
+    assert {k: v for k, v in learner.report().metrics.items() if k in expected} == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("every, checked", [(0, []), (1, [0, 1, 2, 3, 4]), (2, [0, 2, 4])])
+def test_ranks_compare_their_parameters_every_so_many_updates(every: int, checked: list[int]) -> None:
+    cfg = config("dd-ppo", env="CartPole-v1", device="cpu", check_every=every, actors=1)
+    learner, found = RankLearner(cfg, dd_ppo.network(cfg), cfg.steps, 0, 1), []
+    for step in range(5):
+        learner.step = step
+        if int(learner.moments(rollout(cfg))["digest"]):
+            found.append(step)
+    assert found == checked
+    before = learner._digest()
+    with torch.no_grad():
+        next(iter(learner.nets.parameters())).flatten()[-1].add_(1e-6)
+    assert learner._digest() != before

@@ -176,20 +176,23 @@ def altered(system: str, name: str, now: Any, hint: Any) -> Any:
     return 0.5 * now or 0.5
 
 
+HINTS = {system: get_type_hints(load(system).Config) for system in SYSTEMS}
+
+
 def cases() -> list[tuple[str, str]]:
     of_env = {f.name for f in dataclasses.fields(EnvOptions)} - {"reward_scale"}  # read by ``make``, which has tests
     return [
         (s, f.name)
         for s in SYSTEMS
         for f in dataclasses.fields(load(s).Config)
-        if f.name not in of_env and len(get_args(get_type_hints(load(s).Config)[f.name])) != 1  # there is another value
+        if f.name not in of_env and len(get_args(HINTS[s][f.name])) != 1  # there is another value
     ]
 
 
 @pytest.mark.parametrize("system, name", cases())
 def test_another_value_shows(system: str, name: str) -> None:
     Config = load(system).Config
-    hint = get_type_hints(Config)[name]
+    hint = HINTS[system][name]
     base: dict[str, Any] = {**SMALL, **OF.get(system, {})}
     if name == "steps":
         base["learning_rate"] = linear(0.1, 0.0)
