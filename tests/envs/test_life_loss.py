@@ -41,7 +41,9 @@ class Emulator:
         self.info = {"lives": lives}
         ends = np.flatnonzero(terminated | truncated)
         episodes = [Episode(7.0, 3) for _ in ends]
-        return EnvStep(self._obs(), np.full(self.num_envs, 10, np.float32), terminated, truncated, valid, None, episodes)
+        return EnvStep(
+            self._obs(), np.full(self.num_envs, 10, np.float32), terminated, truncated, valid, None, episodes
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -77,14 +79,18 @@ def test_a_lost_life_is_an_end_and_the_row_after_it_is_none() -> None:
     assert found["terminated"] == [False, True, False, False, False, False, False]
     assert found["valid"] == [True, True, False, True, True, True, True]
     assert found["reward"] == [10, 10, 0, 10, 10, 10, 10] and not any(found["truncated"])
-    assert found["zeros"] == [0, 0, 3, 2, 1, 0, 0], "the frames of the life before are blank in its first stack - 1 rows"
+    assert found["zeros"] == [0, 0, 3, 2, 1, 0, 0], (
+        "the frames of the life before are blank in its first stack - 1 rows"
+    )
     assert [action for (action,) in emulator.actions] == [3, 3, 1, 3, 3, 3, 3], "the game waits for it"
     assert sum(found["episodes"]) == 0, "the game goes on"
 
 
 def test_the_last_life_is_the_games_own_end() -> None:
     """In some games lives reach 0 some frames before it: that is no end of an episode; nor is it told twice."""
-    found, _ = alone(on(2), on(1), on(1), on(0), on(0), (0, True, False, True), (3, False, False, False), on(3), lives=2)
+    found, _ = alone(
+        on(2), on(1), on(1), on(0), on(0), (0, True, False, True), (3, False, False, False), on(3), lives=2
+    )
     assert found["terminated"] == [False, True, False, False, False, True, False, False]
     assert found["valid"] == [True, True, False, True, True, True, False, True]
     assert found["zeros"] == [0, 0, 3, 2, 1, 0, 0, 0] and sum(found["episodes"]) == 1
@@ -177,17 +183,37 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_every_option_reaches_the_emulator(told: list[dict[str, Any]]) -> None:
     options = EnvOptions(
-        frame_skip=5, frame_stack=3, noop_max=7, sticky_actions=0.25, full_action_space=True, screen=42, fire_reset=False,
-        max_episode_frames=9_000, env_kwargs={"maxpool": False}, life_loss=True, reward_clip="sign",
-    )  # fmt: skip
+        frame_skip=5,
+        frame_stack=3,
+        noop_max=7,
+        sticky_actions=0.25,
+        full_action_space=True,
+        screen=42,
+        fire_reset=False,
+        max_episode_frames=9_000,
+        env_kwargs={"maxpool": False},
+        life_loss=True,
+        reward_clip="sign",
+    )
     ale.make_vector("pong", 6, options)
     assert told == [
         dict(
-            game="pong", num_envs=6, num_threads=1, max_num_frames_per_episode=9_000, repeat_action_probability=0.25,
-            full_action_space=True, img_height=42, img_width=42, stack_num=3, frameskip=5, noop_max=7,
-            use_fire_reset=False, reward_clipping=False, maxpool=False,
+            game="pong",
+            num_envs=6,
+            num_threads=1,
+            max_num_frames_per_episode=9_000,
+            repeat_action_probability=0.25,
+            full_action_space=True,
+            img_height=42,
+            img_width=42,
+            stack_num=3,
+            frameskip=5,
+            noop_max=7,
+            use_fire_reset=False,
+            reward_clipping=False,
+            maxpool=False,
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_the_protocol_is_that_of_the_papers(told: list[dict[str, Any]]) -> None:
@@ -195,11 +221,21 @@ def test_the_protocol_is_that_of_the_papers(told: list[dict[str, Any]]) -> None:
     ale.make_vector("pong", 1, EnvOptions())
     assert told == [
         dict(
-            game="pong", num_envs=1, num_threads=1, max_num_frames_per_episode=108_000, repeat_action_probability=0.0,
-            full_action_space=False, img_height=84, img_width=84, stack_num=4, frameskip=4, noop_max=30,
-            use_fire_reset=True, reward_clipping=False,
+            game="pong",
+            num_envs=1,
+            num_threads=1,
+            max_num_frames_per_episode=108_000,
+            repeat_action_probability=0.0,
+            full_action_space=False,
+            img_height=84,
+            img_width=84,
+            stack_num=4,
+            frameskip=4,
+            noop_max=30,
+            use_fire_reset=True,
+            reward_clipping=False,
         )
-    ]  # fmt: skip
+    ]
     assert not EnvOptions().life_loss
 
 
@@ -222,7 +258,9 @@ def test_options_are_set_by_their_own_names(name: str, option: str) -> None:
         ale.make_vector("pong", 1, EnvOptions(env_kwargs={name: 1}))
 
 
-@pytest.mark.parametrize("game,fire_reset,restart", [("Breakout", True, 1), ("Breakout", False, 0), ("Freeway", True, 0)])
+@pytest.mark.parametrize(
+    "game,fire_reset,restart", [("Breakout", True, 1), ("Breakout", False, 0), ("Freeway", True, 0)]
+)
 def test_fire_is_pressed_where_a_game_waits_for_it(game: str, fire_reset: bool, restart: int) -> None:
     pytest.importorskip("ale_py")
     options = EnvOptions(life_loss=True, fire_reset=fire_reset, frame_skip=3, frame_stack=2)

@@ -12,8 +12,18 @@ from fakes import Reducers, Writer, context
 
 from shoal.api import Batch, Field, Rows
 from shoal.roles.replay_shard import (
-    KEYS, PROBS, REMEMBERED, ROUND, SIZE, USED, Gathered, ShardRole, learned_spec, masses_spec, part_spec,
-)  # fmt: skip
+    KEYS,
+    PROBS,
+    REMEMBERED,
+    ROUND,
+    SIZE,
+    USED,
+    Gathered,
+    ShardRole,
+    learned_spec,
+    masses_spec,
+    part_spec,
+)
 
 BATCH, SHARDS = 6, 3
 ITEMS = {"x": Field((BATCH,), "int64", 0), "sequence": Field((2, BATCH), "float32", 1)}
