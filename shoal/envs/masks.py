@@ -85,10 +85,13 @@ def of_batch(info: Mapping[str, Any], shape: tuple[int, int], env: str, where: C
     if masks is None:
         raise EnvironmentFailed(f"environment {env!r} gave no info[{KEY!r}] ({where()})")
     if not isinstance(masks, np.ndarray) or masks.shape != shape or masks.dtype.kind not in "biuf":
+        if not np.iterable(masks):
+            found = type(masks).__name__
+            raise EnvironmentFailed(f"environment {env!r} gave {found} as masks instead of {shape[0]} ({where()})")
         rows = [one({KEY: row}, shape[1], env, where) for row in masks]  # an object array, or a list
-        masks = np.stack(rows) if len(rows) == shape[0] else np.zeros((0, 0), np.bool_)
-    if masks.shape != shape:
-        raise EnvironmentFailed(f"environment {env!r} gave {len(masks)} masks instead of {shape[0]} ({where()})")
+        if len(rows) != shape[0]:
+            raise EnvironmentFailed(f"environment {env!r} gave {len(rows)} masks instead of {shape[0]} ({where()})")
+        masks = np.stack(rows)
     return masks.astype(np.bool_)
 
 

@@ -183,17 +183,37 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_every_option_reaches_the_emulator(told: list[dict[str, Any]]) -> None:
     options = EnvOptions(
-        frame_skip=5, frame_stack=3, noop_max=7, sticky_actions=0.25, full_action_space=True, screen=42, fire_reset=False,
-        max_episode_frames=9_000, env_kwargs={"maxpool": False}, life_loss=True, reward_clip="sign",
-    )  # fmt: skip
+        frame_skip=5,
+        frame_stack=3,
+        noop_max=7,
+        sticky_actions=0.25,
+        full_action_space=True,
+        screen=42,
+        fire_reset=False,
+        max_episode_frames=9_000,
+        env_kwargs={"maxpool": False},
+        life_loss=True,
+        reward_clip="sign",
+    )
     ale.make_vector("pong", 6, options)
     assert told == [
         dict(
-            game="pong", num_envs=6, num_threads=1, max_num_frames_per_episode=9_000, repeat_action_probability=0.25,
-            full_action_space=True, img_height=42, img_width=42, stack_num=3, frameskip=5, noop_max=7,
-            use_fire_reset=False, reward_clipping=False, maxpool=False,
+            game="pong",
+            num_envs=6,
+            num_threads=1,
+            max_num_frames_per_episode=9_000,
+            repeat_action_probability=0.25,
+            full_action_space=True,
+            img_height=42,
+            img_width=42,
+            stack_num=3,
+            frameskip=5,
+            noop_max=7,
+            use_fire_reset=False,
+            reward_clipping=False,
+            maxpool=False,
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_the_protocol_is_that_of_the_papers(told: list[dict[str, Any]]) -> None:
@@ -201,11 +221,21 @@ def test_the_protocol_is_that_of_the_papers(told: list[dict[str, Any]]) -> None:
     ale.make_vector("pong", 1, EnvOptions())
     assert told == [
         dict(
-            game="pong", num_envs=1, num_threads=1, max_num_frames_per_episode=108_000, repeat_action_probability=0.0,
-            full_action_space=False, img_height=84, img_width=84, stack_num=4, frameskip=4, noop_max=30,
-            use_fire_reset=True, reward_clipping=False,
+            game="pong",
+            num_envs=1,
+            num_threads=1,
+            max_num_frames_per_episode=108_000,
+            repeat_action_probability=0.0,
+            full_action_space=False,
+            img_height=84,
+            img_width=84,
+            stack_num=4,
+            frameskip=4,
+            noop_max=30,
+            use_fire_reset=True,
+            reward_clipping=False,
         )
-    ]  # fmt: skip
+    ]
     assert not EnvOptions().life_loss
 
 

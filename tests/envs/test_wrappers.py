@@ -40,8 +40,15 @@ class Given:
         obs = {"obs": np.zeros((self.num_envs, 1), np.float32)}
         final = {"obs": np.ones((self.num_envs, 1), np.float32)} if self.spec.autoreset == "same_step" else None
         none = np.zeros(self.num_envs, bool)
-        return EnvStep(obs, self.rewards, self.ends & (REWARDS > 0), self.ends & ~(REWARDS > 0), self.valid | none, final,
-                       [Episode(9.0, 2)])  # fmt: skip
+        return EnvStep(
+            obs,
+            self.rewards,
+            self.ends & (REWARDS > 0),
+            self.ends & ~(REWARDS > 0),
+            self.valid | none,
+            final,
+            [Episode(9.0, 2)],
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -54,11 +61,14 @@ DISCRETE = Action("discrete", (4,))
 @pytest.mark.parametrize(
     "clip,scale,wanted",
     [
-        ("none", 1.0, [-3.0, -0.5, 0.0, 0.25, 7.0]), ("none", -0.5, [1.5, 0.25, 0.0, -0.125, -3.5]),
-        ("sign", 1.0, [-1.0, -1.0, 0.0, 1.0, 1.0]), ("sign", 3.0, [-3.0, -3.0, 0.0, 3.0, 3.0]),
-        ("unit", 1.0, [-1.0, -0.5, 0.0, 0.25, 1.0]), ("unit", 4.0, [-4.0, -2.0, 0.0, 1.0, 4.0]),
+        ("none", 1.0, [-3.0, -0.5, 0.0, 0.25, 7.0]),
+        ("none", -0.5, [1.5, 0.25, 0.0, -0.125, -3.5]),
+        ("sign", 1.0, [-1.0, -1.0, 0.0, 1.0, 1.0]),
+        ("sign", 3.0, [-3.0, -3.0, 0.0, 3.0, 3.0]),
+        ("unit", 1.0, [-1.0, -0.5, 0.0, 0.25, 1.0]),
+        ("unit", 4.0, [-4.0, -2.0, 0.0, 1.0, 4.0]),
     ],
-)  # fmt: skip
+)
 def test_rewards_are_clipped_and_then_scaled(clip: Any, scale: float, wanted: list[float]) -> None:
     assert training_reward(REWARDS, clip, scale).tolist() == wanted
     inner = Given(DISCRETE)
@@ -91,10 +101,11 @@ def test_both_settings_of_rewards_are_read(clip: Any, scale: float) -> None:
 @pytest.mark.parametrize(
     "action,taken",
     [
-        (DISCRETE, np.array([3, 1, 2, 3, 1])), (Action("multi_discrete", (4, 3)), np.array([[3, 2]] * 5)),
+        (DISCRETE, np.array([3, 1, 2, 3, 1])),
+        (Action("multi_discrete", (4, 3)), np.array([[3, 2]] * 5)),
         (Action("continuous", (), (-1.0, -1.0), (1.0, 1.0)), np.array([[0.5, -0.25]] * 5)),
     ],
-)  # fmt: skip
+)
 def test_the_last_action_and_reward_of_every_kind(mode: str, action: Action, taken: np.ndarray) -> None:
     inner = Given(action, mode, np.arange(1, 6, dtype=np.float32))
     spec = EnvSpec(**{**inner.spec.__dict__, "observations": LastActionReward.observations(inner.spec)})
@@ -147,9 +158,15 @@ class Endless(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize(
-    "env,backend", [("CartPole-v1", "gymnasium"), ("CartPole-v1", "gymnasium-vector"), ("toy:corridor", "auto"),
-                    ("Pendulum-v1", "gymnasium"), (f"{HERE}:Endless", "auto")],
-)  # fmt: skip
+    "env,backend",
+    [
+        ("CartPole-v1", "gymnasium"),
+        ("CartPole-v1", "gymnasium-vector"),
+        ("toy:corridor", "auto"),
+        ("Pendulum-v1", "gymnasium"),
+        (f"{HERE}:Endless", "auto"),
+    ],
+)
 def test_a_time_limit_truncates_in_its_very_step(env: str, backend: Any) -> None:
     batch = make(env, 2, EnvOptions(max_episode_steps=6, backend=backend))
     batch.reset(0)

@@ -187,7 +187,7 @@ def test_neither_values_nor_a_state_are_needed() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 def test_an_exact_state_goes_on_as_if_nothing_had_been(mode: str, stream: bool) -> None:
-    """From a state in the middle of episodes: the next unrolls are equal, number by number, also with no newer params."""
+    """From a state in the middle of episodes: the next unrolls are equal, number by number."""
     first, second = (actor(mode, stream, extras=("value",), exact=True) for _ in range(2))
     first.step()
     second.load_state_dict(copy.deepcopy(first.state_dict()))

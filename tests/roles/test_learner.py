@@ -37,6 +37,17 @@ def test_a_step_learns_and_publishes() -> None:
     assert told.records["replay_size"] == (40.0, 1), "of a replay alone"
 
 
+def test_priorities_need_both_an_item_and_a_value() -> None:
+    keys = torch.tensor([4])
+    role = role_of(batch(1.0), batch(1.0, keys=keys), batch(1.0, keys=keys + 1), params=Params())
+    update, given = role.learner.update, [torch.tensor([1.0]), None, torch.tensor([2.0])]
+    role.learner.update = lambda batch: update(batch)._replace(priorities=given.pop(0))
+    for _ in range(3):
+        role._published = {0: 0}
+        role.step()
+    assert role.batches.priorities == [([5], [2.0])]
+
+
 @pytest.mark.parametrize("per", [1, 3])
 def test_the_lag_is_counted_in_gradient_steps(per: int) -> None:
     """Of each joined item with a version: the learner's gradient steps since that version was published."""

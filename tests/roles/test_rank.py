@@ -80,10 +80,18 @@ def rank(board: Board, steps: int = 10, sync_frac: float = 0.6, min_fraction: fl
     initial = Params()
     initial.publish({"scale": torch.tensor(5.0)})
     role: Any = RankRole(
-        ctx, actor, Learner(), moments=Reducers(), gradients=Reducers({"gradient": Field((1,))}), progress=board,
-        params=Params() if index == 0 else None, initial=initial, sync_frac=sync_frac, min_fraction=min_fraction,
+        ctx,
+        actor,
+        Learner(),
+        moments=Reducers(),
+        gradients=Reducers({"gradient": Field((1,))}),
+        progress=board,
+        params=Params() if index == 0 else None,
+        initial=initial,
+        sync_frac=sync_frac,
+        min_fraction=min_fraction,
         load=lambda params: loaded.append(float(params["scale"])),
-    )  # fmt: skip
+    )
     role.loaded = loaded
     return role
 
@@ -108,9 +116,16 @@ def test_a_rollout_is_collected_in_parts(steps: int, part: int) -> None:
 
 @pytest.mark.parametrize(
     "ended,replicas,sync_frac,preempted",
-    [(2, 4, 0.5, True), (1, 4, 0.5, False), (3, 5, 0.6, True), (2, 5, 0.6, False), (3, 4, 0.7, True), (3, 4, 0.8, False),
-     (3, 4, 2.0, False)],
-)  # fmt: skip
+    [
+        (2, 4, 0.5, True),
+        (1, 4, 0.5, False),
+        (3, 5, 0.6, True),
+        (2, 5, 0.6, False),
+        (3, 4, 0.7, True),
+        (3, 4, 0.8, False),
+        (3, 4, 2.0, False),
+    ],
+)
 def test_a_rank_is_preempted_as_soon_as_enough_have_ended(
     ended: int, replicas: int, sync_frac: float, preempted: bool
 ) -> None:

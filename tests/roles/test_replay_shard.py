@@ -23,7 +23,7 @@ from shoal.roles.replay_shard import (
     learned_spec,
     masses_spec,
     part_spec,
-)  # fmt: skip
+)
 
 BATCH, SHARDS = 6, 3
 ITEMS = {"x": Field((BATCH,), "int64", 0), "sequence": Field((2, BATCH), "float32", 1)}

@@ -262,8 +262,8 @@ def test_pieces_are_averaged_into_one_step() -> None:
 
 @pytest.mark.parametrize("after", range(1, 7))
 def test_the_state_of_a_server(after: int) -> None:
-    given = [gradient(5.0, OFFER), gradient(1.0, 1), gradient(2.0, 1), gradient(3.0, 2), gradient(4.0, 2), gradient(9.0, 3),
-             gradient(8.0, 3)]  # fmt: skip
+    versions = [(5.0, OFFER), (1.0, 1), (2.0, 1), (3.0, 2), (4.0, 2), (9.0, 3), (8.0, 3)]
+    given = [gradient(x, version) for x, version in versions]
     whole, second = server(*given, pieces=2), server(*given[after:], pieces=2)
     for _ in range(after):
         whole.step()
@@ -406,6 +406,7 @@ def test_parameters_are_fetched_and_gradients_pushed_every_so_often() -> None:
     assert role.learner.weights.tolist() == [70.0, 70.0]
     told = role.ctx.metrics.drain()
     assert told.counts == {"bytes": 4 * 8} and told.records["loss"] == (28.0, 7)
+    assert "replay_size" not in told.records, "its batches are of no replay"
 
 
 def test_parameters_that_are_not_newer_stay() -> None:
@@ -423,6 +424,15 @@ def test_an_empty_sum_is_not_pushed() -> None:
     role.params.publish(5.0, 6, 7)
     role.step()
     assert role.gradients.versions == [(6, 7)]
+
+
+def test_priorities_need_both_an_item_and_a_value() -> None:
+    role = remote(batch(1.0), batch(1.0, keys=torch.tensor([4])), batch(1.0, keys=torch.tensor([5])))
+    add, given = role.learner.add, [torch.tensor([1.0]), None, torch.tensor([2.0])]
+    role.learner.add = lambda batch: add(batch)._replace(priorities=given.pop(0))
+    for _ in range(3):
+        role.step()
+    assert role.batches.priorities == [([5], [2.0])]
 
 
 def test_a_gradient_waits_for_room() -> None:
