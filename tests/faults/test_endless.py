@@ -49,6 +49,13 @@ def test_episodes_that_end_and_that_do_not_are_all_played(envs: int) -> None:
     assert returns.why.startswith(f"{returns.unfinished} of 8 episodes did not end within 30 steps")
 
 
+def test_an_episode_that_ends_after_its_bound_counts_once() -> None:
+    """Those of 12 steps end while others still play their 7."""
+    cfg = config(f"{HERE}:late")
+    returns = play(dqn.agent(cfg), cfg, 40, 0, True, 4, max_steps=10)
+    assert len(returns) == 40 and set(returns) == {3.5, 5.0} and returns.unfinished == returns.count(5.0)
+
+
 def test_an_episode_that_ends_with_its_last_step_has_ended() -> None:
     returns = play(dqn.agent(config(SOME)), config(SOME), 1, 0, True, 1, max_steps=7)  # the first has the seed 1
     assert (list(returns), returns.unfinished, returns.why) == ([3.5], 0, "")
