@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from shoal.api import EnvSpec, UsageError
-from shoal.envs import EnvOptions, known, remember, spec
+from shoal.envs import EnvOptions, known, registration, remember, spec
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
@@ -20,7 +20,7 @@ from shoal.types import State, Values
 Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
 FEW = 100  # updates, below which a run hardly learns
-KNOWN = "environment known"  # beside the fields, in a pickle
+KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +80,15 @@ class SystemConfig(EnvOptions):
         object.__setattr__(self, "envs", self.total_envs // actors)
 
     def __getstate__(self) -> Values:
-        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces."""
-        return {**vars(self), KNOWN: known(self.env)}
+        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces, or
+        must have run what registered its id."""
+        return {**vars(self), KNOWN: known(self.env), REGISTERED: registration(self.env)}
 
     def __setstate__(self, state: State) -> None:
         remember(state.get(KNOWN, {}))
-        vars(self).update({name: value for name, value in state.items() if name != KNOWN})
+        if (registered := state.get(REGISTERED)) is not None:
+            registered.enter()
+        vars(self).update({name: value for name, value in state.items() if name not in (KNOWN, REGISTERED)})
 
     def num_actors(self) -> int:
         """Actor processes, counted."""
