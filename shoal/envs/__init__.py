@@ -14,10 +14,11 @@ from .film import playable
 from .given import given, is_given, require_again
 from .looks import known_as, look, looking
 from .options import EnvOptions
+from .registration import registration
 from .registry import held_out
 from .wrappers import training_reward
 
 __all__ = [
     "Codec", "EnvOptions", "autoreset_mode", "given", "held_out", "is_given", "known", "known_as", "look",
-    "looking", "make", "one", "playable", "remember", "require_again", "spec", "sub_seeds", "training_reward",
+    "looking", "make", "one", "playable", "registration", "remember", "require_again", "spec", "sub_seeds", "training_reward",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,16 +31,25 @@ class Given(str):
 
 
 def given(env: Any) -> str:
-    """``env`` as a configuration holds it: a name as it is, a class or function of the user's as ``Given``. UsageError
-    for anything else."""
+    """``env`` as a configuration holds it: a name as it is, a class or function of the user's as ``Given``, as is one
+    that is named by ``__main__:NAME``. UsageError for anything else."""
     if isinstance(env, str):
-        return env
+        module, _, name = env.rpartition(":")
+        return given(_of_main(name)) if module == "__main__" else env
     expected = "env expects a name, or a class or function that makes an environment"
     if isinstance(env, (gym.Env, VectorEnv)):
         raise UsageError(f"{expected}; found one that is made ({type(env).__name__}), but every process makes its own")
     if not callable(env):
         raise UsageError(f"{expected}, found {env!r}")
     return Given(_words(env), env, secrets.token_hex(8))
+
+
+def _of_main(name: str) -> Any:
+    """What ``name`` is in the script that runs, or the id that it registered by this name."""
+    found = getattr(sys.modules["__main__"], name, None)
+    if found is None and name not in gym.registry:
+        raise UsageError(f"the script that runs has no {name!r}, and it has registered no environment of that id")
+    return name if found is None else found
 
 
 def is_given(env: str) -> bool:

@@ -13,6 +13,7 @@ from shoal import own_code
 
 from .given import Given
 from .options import EnvOptions
+from .registration import Registration, registration
 from .registry import foreign
 
 T = TypeVar("T")
@@ -44,5 +45,14 @@ def look(env: str, options: EnvOptions, function: Callable[[str, EnvOptions], T]
     call = _call.get()
     if call is None or not foreign(env, options):
         return function(env, options)
-    found: T = call(partial(function, env, options))
+    found: T = call(partial(_there, registration(env), function, env, options))
     return found
+
+
+def _there(
+    registered: Registration | None, function: Callable[[str, EnvOptions], T], env: str, options: EnvOptions
+) -> T:
+    """``function(env, options)``, in a process that may not have run what registered ``env``."""
+    if registered is not None:
+        registered.enter()
+    return function(env, options)

@@ -132,10 +132,17 @@ def _choose(env: str, registered: EnvSpec, options: EnvOptions, atari: bool) -> 
         raise UsageError(f"backend 'ale' serves only Atari, not {env!r}")
     if wanted in ("auto", "gymnasium-vector") and _has_vector(registered):
         reason = "Gymnasium registers a vectorised version of it"
-        few = functools.partial(_make_one, env, options) if wanted == "auto" else None
+        singly = wanted == "auto" and registered.entry_point is not None
+        few = functools.partial(_make_one, env, options) if singly else None
         return Found(env, "gymnasium-vector", reason, vector=lambda num: _make_vec(env, num, options), few=few)
     if wanted == "gymnasium-vector":
         raise UsageError(f"Gymnasium registers no vectorised version of {env!r}; use 'gymnasium' or 'auto'")
+    if registered.entry_point is None and wanted != "envpool":
+        why = "additional_wrappers, which a vectorised version cannot have" if wanted == "auto" else "no entry_point"
+        raise UsageError(
+            f"environment {env!r} cannot be made with backend {wanted!r}: it is registered with a vector_entry_point and "
+            f"{why}; register an entry_point too" + ("" if wanted == "auto" else ", or use 'auto'")
+        )
     if wanted in ("auto", "envpool"):
         found = _envpool(env, options, explicit=wanted == "envpool")
         if found is not None:
@@ -203,19 +210,38 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         if env.startswith(marks) or env.endswith(marks):
             missing = "" if _import(package) else package
     if env in gym.registry:
-        return gym.registry[env]
+        return _current(env)
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
         raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
     for package in PACKAGES:
         _import(package)
+    if env in gym.registry:
+        return _current(env)
     if env_kind(env) == "dm_control" and not pool.installed():
         raise UsageError(
             f"environment {env!r} looks like a task of the DeepMind Control Suite, which needs EnvPool: "
             "pip install 'shoal[envpool]'"
         )
-    raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])}")
+    raise UsageError(
+        f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
+        f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
+    )
+
+
+def _current(env: str) -> EnvSpec:
+    """Gymnasium's entry. UsageError for an old name of an Atari game whose emulator skips frames by itself, or shows its
+    memory."""
+    found = gym.registry[env]
+    if not str(found.entry_point).startswith("ale_py") or is_atari(env):
+        return found
+    game = found.kwargs.get("game")
+    now = [id for id, other in gym.registry.items() if id.startswith("ALE/") and other.kwargs.get("game") == game]
+    raise UsageError(
+        f"environment {env!r} is an old name of an Atari game, which skips frames by itself: ask for "
+        f"{max(now, default='ALE/...-v5')!r}, whose frame_skip, sticky_actions and the like are options"
+    )
 
 
 def _import(package: str) -> bool:

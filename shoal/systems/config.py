@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from shoal.api import EnvSpec, UsageError
-from shoal.envs import EnvOptions, known, remember, spec
+from shoal.envs import EnvOptions, known, registration, remember, spec
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
@@ -23,7 +23,7 @@ Presets = dict[str, Preset]
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 FEW = 100  # updates, below which a run hardly learns
-KNOWN = "environment known"  # beside the fields, in a pickle
+KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +88,15 @@ class SystemConfig(EnvOptions):
         object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
 
     def __getstate__(self) -> Values:
-        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces."""
-        return {**vars(self), KNOWN: known(self.env)}
+        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces, or
+        must have run what registered its id."""
+        return {**vars(self), KNOWN: known(self.env), REGISTERED: registration(self.env)}
 
     def __setstate__(self, state: State) -> None:
         remember(state.get(KNOWN, {}))
-        vars(self).update({name: value for name, value in state.items() if name != KNOWN})
+        if (registered := state.get(REGISTERED)) is not None:
+            registered.enter()
+        vars(self).update({name: value for name, value in state.items() if name not in (KNOWN, REGISTERED)})
 
     def num_actors(self) -> int:
         """Actor processes, counted."""
