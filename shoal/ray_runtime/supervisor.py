@@ -257,7 +257,10 @@ class RaySupervisor(Supervisor):
         return self._stations[node]
 
     def _abandon(self) -> None:
-        """Agents end the replicas of a driver that is gone; an instance of its own ends with it."""
+        """Agents end the replicas of a driver that is gone; the processes of an instance of its own are killed here."""
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def _has_come(self, node: str) -> bool:
         """Whether the agent of a node that joins the run is there; does not wait for it."""

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from shoal.api import Context, Field, UsageError, spec_nbytes
 from shoal.cli import main as cli
 from shoal.program import Channel, Program
 from shoal.ray_runtime import placement
-from shoal.ray_runtime.instance import attached, check_installed
+from shoal.ray_runtime.instance import attached, check_installed, own
 from shoal.records import checkpoint
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import SYSTEMS as EVERY_SYSTEM, load
@@ -50,6 +51,15 @@ several_nodes = pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reaso
 
 
 # ------------------------------------------------------------------------------- an instance of its own
+def test_nobody_else_reaches_the_files_of_a_ray_of_its_own() -> None:
+    with own({"CPU": 1.0}):
+        from ray._private.worker import _global_node
+
+        session = Path(_global_node.get_session_dir_path())
+        assert (session / "sockets").is_dir()
+        assert any(stat.S_IMODE(folder.stat().st_mode) == 0o700 for folder in session.parents)
+
+
 def test_a_run_goes_from_local_processes_to_a_ray_of_its_own_and_back(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # nobody has named it to this run
     begun = shoal.train("impala", **SMALL, batch=2, steps=1000, runtime="local", run_dir=tmp_path / "run")

@@ -278,8 +278,7 @@ def test_no_module_beside_a_run_is_imported(run: Path, start: list[str]) -> None
     for name in ("tensorboard", "matplotlib", "wandb", "minari", "onnx", "triton", "envpool", "minigrid", "random"):
         (run / f"{name}.py").write_text(f"from pathlib import Path\nPath({str(run.parent)!r}, 'ran-{name}').touch()\n")
     edit(run / "config.json", lambda facts: facts.update(log=["tensorboard"]))
-    for words in (["plot", "."], ["resume", ".", "--steps", "120", "--quiet"], ["eval", ".", "--episodes", "1"]):
-        subprocess.run([sys.executable, *start, *words], cwd=run, capture_output=True, check=False)
+    subprocess.run([sys.executable, *start, *words], cwd=run, capture_output=True, check=False)
     assert [path.name for path in run.parent.glob("ran-*")] == []
 
 
