@@ -304,7 +304,9 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     try:
         manifest = parse_json(read_text(path / _MANIFEST))
         written, files = manifest["format"], manifest["files"]
-        counters = [(manifest[name], (int,)) for name in ("steps", "updates", "row", "launch")]
+        counters: list[tuple[Any, tuple[type, ...]]] = [
+            (manifest[name], (int,)) for name in ("steps", "updates", "row", "launch")
+        ]
         counters.append((manifest["seconds"], (int, float)))
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
