@@ -310,8 +310,10 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     try:
         manifest = parse_json(read_text(path / _MANIFEST))
         written, files = manifest["format"], manifest["files"]
-        kinds_of: dict[str, tuple[type, ...]] = dict.fromkeys(("steps", "updates", "row", "launch"), (int,))
-        counters = [(manifest[name], kinds) for name, kinds in {**kinds_of, "seconds": (int, float)}.items()]
+        counters: list[tuple[Any, tuple[type, ...]]] = [
+            (manifest[name], (int,)) for name in ("steps", "updates", "row", "launch")
+        ]
+        counters.append((manifest["seconds"], (int, float)))
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None

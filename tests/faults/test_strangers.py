@@ -270,10 +270,17 @@ def test_git_is_asked_of_the_users_own_code_without_its_monitors(hooked: Path) -
     assert not (hooked.parent / "ran").exists()
 
 
+COMMAND = "from shoal.__main__ import main; raise SystemExit(main())"
+
+
 @pytest.mark.parametrize(
-    "start", [["-m", "shoal"], ["-c", "from shoal.__main__ import main; raise SystemExit(main())"]]
-)
-def test_no_module_beside_a_run_is_imported(run: Path, start: list[str]) -> None:
+    "start, words",
+    [
+        (["-m", "shoal"], ["plot", "."]), (["-c", COMMAND], ["resume", ".", "--steps", "120", "--quiet"]),
+        (["-m", "shoal"], ["eval", ".", "--episodes", "1"]),
+    ],
+)  # fmt: skip
+def test_no_module_beside_a_run_is_imported(run: Path, start: list[str], words: list[str]) -> None:
     """Packages that Shoal uses where they are installed."""
     for name in ("tensorboard", "matplotlib", "wandb", "minari", "onnx", "triton", "envpool", "minigrid", "random"):
         (run / f"{name}.py").write_text(f"from pathlib import Path\nPath({str(run.parent)!r}, 'ran-{name}').touch()\n")
