@@ -216,7 +216,7 @@ def attempt(
 
 
 def choose(fault: Fault, tests: dict[str, dict[str, Any]], budget: float) -> list[str]:
-    """The tests that call the faulty function, the quickest first; where none calls it (it is compiled, or a constant),
+    """The tests that call the faulty function, those first that call little else; where none calls it (it is compiled, or a constant),
     those that call what mentions its name, and so on."""
     name = fault.function.rpartition(".")[2]
     call = f"{fault.path}::{name}"
@@ -226,7 +226,7 @@ def choose(fault: Fault, tests: dict[str, dict[str, Any]], budget: float) -> lis
     if not found:
         callers = mentioning(name or fault.name.split(" ")[0])
         found = [t for t, known in tests.items() if callers & known["calls"]]
-    found.sort(key=lambda t: tests[t]["seconds"])
+    found.sort(key=lambda t: (len(tests[t]["calls"]), tests[t]["seconds"]))
     total, out = 0.0, []
     for test in found:
         total += tests[test]["seconds"]

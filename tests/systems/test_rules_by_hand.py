@@ -22,7 +22,8 @@ from shoal.algos.dpg import DPG, RangeLearner
 from shoal.algos.evolution import EvolutionLearner
 from shoal.algos.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
 from shoal.algos.off_policy import OffPolicy
-from shoal.algos.parameter_server import OutlierFilter
+from shoal.algos.parameter_server import OutlierFilter, RemoteLearner
+from shoal.algos.ppo import _weigh_columns, _weigh_rows
 from shoal.algos.q_learning import QLearning
 from shoal.algos.segments import SegmentLearner
 from shoal.algos.sgd import SGDLearner, averaged
@@ -418,6 +419,51 @@ def test_outlier_rule_is_the_formula() -> None:
     assert all(constant.accepts(1.0) for _ in range(9)) and constant.accepts(1.0019) and not constant.accepts(1.01)
 
 
+def test_gradients_add_up_until_they_are_taken() -> None:
+    """Each clipped by itself; a state goes on with the sum."""
+    learner = RemoteLearner(q_learning(td_clip=None), max_norm=0.25)
+    assert learner.empty and learner.state_dict()["total"] is None
+    total = torch.zeros_like(learner.total)
+    for seed in range(3):
+        given = acrobot(seed)
+        update = learner.add(given)
+        alone = RemoteLearner(q_learning(td_clip=None))
+        alone.add(given)
+        norm = float(alone.total.norm())
+        assert update.metrics["grad_norm"] == pytest.approx(norm, rel=1e-4) and norm > 0.25
+        total += alone.total * 0.25 / norm
+        torch.testing.assert_close(learner.total, total, rtol=1e-4, atol=1e-6)
+        assert not learner.empty
+    other = RemoteLearner(q_learning(td_clip=None), max_norm=0.25)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    assert not other.empty and torch.equal(other.total, learner.total)
+    learner.reset()
+    assert learner.empty
+    learner.add(acrobot(0))
+    assert float(learner.total.norm()) == pytest.approx(0.25, rel=1e-4)
+
+
+def acrobot(seed: int) -> Batch:
+    given, generator = drawn(seed), torch.Generator().manual_seed(seed)
+    wide = {k: torch.randn(16, 6, generator=generator) for k in ("obs", "next/obs")}
+    return given._replace(items={**given.items, **wide})
+
+
+def test_advantages_that_hardly_differ_are_divided_by_1e_8_more_than_their_deviation() -> None:
+    advantage, rows = torch.tensor([3e-8, -3e-8, 5.0]), torch.tensor([0, 1])
+    items = {"normalised_advantage": torch.zeros(3), "weight": torch.zeros(3)}
+    _weigh_rows(items, advantage, rows)
+    assert items["normalised_advantage"].tolist() == pytest.approx([0.75, -0.75, 0.0], rel=1e-5)
+    assert items["weight"].tolist() == [0.5, 0.5, 0.0]
+    columns = {"normalised_advantage": torch.zeros(1, 3), "weight": torch.full((1, 3), 9.0)}
+    valid = torch.tensor([[True, True, False]])
+    _weigh_columns(columns, advantage.view(1, 3), valid, rows)
+    assert columns["normalised_advantage"].tolist()[0] == pytest.approx([0.75, -0.75, 0.0], rel=1e-5)
+    assert columns["weight"].tolist() == [[0.5, 0.5, 9.0]]
+    _weigh_columns(columns, advantage.view(1, 3), valid, torch.tensor([2]))
+    assert columns["weight"].tolist() == [[0.5, 0.5, 0.0]] and columns["normalised_advantage"][0, 2] == 0.0
+
+
 # ----------------------------------------------------------------------------------------- segments
 def test_gradient_of_a_segment_is_clipped_by_the_schedule_of_the_moment() -> None:
     class Rule:
@@ -471,3 +517,11 @@ def test_a_learner_of_parts_makes_a_step_of_each() -> None:
     again = SGDLearner(algorithm, make_optimiser(cfg, nets), parts=2, progress=lambda n: 0.0)
     again.load_state_dict(learner.state_dict())
     assert (again.step, again.gradient_step.skipped) == (4, 2)
+
+
+def test_rewards_are_predicted_from_three_frames() -> None:
+    """Jaderberg et al. 2017, section 3.2."""
+    cfg = config("unreal", **CPU, screen=36, reward_prediction=True)
+    nets = load("unreal").network(cfg)
+    layer = next(m for m in nets.reward_prediction.modules() if isinstance(m, nn.Linear))
+    assert layer.in_features == 3 * nets.encoder.seen_features
