@@ -4,8 +4,10 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
+from tiers import is_long
 
 from shoal import fast
 
@@ -17,3 +19,12 @@ os.environ["XDG_STATE_HOME"] = STATE
 @pytest.fixture
 def fast_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "ENABLED", True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the long tier."""
+    here = Path(__file__).parent
+    for item in items:
+        if is_long(item.path.relative_to(here).as_posix(), item.name):
+            item.add_marker(pytest.mark.long)

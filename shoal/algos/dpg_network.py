@@ -45,6 +45,7 @@ class DPGNetwork(BoxNetwork):
         layer_norm: bool = False, precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(env, torso, hidden, activation, precision, device)
+        late_action = late_action and bool(hidden)  # without a second layer it joins with the observation, by one path
         features, actions = self.encoder.features, self.actions
         own = tuple(policy_hidden or hidden)
         hidden_layers = MLP((features, *own), activation, layer_norm)

@@ -20,5 +20,6 @@ from .wrappers import training_reward
 
 __all__ = [
     "Codec", "EnvOptions", "autoreset_mode", "given", "held_out", "is_given", "known", "known_as", "look",
-    "looking", "make", "one", "playable", "registration", "remember", "require_again", "spec", "sub_seeds", "training_reward",
+    "looking", "make", "one", "playable", "registration", "remember", "require_again", "spec", "sub_seeds",
+    "training_reward",
 ]  # fmt: skip

@@ -39,7 +39,8 @@ class ActionBox:
         inside = np.clip(actions.reshape(len(actions), *self._space.shape), self._low, self._high)
         if not self.same:
             inside = np.clip(self._middle + self._half * inside, self._space.low, self._space.high)
-        return inside.astype(self._space.dtype, copy=False)
+        out: np.ndarray = inside.astype(self._space.dtype, copy=False)
+        return out
 
     def to_agent(self, actions: np.ndarray) -> np.ndarray:
         """The inverse, float32 ``[N, A]``: of actions ``[N, *shape]`` in the environment's units, which may lie outside

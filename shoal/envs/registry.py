@@ -140,8 +140,8 @@ def _choose(env: str, registered: EnvSpec, options: EnvOptions, atari: bool) -> 
     if registered.entry_point is None and wanted != "envpool":
         why = "additional_wrappers, which a vectorised version cannot have" if wanted == "auto" else "no entry_point"
         raise UsageError(
-            f"environment {env!r} cannot be made with backend {wanted!r}: it is registered with a vector_entry_point and "
-            f"{why}; register an entry_point too" + ("" if wanted == "auto" else ", or use 'auto'")
+            f"environment {env!r} cannot be made with backend {wanted!r}: it is registered with a vector_entry_point "
+            f"and {why}; register an entry_point too" + ("" if wanted == "auto" else ", or use 'auto'")
         )
     if wanted in ("auto", "envpool"):
         found = _envpool(env, options, explicit=wanted == "envpool")
@@ -231,8 +231,8 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
 
 
 def _current(env: str) -> EnvSpec:
-    """Gymnasium's entry. UsageError for an old name of an Atari game whose emulator skips frames by itself, or shows its
-    memory."""
+    """Gymnasium's entry. UsageError for an old name of an Atari game whose emulator skips frames by itself, or shows
+    its memory."""
     found = gym.registry[env]
     if not str(found.entry_point).startswith("ale_py") or is_atari(env):
         return found

@@ -25,9 +25,9 @@ class ObservationCodec:
     """Flattens a batch of a space's observations. Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is turned when
     only its last axis can be channels, ``[H, W]`` gains an axis, stacks ``[S, H, W, C]`` and ``[S, C, H, W]`` are
     merged), integers int64 ``one_hot``, everything else float32 of its own shape, for integers in a Box of up to a byte
-    divided by the largest magnitude that its bounds allow. A picture is a Box of uint8 with 2 to 4 dimensions which spans
-    0 to 255 or is at least 36 pixels high and wide (values of other bounds are spread over 0 to 255); a smaller one of
-    other bounds is a board, whose numbers go to the MLP. ``symbolic`` names leaves whose small
+    divided by the largest magnitude that its bounds allow. A picture is a Box of uint8 with 2 to 4 dimensions which
+    spans 0 to 255 or is at least 36 pixels high and wide (values of other bounds are spread over 0 to 255); a smaller
+    one of other bounds is a board, whose numbers go to the MLP. ``symbolic`` names leaves whose small
     integers are codes rather than intensities, with the number of codes along the last axis. mask: what the leaf
     ``MASK`` is."""
 
@@ -128,7 +128,8 @@ def integer_scale(space: gs.Box) -> np.ndarray | None:
 def _spread(low: int, high: int) -> np.ndarray:
     """For each byte what it is when ``low`` to ``high`` is spread over 0 to 255."""
     scaled = (np.arange(BYTE + 1) - low) * (BYTE / (high - low))
-    return np.clip(scaled.round(), 0, BYTE).astype(np.uint8)
+    spread: np.ndarray = np.clip(scaled.round(), 0, BYTE).astype(np.uint8)
+    return spread
 
 
 def _mask(x: ArrayLike) -> np.ndarray:

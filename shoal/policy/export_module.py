@@ -29,7 +29,7 @@ class PolicyModule(nn.Module):
     low: Tensor
     high: Tensor
     middle: Tensor
-    half: Tensor
+    half_width: Tensor
     least: Tensor
     most: Tensor
 
@@ -47,7 +47,12 @@ class PolicyModule(nn.Module):
         self.register_buffer("offset", offset.long(), persistent=False)
         if isinstance(space, gs.Box):
             self.box = ActionBox(space)
-            sides = {"least": self.box.low, "most": self.box.high, "middle": self.box.middle, "half": self.box.half}
+            sides = {
+                "least": self.box.low,
+                "most": self.box.high,
+                "middle": self.box.middle,
+                "half_width": self.box.half,
+            }
             sides = {name: side.astype(space.low.dtype).reshape(space.shape) for name, side in sides.items()}
             for name, side in {**sides, "low": space.low, "high": space.high}.items():
                 self.register_buffer(name, torch.as_tensor(side), persistent=False)
@@ -93,7 +98,7 @@ class PolicyModule(nn.Module):
     def _continuous(self, action: Tensor) -> Tensor:
         """From the units that agents act in to the environment's (``ActionBox``)."""
         inside = _clip(action.reshape(-1, *self.low.shape).to(self.low.dtype), self.least, self.most)
-        return inside if self.box.same else _clip(self.middle + self.half * inside, self.low, self.high)
+        return inside if self.box.same else _clip(self.middle + self.half_width * inside, self.low, self.high)
 
 
 def _clip(x: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from fakes import Params, Reader, ScriptedEnvs, Writer, context
 
 from shoal.api import MASK, Action, Arrays, Batch, EnvSpec, EnvStep, Observation, Update
-from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, random_observations, results_spec
+from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
+from shoal.roles.random_observations import random_observations
 
 SCRIPT = [[(4, "terminated"), (6, "truncated")], [(5, "terminated"), (2, "truncated"), (4, "terminated")]]
 SIZE, PAIRS, SIGMA = 3, 4, 0.5

@@ -1,0 +1,38 @@
+"""Which tests are of the long tier (``scripts/test --all``): they train for long, repeat for every system what the
+short tier does for some, or run a benchmark. By file, and by what their names contain; an empty name is the whole file.
+"""
+
+LONG: dict[str, tuple[str, ...]] = {
+    "benchmarks/test_smoke.py": ("",),
+    "docs/test_examples.py": ("runs_and_learns", "learn_pendulum", "searches_and_finds[own_classifier"),
+    "docs/test_metrics_page.py": ("",),
+    "faults/test_kills.py": ("",),
+    "faults/test_full_disk.py": ("stops_no_training",),
+    "faults/test_resources.py": ("real_control_group",),
+    "population/test_members.py": ("survives_kills",),
+    "replay/test_replay_rehearsal.py": ("",),
+    "systems/test_bottleneck.py": ("",),
+    "systems/test_learning.py": ("",),
+    "systems/test_masks.py": ("learn",),
+    "systems/test_included.py": ("",),
+    "systems/test_only_with.py": ("test_it_does_nothing[r2d", "test_it_does_nothing[unreal"),
+    "systems/test_resume.py": tuple(
+        f"bit_for_bit[{system}]"
+        for system in (
+            "apex-dqn",
+            "rainbow",
+            "r2d3",
+            "d4pg",
+            "unreal",
+            "gorila",
+            "downpour",
+            "async-sarsa",
+            "async-nstep-q",
+        )
+    ),
+}  # fmt: skip
+
+
+def is_long(path: str, name: str) -> bool:
+    """Whether a test, by its file under ``tests`` and its name, is of the long tier."""
+    return any(part in name for part in LONG.get(path, ()))
