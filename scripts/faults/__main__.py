@@ -216,8 +216,8 @@ def attempt(
 
 
 def choose(fault: Fault, tests: dict[str, dict[str, Any]], budget: float) -> list[str]:
-    """The tests that call the faulty function, those first that call little else; where none calls it (it is compiled, or a constant),
-    those that call what mentions its name, and so on."""
+    """The tests that call the faulty function, those first that call little else; where none calls it (it is compiled,
+    or a constant), those that call what mentions its name, and so on."""
     name = fault.function.rpartition(".")[2]
     call = f"{fault.path}::{name}"
     if name == "__init__":

@@ -68,7 +68,7 @@ def test_better_is_welchs_two_sided_test_at_5_percent(seed: int) -> None:
 
 @pytest.mark.parametrize("a, b, expected", [
     ([1.0, 1.0], [2.0, 2.0], math.inf), ([2.0, 2.0], [1.0, 1.0], -math.inf), ([1.0, 1.0], [1.0, 1.0], 0.0),
-    ([1.0], [2.0, 3.0], 0.0), ([1.0, 3.0], [2.0], 0.0),
+    ([1.0], [2.0, 3.0], 0.0), ([1.0, 3.0], [2.0], 0.0), ([1.0, 1.0], [2.0, 4.0], 2.0), ([1.0, 3.0], [4.0, 4.0], 2.0),
 ])  # fmt: skip
 def test_welch_without_variance_or_samples(a: list[float], b: list[float], expected: float) -> None:
     assert welch(a, b)[0] == expected
