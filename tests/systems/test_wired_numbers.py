@@ -85,7 +85,9 @@ def test_replay_table_has_the_settings(system: str) -> None:
     )  # fmt: skip
     names = {f.name for f in dataclasses.fields(load(system).Config)}
     cfg = config(system, **CPU, **{k: v for k, v in fields.items() if k in names})
-    table: Any = load(system).program(cfg).channels["transitions"].table
+    channel = load(system).program(cfg).channels["transitions"]
+    table: Any = channel.table
+    assert channel.capacity == 2  # messages that an actor may have waiting
     assert (table.capacity, table.n_step, table.gamma, table.alpha, table.sampler) == (300, 4, 0.7, 0.45, "rank")
     assert table.initial == ("max" if system == "rainbow" else "given")
     if "evict" in names:
