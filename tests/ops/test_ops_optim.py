@@ -133,8 +133,9 @@ def test_steps_along_a_divided_gradient_are_the_formula(
 @pytest.mark.parametrize(
     "name", [name for name in FORMULAS if name != "adam"]
 )  # whose parts step in processes of their own
-def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str) -> None:
-    """Two steps of the whole, two of its three parts, two of another whole that takes over its state."""
+@pytest.mark.parametrize("begin", [1, 3])
+def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str, begin: int) -> None:
+    """Steps of the whole, or none; of its three parts; and two of another whole that takes over its state."""
     make, formula = FORMULAS[name]
     rng = np.random.default_rng(0)
     params = [torch.nn.Parameter(torch.from_numpy(rng.normal(size=s).astype(np.float32))) for s in ((3, 2), (4,))]
@@ -143,7 +144,7 @@ def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str) -> None:
     optimiser, movers = make(params, 0.1), []
     for step in range(1, 7):
         grads = [rng.normal(size=p.shape).astype(np.float32) for p in params]
-        if step == 3:
+        if step == begin:
             movers = optimiser.divided(3, torch.zeros)
         if step == 5:
             movers, other = [], make(params, 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -350,6 +351,8 @@ def test_recurrent_q_loss_is_the_oracle(fields: dict[str, Any]) -> None:
 def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio() -> None:
     cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=2)
     learner, rng = ppo_learner(cfg), np.random.default_rng(0)
+    more = dataclasses.replace(cfg, epochs=7, minibatches=3)
+    assert ppo_learner(more).gradient_step.patience == 10 * 7 * 3, "of ten updates"
     values, norms = rng.random((4, 3, len(METRICS))).astype(np.float32), [1.0, None, 3.0, 5.0]  # of three members
     steps = iter(zip(norms, values, strict=True))
 

@@ -20,6 +20,7 @@ from shoal.algos.cem_learning import LabelledQ
 from shoal.algos.decentralised import mean_variance, moments, normalised
 from shoal.algos.dpg import DPG, RangeLearner
 from shoal.algos.evolution import EvolutionLearner
+from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation
 from shoal.algos.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
 from shoal.algos.off_policy import OffPolicy
 from shoal.algos.parameter_server import OutlierFilter, RemoteLearner
@@ -311,6 +312,9 @@ def test_moments_mean_variance_and_normalisation_are_numpys() -> None:
     sums = torch.from_numpy(moments(one, torch.from_numpy(mask)))
     expected = (x[..., 0] - x[mask][:, 0].mean()) / np.sqrt(x[mask][:, 0].var() + 1e-5)
     np.testing.assert_allclose(normalised(one, sums), expected, rtol=1e-5, atol=1e-6)
+    near = torch.tensor([[1e-3, -1e-3]])
+    sums = torch.from_numpy(moments(near, torch.ones(1, 2, dtype=torch.bool)))
+    np.testing.assert_allclose(normalised(near, sums), near / np.sqrt(1e-6 + 1e-5), rtol=1e-4)
     nothing = mean_variance(torch.zeros(3))
     assert [float(v) for v in nothing] == [0.0, 0.0, 0.0]
     small = torch.tensor([4.0, 4e4, 4e8 - 1.0], dtype=torch.float64)  # rounding takes a variance below 0
@@ -385,6 +389,26 @@ def gone_on(cfg: Any, learner: EvolutionLearner, table: np.ndarray) -> tuple[Evo
     other = EvolutionLearner(cfg, policy, torch.from_numpy(table), 99, 400)
     other.load_state_dict(copy.deepcopy(learner.state_dict()))
     return other, policy
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(), (5,), (4, 3)])
+def test_a_population_of_perceptrons_acts_as_its_networks(activation: Any, hidden: tuple[int, ...]) -> None:
+    cfg = config("es", **{**CPU, "hidden": hidden, "activation": activation})
+    policy, rng = es.network(cfg), np.random.default_rng(0)
+    policy.norms["obs"].merge(torch.ones(4), torch.full((4,), 4.0), torch.tensor(10))
+    for parameter in policy.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    fast, plain = (kind(policy, 3) for kind in (PerceptronPopulation, ModulePopulation))
+    for made in (fast, plain):
+        made.load({k: v.clone() for k, v in policy.state_dict().items()})
+    for row in range(3):
+        noise = rng.normal(size=policy.size).astype(np.float32)
+        for made in (fast, plain):
+            made.perturb(row, noise, 0.5 * (row + 1))
+    obs = {"obs": rng.normal(0.0, 9.0, size=(3, 4)).astype(np.float32)}
+    np.testing.assert_allclose(fast.outputs(obs), plain.outputs(obs), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(fast.outputs(obs)[0], fast.outputs(obs)[1])
 
 
 def test_a_generation_without_a_finite_gradient_ends_the_run() -> None:
@@ -525,3 +549,18 @@ def test_rewards_are_predicted_from_three_frames() -> None:
     nets = load("unreal").network(cfg)
     layer = next(m for m in nets.reward_prediction.modules() if isinstance(m, nn.Linear))
     assert layer.in_features == 3 * nets.encoder.seen_features
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> None:
+    """On an encoder of its own, or on the policy's."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", **CPU, separate_critic=separate)
+    torch.manual_seed(0)
+    nets = load("recurrent-ppo").network(cfg)
+    items = {"obs": torch.randn(5, 3, 4), "first": torch.zeros(5, 3, dtype=torch.bool)}
+    policy, value = nets.unroll({"obs": items["obs"]}, items["first"], {})
+    found = nets.outputs(items).values
+    torch.testing.assert_close(found.value, value.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.policy, policy.detach(), rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(value.sum(), next(nets.encoder.parameters()), allow_unused=True)
+    assert (gradient is None) == separate
