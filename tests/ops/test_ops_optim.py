@@ -16,7 +16,7 @@ import torch
 
 from shoal import fast
 from shoal.api import Field
-from shoal.ops import SGD, AdaGrad, Adam, RMSProp, SharedRMSProp
+from shoal.ops import SGD, AdaGrad, Adam, Replace, RMSProp, SharedRMSProp
 from shoal.ops.optimiser import divide
 
 
@@ -443,3 +443,9 @@ def test_a_step_may_lead_elsewhere(make: Callable[..., Any]) -> None:
         old = moving if step == 0 else buffers[(step - 1) % 2]
         for now, new, then, left in zip(*map(cut, (plain, buffers[step % 2], before, old)), strict=True):
             assert torch.equal(now, new) and torch.equal(then, left) and not torch.equal(now, then)
+
+
+def test_replacing_copies_every_tensor() -> None:
+    params, given = ({k: torch.full((2,), v) for k in ("a", "b")} for v in (1.0, 5.0))
+    Replace().apply(params, {}, given, 0.0)
+    assert all(torch.equal(params[k], given[k]) for k in params)

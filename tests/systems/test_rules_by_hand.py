@@ -26,6 +26,7 @@ from shoal.algos.off_policy import OffPolicy
 from shoal.algos.parameter_server import OutlierFilter, RemoteLearner
 from shoal.algos.ppo import _weigh_columns, _weigh_rows
 from shoal.algos.q_learning import QLearning
+from shoal.algos.returns import NARROW, Mixture, Returns
 from shoal.algos.segments import SegmentLearner
 from shoal.algos.sgd import SGDLearner, averaged
 from shoal.algos.synchronised import MeanGradient
@@ -564,3 +565,22 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
     torch.testing.assert_close(found.policy, policy.detach(), rtol=1e-5, atol=1e-6)
     (gradient,) = torch.autograd.grad(value.sum(), next(nets.encoder.parameters()), allow_unused=True)
     assert (gradient is None) == separate
+
+
+@pytest.mark.parametrize("components", [1, 2, 3])
+def test_a_new_mixture_is_narrow_and_around_zero(components: int) -> None:
+    """In units of half the range from -6 to 2: zero lies at 0.5."""
+    mixture = Mixture(-6.0, 2.0, components, 4)
+    spread = np.linspace(-NARROW, NARROW, components) if components > 1 else np.zeros(1)
+    torch.manual_seed(0)
+    plain = nn.Linear(2, mixture.size)
+    before = plain.bias.detach().clone()
+    Returns.start(mixture, plain)
+    own = plain.bias.detach() - before
+    torch.manual_seed(0)
+    again = nn.Linear(2, mixture.size)
+    mixture.start(again)
+    found = (again.bias.detach() - before - own).chunk(3)
+    np.testing.assert_allclose(found[0], np.zeros(components), atol=1e-6)
+    np.testing.assert_allclose(found[1], 0.5 + spread, atol=1e-5)
+    np.testing.assert_allclose(found[2], math.log(math.expm1(NARROW)), atol=1e-5)
