@@ -318,3 +318,11 @@ def test_memory_of_unreal_is_that_of_its_replay() -> None:
     with pytest.raises(UsageError, match="must hold more than a segment"):
         unreal.program(dataclasses.replace(cfg, replay=2 * cfg.unroll + 1))
     unreal.program(dataclasses.replace(cfg, replay=2 * cfg.unroll + 2))
+
+
+@pytest.mark.parametrize("batch, parts", [(0, 1), (4, 1), (2, 2), (1, 4), (8, 1)])
+def test_parts_of_a_message_of_impala(batch: int, parts: int) -> None:
+    made, seen = impala.program(config("impala", **CPU, envs=4, batch=batch)), []
+    spy(made, "learner", lambda role: seen.append(role.learner.parts))
+    run(made, 1)
+    assert seen == [parts]
