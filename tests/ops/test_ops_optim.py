@@ -449,3 +449,13 @@ def test_replacing_copies_every_tensor() -> None:
     params, given = ({k: torch.full((2,), v) for k in ("a", "b")} for v in (1.0, 5.0))
     Replace().apply(params, {}, given, 0.0)
     assert all(torch.equal(params[k], given[k]) for k in params)
+
+
+def test_gradients_are_forgotten_or_zeroed() -> None:
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    params[0].grad = torch.ones(2)
+    optimiser = SGD(params, 0.1)
+    optimiser.zero_grad(set_to_none=False)
+    assert params[0].grad is not None and params[0].grad.tolist() == [0.0, 0.0] and params[1].grad is None
+    optimiser.zero_grad()
+    assert params[0].grad is None

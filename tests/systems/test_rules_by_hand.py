@@ -16,7 +16,7 @@ from ops import oracles
 from torch import nn
 
 from shoal import linear
-from shoal.algos.cem_learning import LabelledQ
+from shoal.algos.cem_learning import Bellman, LabelledQ
 from shoal.algos.decentralised import mean_variance, moments, normalised
 from shoal.algos.dpg import DPG, RangeLearner
 from shoal.algos.evolution import EvolutionLearner
@@ -30,7 +30,7 @@ from shoal.algos.returns import NARROW, Mixture, Returns
 from shoal.algos.segments import SegmentLearner
 from shoal.algos.sgd import SGDLearner, averaged
 from shoal.algos.synchronised import MeanGradient
-from shoal.api import Batch, Diverged, Update
+from shoal.api import MASK, Batch, Diverged, Update
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
 
@@ -409,7 +409,12 @@ def test_a_population_of_perceptrons_acts_as_its_networks(activation: Any, hidde
             made.perturb(row, noise, 0.5 * (row + 1))
     obs = {"obs": rng.normal(0.0, 9.0, size=(3, 4)).astype(np.float32)}
     np.testing.assert_allclose(fast.outputs(obs), plain.outputs(obs), rtol=1e-4, atol=1e-5)
-    assert not np.allclose(fast.outputs(obs)[0], fast.outputs(obs)[1])
+    outputs = fast.outputs(obs)
+    assert not np.allclose(outputs[0], outputs[1])
+    mask, best = np.ones(outputs.shape, bool), outputs.argmax(1)
+    assert (fast.act(obs, rng) == best).all()
+    mask[[0, 2], best[[0, 2]]] = False
+    assert fast.act({**obs, MASK: mask}, rng).tolist() == [1 - best[0], best[1], 1 - best[2]]
 
 
 def test_a_generation_without_a_finite_gradient_ends_the_run() -> None:
@@ -584,3 +589,26 @@ def test_a_new_mixture_is_narrow_and_around_zero(components: int) -> None:
     np.testing.assert_allclose(found[0], np.zeros(components), atol=1e-6)
     np.testing.assert_allclose(found[1], 0.5 + spread, atol=1e-5)
     np.testing.assert_allclose(found[2], math.log(math.expm1(NARROW)), atol=1e-5)
+
+
+def test_an_updater_goes_on_with_both_networks_its_draws_and_its_demonstrations() -> None:
+    class Others:
+        drawn = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"drawn": self.drawn}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.drawn = state["drawn"]
+
+    cfg = config("qt-opt", env="Pendulum-v1", hidden=(4,), **CPU)
+    one, other = (Bellman(load("qt-opt").network(cfg), seed, Others()) for seed in (1, 2))  # type: ignore[arg-type]
+    one.offline.drawn = 7  # type: ignore[union-attr]
+    with torch.no_grad():
+        for p in one.second.parameters():
+            p.add_(1.0)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    items = {k: torch.randn(5, 3) for k in ("obs", "next/obs")}
+    items |= {"action": torch.rand(5, 1), "reward": torch.rand(5), "discount": torch.full((5,), 0.9)}
+    assert torch.equal(one.targets(items)[0], other.targets(items)[0])
+    assert other.offline.drawn == 7  # type: ignore[union-attr]
