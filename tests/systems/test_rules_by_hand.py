@@ -568,6 +568,9 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
     found = nets.outputs(items).values
     torch.testing.assert_close(found.value, value.detach(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.policy, policy.detach(), rtol=1e-5, atol=1e-6)
+    once = nets.step({"obs": items["obs"][0]}, items["first"][0], {})
+    assert all(tensor.requires_grad for tensor in once[:2])
+    torch.testing.assert_close(once[1], value[0], rtol=1e-5, atol=1e-6)
     (gradient,) = torch.autograd.grad(value.sum(), next(nets.encoder.parameters()), allow_unused=True)
     assert (gradient is None) == separate
 
@@ -612,3 +615,10 @@ def test_an_updater_goes_on_with_both_networks_its_draws_and_its_demonstrations(
     items |= {"action": torch.rand(5, 1), "reward": torch.rand(5), "discount": torch.full((5,), 0.9)}
     assert torch.equal(one.targets(items)[0], other.targets(items)[0])
     assert other.offline.drawn == 7  # type: ignore[union-attr]
+
+
+def test_a_linear_policy_of_evolution_strategies_begins_at_0_and_has_no_bias() -> None:
+    """Mania et al. 2018; with hidden layers it is Salimans et al.'s."""
+    linear, deep = (es.network(config("es", **{**CPU, "hidden": hidden})) for hidden in ((), (4,)))
+    assert linear.head.bias is None and not linear.head.weight.any() and linear.size == 4 * 2
+    assert deep.head.bias is not None and deep.head.weight.any() and deep.size == 4 * 4 + 4 + 4 * 2 + 2

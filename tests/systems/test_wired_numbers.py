@@ -326,3 +326,19 @@ def test_parts_of_a_message_of_impala(batch: int, parts: int) -> None:
     spy(made, "learner", lambda role: seen.append(role.learner.parts))
     run(made, 1)
     assert seen == [parts]
+
+
+@pytest.mark.parametrize("fields, lag, pieces, deviations", [
+    (dict(max_lag=0, outliers=0.0), None, 1, None), (dict(max_lag=7, outliers=3.0), 7, 1, 3.0),
+    (dict(max_lag=7, pieces=2), 0, 2, 4.0),
+])  # fmt: skip
+def test_server_and_its_learners_have_the_settings(
+    fields: dict[str, Any], lag: int | None, pieces: int, deviations: float | None
+) -> None:
+    cfg = config("gorila", **CPU, n_fetch=3, n_push=2, **fields)
+    made, servers, learners = load("gorila").program(cfg), [], []
+    spy(spy(made, "server", servers.append), "learner", learners.append)
+    run(made, 1)
+    assert {(role.max_lag, role.pieces) for role in servers} == {(lag, pieces)}
+    for role in learners:
+        assert getattr(role.learner.outliers, "deviations", None) == deviations
