@@ -224,7 +224,7 @@ def choose(fault: Fault, tests: dict[str, dict[str, Any]], budget: float) -> lis
         call = f"{fault.path}::__init__"
     found = [t for t, known in tests.items() if call in known["calls"]]
     if not found:
-        callers = mentioning(name or fault.name.split(" ")[0])
+        callers = mentioning(name)
         found = [t for t, known in tests.items() if callers & known["calls"]]
     found.sort(key=lambda t: (len(tests[t]["calls"]), tests[t]["seconds"]))
     total, out = 0.0, []

@@ -125,6 +125,11 @@ class Finder(ast.NodeVisitor):
         union = isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.BitOr)
         if not self.scope and (union or isinstance(node.value, ast.Subscript)):
             return  # a name for a type
+        if not self.scope:  # a constant: what mentions its name has the tests
+            self.scope.append(_name(node.targets[0]) or "?")
+            self.visit(node.value)
+            self.scope.pop()
+            return
         if any(isinstance(t, ast.Attribute) for t in node.targets) and self.scope[-1:] != ["__init__"]:
             self.add(node, "pass")
         self.generic_visit(node)

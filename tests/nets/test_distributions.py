@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import distributions as D
@@ -7,6 +8,7 @@ from torch import distributions as D
 from shoal.api import Action
 from shoal.nets import ActionDistribution
 from shoal.nets.distributions import sample_categorical
+from shoal.nets.outputs import detached
 
 DISCRETE = Action("discrete", (5,))
 MULTI = Action("multi_discrete", (3, 2, 4))
@@ -94,3 +96,27 @@ def test_entropies_of_the_sheet():
     for variance, entropy in ((1.0, 1.418939), (0.25, 0.725791)):
         params = torch.tensor([0.0, 0.5 * math.log(variance)])
         assert line.entropy(params).item() == pytest.approx(entropy, abs=1e-6)
+
+
+@pytest.mark.parametrize("actions", [2, 32, 33, 40])
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2)])
+def test_discrete_log_probabilities_and_entropies_are_those_of_a_loop(actions: int, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    logits, action = rng.normal(size=(*shape, actions)), rng.integers(actions, size=shape)
+    dist = ActionDistribution(Action("discrete", sizes=(actions,)))
+    log_prob, entropy = dist.evaluate(torch.from_numpy(logits), torch.as_tensor(action))
+    assert log_prob.shape == entropy.shape == shape
+    for at in np.ndindex(*shape):
+        probs = np.exp(logits[at]) / np.exp(logits[at]).sum()
+        assert float(log_prob[at]) == pytest.approx(np.log(probs[action[at]]))
+        assert float(entropy[at]) == pytest.approx(-(probs * np.log(probs)).sum())
+    assert torch.equal(dist.log_prob(torch.from_numpy(logits), torch.as_tensor(action)), log_prob)
+    assert torch.equal(dist.entropy(torch.from_numpy(logits)), entropy)
+
+
+def test_what_is_detached_is_outside_of_autograd_and_takes_its_gradient_back() -> None:
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+    values, backward = detached(leaf * 3.0)
+    assert not values.requires_grad and values.tolist() == [3.0, 6.0]
+    backward(torch.tensor([1.0, 10.0]))
+    assert leaf.grad is not None and leaf.grad.tolist() == [3.0, 30.0]

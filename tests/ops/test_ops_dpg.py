@@ -145,3 +145,10 @@ def test_shapes_are_checked():
         categorical_mean(torch.zeros(2, 3), torch.zeros(2))
     with pytest.raises(ValueError, match="expected y without its last axis"):
         mixture_log_prob(torch.zeros(3, 1), *[torch.ones(2, 2)] * 3)
+
+
+def test_no_gradient_flows_into_samples_of_a_mixtures_target() -> None:
+    given = [torch.randn(4, 3, requires_grad=True) for _ in range(4)]
+    samples, logits, means, deviations = given
+    mixture_cross_entropy(samples, logits, means, deviations.exp()).sum().backward()
+    assert samples.grad is None and all(t.grad is not None for t in given[1:])

@@ -16,7 +16,7 @@ import torch
 
 from shoal import fast
 from shoal.api import Field
-from shoal.ops import SGD, AdaGrad, Adam, RMSProp, SharedRMSProp
+from shoal.ops import SGD, AdaGrad, Adam, Replace, RMSProp, SharedRMSProp
 from shoal.ops.optimiser import divide
 
 
@@ -133,8 +133,9 @@ def test_steps_along_a_divided_gradient_are_the_formula(
 @pytest.mark.parametrize(
     "name", [name for name in FORMULAS if name != "adam"]
 )  # whose parts step in processes of their own
-def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str) -> None:
-    """Two steps of the whole, two of its three parts, two of another whole that takes over its state."""
+@pytest.mark.parametrize("begin", [1, 3])
+def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str, begin: int) -> None:
+    """Steps of the whole, or none; of its three parts; and two of another whole that takes over its state."""
     make, formula = FORMULAS[name]
     rng = np.random.default_rng(0)
     params = [torch.nn.Parameter(torch.from_numpy(rng.normal(size=s).astype(np.float32))) for s in ((3, 2), (4,))]
@@ -143,7 +144,7 @@ def test_parts_of_an_optimiser_go_on_where_the_whole_was(name: str) -> None:
     optimiser, movers = make(params, 0.1), []
     for step in range(1, 7):
         grads = [rng.normal(size=p.shape).astype(np.float32) for p in params]
-        if step == 3:
+        if step == begin:
             movers = optimiser.divided(3, torch.zeros)
         if step == 5:
             movers, other = [], make(params, 0.1)
@@ -442,3 +443,19 @@ def test_a_step_may_lead_elsewhere(make: Callable[..., Any]) -> None:
         old = moving if step == 0 else buffers[(step - 1) % 2]
         for now, new, then, left in zip(*map(cut, (plain, buffers[step % 2], before, old)), strict=True):
             assert torch.equal(now, new) and torch.equal(then, left) and not torch.equal(now, then)
+
+
+def test_replacing_copies_every_tensor() -> None:
+    params, given = ({k: torch.full((2,), v) for k in ("a", "b")} for v in (1.0, 5.0))
+    Replace().apply(params, {}, given, 0.0)
+    assert all(torch.equal(params[k], given[k]) for k in params)
+
+
+def test_gradients_are_forgotten_or_zeroed() -> None:
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    params[0].grad = torch.ones(2)
+    optimiser = SGD(params, 0.1)
+    optimiser.zero_grad(set_to_none=False)
+    assert params[0].grad is not None and params[0].grad.tolist() == [0.0, 0.0] and params[1].grad is None
+    optimiser.zero_grad()
+    assert params[0].grad is None

@@ -299,3 +299,12 @@ def test_errors_state_expected_and_found():
         quantile_huber(q, q, 1.0, r)
     with pytest.raises(ValueError, match=r"expected kappa > 0"):
         huber(r, 0.0)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.7])
+def test_quantile_huber_is_exact_in_double_precision(kappa):
+    rng = np.random.default_rng(0)
+    quantiles, targets = rng.normal(size=(4, 3)), rng.normal(size=(4, 5))
+    found = quantile_huber(torch.from_numpy(quantiles), torch.from_numpy(targets), kappa)
+    middles = np.tile((np.arange(3) + 0.5) / 3, (4, 1))
+    np.testing.assert_allclose(found, oracles.quantile_huber(quantiles, targets, kappa, middles), rtol=1e-13)

@@ -14,9 +14,10 @@ import pytest
 from scipy import stats
 
 import shoal
-from shoal.algos.hyperparameters import Choice, Interval, perturb
+from shoal.algos.hyperparameters import Choice, Interval, interval_of, perturb
 from shoal.algos.population import Population, Rules, better, student_tail, welch
 from shoal.api import RoleFailed, UsageError
+from shoal.settings.ranges import Fraction
 
 A, B = [10, 12, 11, 9, 13, 10, 12, 11, 10, 12], [13, 15, 12, 14, 16, 13, 12, 15, 14, 13]
 RATE = {"rate": Interval(1e-5, 1.0, log=True)}
@@ -68,7 +69,7 @@ def test_better_is_welchs_two_sided_test_at_5_percent(seed: int) -> None:
 
 @pytest.mark.parametrize("a, b, expected", [
     ([1.0, 1.0], [2.0, 2.0], math.inf), ([2.0, 2.0], [1.0, 1.0], -math.inf), ([1.0, 1.0], [1.0, 1.0], 0.0),
-    ([1.0], [2.0, 3.0], 0.0), ([1.0, 3.0], [2.0], 0.0),
+    ([1.0], [2.0, 3.0], 0.0), ([1.0, 3.0], [2.0], 0.0), ([1.0, 1.0], [2.0, 4.0], 2.0), ([1.0, 3.0], [4.0, 4.0], 2.0),
 ])  # fmt: skip
 def test_welch_without_variance_or_samples(a: list[float], b: list[float], expected: float) -> None:
     assert welch(a, b)[0] == expected
@@ -214,6 +215,69 @@ def test_perturbing() -> None:
     choice = Choice(("a", "b", "c"))
     assert {choice.perturb("b", generator) for _ in range(50)} == {"a", "c"}
     assert choice.perturb("c", generator, (1.2,)) == "c"
+
+
+@pytest.mark.parametrize("interval, factor, value, expected", [
+    (Interval(0.0, 1.0), 1.2, 0.5, 0.6), (Interval(0.0, 1.0), 0.8, 0.5, 0.4), (Interval(0.0, 0.55), 1.2, 0.5, 0.55),
+    (Interval(0.45, 1.0), 0.8, 0.5, 0.45), (Interval(1, 9, integer=True), 1.2, 5, 6),
+    (Interval(1, 9, integer=True), 1.2, 2, 3),
+    (Interval(1, 9, integer=True), 0.8, 2, 1), (Interval(1, 9, integer=True), 0.8, 1, 1),
+    (Interval(1, 9, integer=True), 1.2, 9, 9), (Interval(1, 90, integer=True), 1.2, 50, 60),
+    (Interval(0.5, 0.999, one_minus=True), 1.2, 0.9, 0.88), (Interval(0.5, 0.999, one_minus=True), 0.8, 0.9, 0.92),
+    (Interval(0.5, 0.99, one_minus=True), 0.8, 0.99, 0.99), (Interval(0.5, 0.99, one_minus=True), 1.2, 0.5, 0.5),
+])  # fmt: skip
+def test_a_number_is_perturbed_within_its_interval(
+    interval: Interval, factor: float, value: Any, expected: Any
+) -> None:
+    found = interval.perturb(value, np.random.default_rng(0), (factor,))
+    assert found == pytest.approx(expected) and isinstance(found, int) == interval.integer
+
+
+@pytest.mark.parametrize("interval, low, high, middle", [
+    (Interval(2.0, 6.0), 2.0, 6.0, 4.0), (Interval(1e-4, 1e-2, log=True), 1e-4, 1e-2, 1e-3),
+    (Interval(0.9, 0.999, log=True, one_minus=True), 0.9, 0.999, 0.99),
+    (Interval(0.9, 0.98, one_minus=True), 0.9, 0.98, 0.94),
+])  # fmt: skip
+def test_the_prior_is_uniform_or_uniform_in_the_logarithm(
+    interval: Interval, low: float, high: float, middle: float
+) -> None:
+    rng = np.random.default_rng(0)
+    drawn = np.array([interval.draw(rng) for _ in range(4_000)])
+    assert low <= drawn.min() and drawn.max() <= high
+    assert np.mean(drawn < middle) == pytest.approx(0.5, abs=0.04)  # five standard errors
+    assert (
+        np.mean(np.abs(drawn - low) < 0.1 * (high - low)) > 0.02
+        and np.mean(np.abs(drawn - high) < 0.1 * (high - low)) > 0.02
+    )
+
+
+@pytest.mark.parametrize(
+    "factor, value, expected", [(1.2, "b", "c"), (0.8, "b", "a"), (1.2, "c", "c"), (0.8, "a", "a"), (1.0, "b", "a")]
+)
+def test_a_choice_moves_to_its_neighbour(factor: float, value: str, expected: str) -> None:
+    assert Choice(("a", "b", "c")).perturb(value, np.random.default_rng(0), (factor,)) == expected
+
+
+@pytest.mark.parametrize("name, value, ends, hint, expected", [
+    ("rate", 0.01, (None, None), float, (0.001, 0.1, True, False, False)),
+    ("batch", 32, (None, None), int, (3, 320, True, True, False)),
+    ("batch", 4, (None, None), int, (1, 40, True, True, False)),
+    ("batch", 4, (2.4, 9.6), int, (2, 10, True, True, False)),
+    ("gamma", 0.99, (None, None), Fraction, (0.9, 0.999, True, False, True)),
+    ("gae_lambda", 0.5, (None, None), Fraction, (0.001, 0.95, True, False, True)),
+    ("gamma", 0.9, (0.8, 1.0), Fraction, (0.8, 1.0, False, False, True)),
+    ("gamma", 0.0, (0.0, 0.5), Fraction, (0.0, 0.5, False, False, False)),
+    ("epsilon", 0.3, (None, None), Fraction, (0.03, 1.0, True, False, False)),
+    ("cost", 0.0, (0.0, 2.0), float, (0.0, 2.0, False, False, False)),
+])  # fmt: skip
+def test_the_interval_of_a_setting(name: str, value: Any, ends: Any, hint: Any, expected: Any) -> None:
+    found = interval_of(name, value, *ends, hint=hint)
+    assert tuple(found[k] for k in ("low", "high", "log", "integer", "one_minus")) == pytest.approx(expected)
+    assert isinstance(found["low"], int) == isinstance(value, int)
+    with pytest.raises(UsageError, match="takes numbers"):
+        interval_of(name, True)
+    with pytest.raises(UsageError, match="give its interval"):
+        interval_of(name, 0)
 
 
 def test_how_often_hyperparameters_change() -> None:

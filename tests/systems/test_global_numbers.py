@@ -94,6 +94,8 @@ def test_what_does_not_divide(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, 6)
     with pytest.raises(UsageError, match=r"^actors \(6\) must divide total_envs \(32 environments\), as 4 does"):
         resolve(recurrent_ppo, "atari", overrides={"env": "ALE/Pong-v5", "actors": 6})
+    with pytest.raises(UsageError, match=r"^actors \(9\) must divide total_envs \(7 environments\), as 7 does"):
+        impala.Config(actors=9, total_envs=7)
     cfg = resolve(recurrent_ppo, "atari", overrides={"env": "ALE/Pong-v5"}).cfg
     assert (cfg.num_actors(), cfg.envs) == (4, 8)
     (sentence,) = cfg.remarks()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -350,6 +352,8 @@ def test_recurrent_q_loss_is_the_oracle(fields: dict[str, Any]) -> None:
 def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio() -> None:
     cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=2)
     learner, rng = ppo_learner(cfg), np.random.default_rng(0)
+    more = dataclasses.replace(cfg, epochs=7, minibatches=3)
+    assert ppo_learner(more).gradient_step.patience == 10 * 7 * 3, "of ten updates"
     values, norms = rng.random((4, 3, len(METRICS))).astype(np.float32), [1.0, None, 3.0, 5.0]  # of three members
     steps = iter(zip(norms, values, strict=True))
 
@@ -427,3 +431,28 @@ def test_ranks_compare_their_parameters_every_so_many_updates(every: int, checke
     with torch.no_grad():
         next(iter(learner.nets.parameters())).flatten()[-1].add_(1e-6)
     assert learner._digest() != before
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 2, 3])
+def test_a_rank_goes_on_within_its_pass(stopped: int) -> None:
+    """From a state saved after so many of four minibatches, to the same parameters and the same report."""
+    cfg = config("dd-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=2, actors=1, normalise_obs=True)
+    torch.manual_seed(0)
+    learner = RankLearner(cfg, dd_ppo.network(cfg), cfg.steps, 0, 1)
+    learner.begin({k: torch.from_numpy(np.asarray(v)) for k, v in learner.moments(rollout(cfg)).items()})
+    item = {k: np.zeros(f.shape, f.dtype) for k, f in gradient_spec(learner.nets).items()}
+
+    def minibatch(of: RankLearner) -> bool:
+        of.gradient(item)
+        return of.descend({k: torch.from_numpy(v.copy()) for k, v in item.items()})
+
+    for _ in range(stopped):
+        assert not minibatch(learner)
+    other = RankLearner(cfg, dd_ppo.network(cfg), cfg.steps, 99, 1)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for number in range(stopped, 4):
+        for one in (learner, other):
+            assert minibatch(one) is (number == 3)
+    assert learner.report() == other.report() and (other.step, other.env_steps) == (1, learner.env_steps)
+    for name, tensor in learner.nets.state_dict().items():
+        torch.testing.assert_close(other.nets.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)

@@ -16,19 +16,21 @@ from ops import oracles
 from torch import nn
 
 from shoal import linear
-from shoal.algos.cem_learning import LabelledQ
+from shoal.algos.cem_learning import Bellman, LabelledQ
 from shoal.algos.decentralised import mean_variance, moments, normalised
 from shoal.algos.dpg import DPG, RangeLearner
 from shoal.algos.evolution import EvolutionLearner
+from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation
 from shoal.algos.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
 from shoal.algos.off_policy import OffPolicy
 from shoal.algos.parameter_server import OutlierFilter, RemoteLearner
 from shoal.algos.ppo import _weigh_columns, _weigh_rows
 from shoal.algos.q_learning import QLearning
+from shoal.algos.returns import NARROW, Mixture, Returns
 from shoal.algos.segments import SegmentLearner
 from shoal.algos.sgd import SGDLearner, averaged
 from shoal.algos.synchronised import MeanGradient
-from shoal.api import Batch, Diverged, Update
+from shoal.api import MASK, Batch, Diverged, Update
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
 
@@ -311,6 +313,9 @@ def test_moments_mean_variance_and_normalisation_are_numpys() -> None:
     sums = torch.from_numpy(moments(one, torch.from_numpy(mask)))
     expected = (x[..., 0] - x[mask][:, 0].mean()) / np.sqrt(x[mask][:, 0].var() + 1e-5)
     np.testing.assert_allclose(normalised(one, sums), expected, rtol=1e-5, atol=1e-6)
+    near = torch.tensor([[1e-3, -1e-3]])
+    sums = torch.from_numpy(moments(near, torch.ones(1, 2, dtype=torch.bool)))
+    np.testing.assert_allclose(normalised(near, sums), near / np.sqrt(1e-6 + 1e-5), rtol=1e-4)
     nothing = mean_variance(torch.zeros(3))
     assert [float(v) for v in nothing] == [0.0, 0.0, 0.0]
     small = torch.tensor([4.0, 4e4, 4e8 - 1.0], dtype=torch.float64)  # rounding takes a variance below 0
@@ -385,6 +390,31 @@ def gone_on(cfg: Any, learner: EvolutionLearner, table: np.ndarray) -> tuple[Evo
     other = EvolutionLearner(cfg, policy, torch.from_numpy(table), 99, 400)
     other.load_state_dict(copy.deepcopy(learner.state_dict()))
     return other, policy
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(), (5,), (4, 3)])
+def test_a_population_of_perceptrons_acts_as_its_networks(activation: Any, hidden: tuple[int, ...]) -> None:
+    cfg = config("es", **{**CPU, "hidden": hidden, "activation": activation})
+    policy, rng = es.network(cfg), np.random.default_rng(0)
+    policy.norms["obs"].merge(torch.ones(4), torch.full((4,), 4.0), torch.tensor(10))
+    for parameter in policy.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    fast, plain = (kind(policy, 3) for kind in (PerceptronPopulation, ModulePopulation))
+    for made in (fast, plain):
+        made.load({k: v.clone() for k, v in policy.state_dict().items()})
+    for row in range(3):
+        noise = rng.normal(size=policy.size).astype(np.float32)
+        for made in (fast, plain):
+            made.perturb(row, noise, 0.5 * (row + 1))
+    obs = {"obs": rng.normal(0.0, 9.0, size=(3, 4)).astype(np.float32)}
+    np.testing.assert_allclose(fast.outputs(obs), plain.outputs(obs), rtol=1e-4, atol=1e-5)
+    outputs = fast.outputs(obs)
+    assert not np.allclose(outputs[0], outputs[1])
+    mask, best = np.ones(outputs.shape, bool), outputs.argmax(1)
+    assert (fast.act(obs, rng) == best).all()
+    mask[[0, 2], best[[0, 2]]] = False
+    assert fast.act({**obs, MASK: mask}, rng).tolist() == [1 - best[0], best[1], 1 - best[2]]
 
 
 def test_a_generation_without_a_finite_gradient_ends_the_run() -> None:
@@ -525,3 +555,70 @@ def test_rewards_are_predicted_from_three_frames() -> None:
     nets = load("unreal").network(cfg)
     layer = next(m for m in nets.reward_prediction.modules() if isinstance(m, nn.Linear))
     assert layer.in_features == 3 * nets.encoder.seen_features
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> None:
+    """On an encoder of its own, or on the policy's."""
+    cfg = config("recurrent-ppo", env="CartPole-v1", **CPU, separate_critic=separate)
+    torch.manual_seed(0)
+    nets = load("recurrent-ppo").network(cfg)
+    items = {"obs": torch.randn(5, 3, 4), "first": torch.zeros(5, 3, dtype=torch.bool)}
+    policy, value = nets.unroll({"obs": items["obs"]}, items["first"], {})
+    found = nets.outputs(items).values
+    torch.testing.assert_close(found.value, value.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.policy, policy.detach(), rtol=1e-5, atol=1e-6)
+    once = nets.step({"obs": items["obs"][0]}, items["first"][0], {})
+    assert all(tensor.requires_grad for tensor in once[:2])
+    torch.testing.assert_close(once[1], value[0], rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(value.sum(), next(nets.encoder.parameters()), allow_unused=True)
+    assert (gradient is None) == separate
+
+
+@pytest.mark.parametrize("components", [1, 2, 3])
+def test_a_new_mixture_is_narrow_and_around_zero(components: int) -> None:
+    """In units of half the range from -6 to 2: zero lies at 0.5."""
+    mixture = Mixture(-6.0, 2.0, components, 4)
+    spread = np.linspace(-NARROW, NARROW, components) if components > 1 else np.zeros(1)
+    torch.manual_seed(0)
+    plain = nn.Linear(2, mixture.size)
+    before = plain.bias.detach().clone()
+    Returns.start(mixture, plain)
+    own = plain.bias.detach() - before
+    torch.manual_seed(0)
+    again = nn.Linear(2, mixture.size)
+    mixture.start(again)
+    found = (again.bias.detach() - before - own).chunk(3)
+    np.testing.assert_allclose(found[0], np.zeros(components), atol=1e-6)
+    np.testing.assert_allclose(found[1], 0.5 + spread, atol=1e-5)
+    np.testing.assert_allclose(found[2], math.log(math.expm1(NARROW)), atol=1e-5)
+
+
+def test_an_updater_goes_on_with_both_networks_its_draws_and_its_demonstrations() -> None:
+    class Others:
+        drawn = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"drawn": self.drawn}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.drawn = state["drawn"]
+
+    cfg = config("qt-opt", env="Pendulum-v1", hidden=(4,), **CPU)
+    one, other = (Bellman(load("qt-opt").network(cfg), seed, Others()) for seed in (1, 2))  # type: ignore[arg-type]
+    one.offline.drawn = 7  # type: ignore[union-attr]
+    with torch.no_grad():
+        for p in one.second.parameters():
+            p.add_(1.0)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    items = {k: torch.randn(5, 3) for k in ("obs", "next/obs")}
+    items |= {"action": torch.rand(5, 1), "reward": torch.rand(5), "discount": torch.full((5,), 0.9)}
+    assert torch.equal(one.targets(items)[0], other.targets(items)[0])
+    assert other.offline.drawn == 7  # type: ignore[union-attr]
+
+
+def test_a_linear_policy_of_evolution_strategies_begins_at_0_and_has_no_bias() -> None:
+    """Mania et al. 2018; with hidden layers it is Salimans et al.'s."""
+    linear, deep = (es.network(config("es", **{**CPU, "hidden": hidden})) for hidden in ((), (4,)))
+    assert linear.head.bias is None and not linear.head.weight.any() and linear.size == 4 * 2
+    assert deep.head.bias is not None and deep.head.weight.any() and deep.size == 4 * 4 + 4 + 4 * 2 + 2

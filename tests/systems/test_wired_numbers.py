@@ -12,12 +12,14 @@ import pytest
 import torch
 from helpers import config, run, spy
 
-from shoal.api import Context, UsageError
+from shoal.algos.frame_replay import frame_replay_nbytes
+from shoal.api import Context, UsageError, spec_nbytes
 from shoal.metering.recorder import Recorder
-from shoal.systems import async_q, dqn, impala, load, r2d2
+from shoal.systems import async_q, dd_ppo, dqn, impala, load, r2d2, unreal
 from shoal.systems.config import messages_per_batch
 from shoal.systems.exploration import ladder
 from shoal.systems.replayed import progress
+from shoal.systems.wiring import trajectories
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 REPLAYED = ("dqn", "apex-dqn", "rainbow", "apex-dpg", "d4pg", "gorila", "downpour")
@@ -83,7 +85,9 @@ def test_replay_table_has_the_settings(system: str) -> None:
     )  # fmt: skip
     names = {f.name for f in dataclasses.fields(load(system).Config)}
     cfg = config(system, **CPU, **{k: v for k, v in fields.items() if k in names})
-    table: Any = load(system).program(cfg).channels["transitions"].table
+    channel = load(system).program(cfg).channels["transitions"]
+    table: Any = channel.table
+    assert channel.capacity == 2  # messages that an actor may have waiting
     assert (table.capacity, table.n_step, table.gamma, table.alpha, table.sampler) == (300, 4, 0.7, 0.45, "rank")
     assert table.initial == ("max" if system == "rainbow" else "given")
     if "evict" in names:
@@ -276,3 +280,65 @@ def test_parts_of_a_sharded_replay(shards: int) -> None:
     )
     assert part.table.capacity == -(-100 // shards) and part.ratio.min_size == -(-50 // shards)
     assert part.ratio.samples_per_insert == 6.0 * shards and part.ratio.slack == whole.ratio.slack * shards
+
+
+@pytest.mark.parametrize("system, role, fields, copies", [
+    ("qt-opt", "learner", {}, 14), ("dqn", "learner", dict(learner_processes=3), 3 + 4), ("dqn", "learner", {}, 0),
+    ("apex-dpg", "learner", dict(learner_processes=2), 2 + 4), ("qt-opt", "updater", {}, 0),
+])  # fmt: skip
+def test_memory_of_a_role_counts_copies_of_the_parameters(
+    system: str, role: str, fields: dict[str, Any], copies: int
+) -> None:
+    made = load(system).program(config(system, **{**CPU, "learner_processes": 1, **fields}))
+    (found,) = [r.memory for r in made.roles if r.name == role]
+    assert found == copies * spec_nbytes(made.channels["params"].spec)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_memory_of_ppo_counts_the_batch_and_copies_of_the_parameters(processes: int) -> None:
+    cfg = config("recurrent-ppo", **CPU, actors=2, learner_processes=processes)
+    made = load("recurrent-ppo").program(cfg)
+    (found,) = [r.memory for r in made.roles if r.name == "learner"]
+    batch = 2 * spec_nbytes(made.channels["rollouts"].spec)
+    assert found == (batch + 5 * spec_nbytes(made.channels["params"].spec) if processes == 2 else 0)
+
+
+def test_memory_of_a_rank_counts_two_rollouts_and_four_copies_of_the_parameters() -> None:
+    cfg = config("dd-ppo", **CPU)
+    made = load("dd-ppo").program(cfg)
+    rollout = spec_nbytes(trajectories(cfg, dd_ppo.network, dd_ppo.EXTRAS))
+    assert made.roles[0].memory == 2 * rollout + 4 * spec_nbytes(made.channels["params"].spec)
+
+
+def test_memory_of_unreal_is_that_of_its_replay() -> None:
+    cfg = config("unreal", **CPU, envs=2, replay=101)
+    assert unreal.program(cfg).roles[0].memory == frame_replay_nbytes(50, trajectories(cfg, unreal.network, {})) > 0
+    off = dict.fromkeys(("pixel_control", "reward_prediction", "value_replay"), False)
+    assert unreal.program(dataclasses.replace(cfg, **off)).roles[0].memory == 0
+    with pytest.raises(UsageError, match="must hold more than a segment"):
+        unreal.program(dataclasses.replace(cfg, replay=2 * cfg.unroll + 1))
+    unreal.program(dataclasses.replace(cfg, replay=2 * cfg.unroll + 2))
+
+
+@pytest.mark.parametrize("batch, parts", [(0, 1), (4, 1), (2, 2), (1, 4), (8, 1)])
+def test_parts_of_a_message_of_impala(batch: int, parts: int) -> None:
+    made, seen = impala.program(config("impala", **CPU, envs=4, batch=batch)), []
+    spy(made, "learner", lambda role: seen.append(role.learner.parts))
+    run(made, 1)
+    assert seen == [parts]
+
+
+@pytest.mark.parametrize("fields, lag, pieces, deviations", [
+    (dict(max_lag=0, outliers=0.0), None, 1, None), (dict(max_lag=7, outliers=3.0), 7, 1, 3.0),
+    (dict(max_lag=7, pieces=2), 0, 2, 4.0),
+])  # fmt: skip
+def test_server_and_its_learners_have_the_settings(
+    fields: dict[str, Any], lag: int | None, pieces: int, deviations: float | None
+) -> None:
+    cfg = config("gorila", **CPU, n_fetch=3, n_push=2, **fields)
+    made, servers, learners = load("gorila").program(cfg), [], []
+    spy(spy(made, "server", servers.append), "learner", learners.append)
+    run(made, 1)
+    assert {(role.max_lag, role.pieces) for role in servers} == {(lag, pieces)}
+    for role in learners:
+        assert getattr(role.learner.outliers, "deviations", None) == deviations
