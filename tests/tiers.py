@@ -7,6 +7,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "docs/test_examples.py": ("runs_and_learns", "learn_pendulum", "searches_and_finds[own_classifier"),
     "docs/test_metrics_page.py": ("",),
     "faults/test_kills.py": ("",),
+    "faults/test_portable.py": ("[apex-dqn", "[gorila", "[recurrent-ppo"),
     "faults/test_full_disk.py": ("stops_no_training",),
     "faults/test_resources.py": ("real_control_group",),
     "population/test_members.py": ("survives_kills",),
