@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "machine": set(),
     "paths": set(),
     "own_code": set(),
+    "own_settings": set(),
     "untrusted": set(),
     "terminal": {"untrusted"},
     "fast": {"jit"},
@@ -38,13 +39,13 @@ ALLOWED: dict[str, set[str] | None] = {
     "metering": set(),
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted"},
     "runtime": {"program", "metering", "records"},
-    "serial": {"runtime", "program", "replay", "metering", "records"},
+    "serial": {"runtime", "program", "replay", "metering", "records", "own_settings"},
     "shm": {"runtime", "program", "replay", "metering"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "envs", "roles", "algos", "settings", "paths"},
+    "policy": {"systems", "envs", "roles", "algos", "settings", "paths", "own_settings"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"},
     "cli": ANYTHING,

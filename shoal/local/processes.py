@@ -23,13 +23,14 @@ from typing import Any, Protocol
 
 import psutil
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.local import descriptors, signals
 from shoal.runtime.streams import open_standard
 
 PRELOAD = ["shoal.local.preload"]
 FOLDER = "SHOAL_SOCKET_FOLDER"  # tells the process that replicas are forked from what it removes at its end
 NAMES = "shoal-"  # what the names of all processes begin with
+_SERVER_OF: dict[int, int] = {}  # the process that replicas are forked from -> the one that started it
 GONE = 2.0  # seconds in which a killed process is gone, unless the kernel holds it
 LONGEST = 60  # bytes of the folder of temporary files: an address has room for 107
 _THREADING = {
@@ -69,6 +70,25 @@ def context() -> ForkServerContext:
     return mp.get_context("forkserver")
 
 
+def require_children() -> None:
+    """Raise UsageError in a process that may start none: a daemon, such as a worker of ``multiprocessing.Pool``."""
+    if mp.current_process().daemon:
+        raise UsageError(
+            "this process is a daemon, as a worker of multiprocessing.Pool is, and may start no processes: give "
+            "runtime='serial', or use multiprocessing.Process or concurrent.futures.ProcessPoolExecutor"
+        )
+
+
+def _forget_parents() -> None:
+    """In a copy of a process by fork: the server that it started is the original's, and this one needs its own."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is None or _SERVER_OF.get(server._forkserver_pid) == os.getpid():
+        return
+    with contextlib.suppress(OSError):
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+
+
 def prepare() -> None:
     """Start the process that replicas are forked from; it imports torch while the caller goes on.
 
@@ -76,7 +96,9 @@ def prepare() -> None:
     must not start threads of their own, hence the environment. Signals that end a run wait there for ever,
     and in each replica until it has its shield.
     """
+    require_children()
     open_standard()
+    _forget_parents()
     mp.set_forkserver_preload(PRELOAD)
     wanted = {**_THREADING, **_safe_path(), FOLDER: _socket_folder() if mp.parent_process() is None else ""}
     before = {name: os.environ.get(name) for name in wanted}
@@ -85,6 +107,8 @@ def prepare() -> None:
         resource_tracker.ensure_running()  # shields itself, and releases what is held meanwhile
         with without_main(), signals.held(), descriptors.raised():
             forkserver.ensure_running()
+        server: Any = forkserver._forkserver
+        _SERVER_OF[server._forkserver_pid] = os.getpid()
     finally:
         for name, value in before.items():
             if value is None:

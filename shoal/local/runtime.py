@@ -39,6 +39,7 @@ class LocalRuntime:
     def check(self, program: Program) -> None:
         """See ``runtime.launch.Runtime``: whether it fits into memory and among the files that may be open, and needs
         no other runtime."""
+        processes.require_children()
         for channel in program.channels.values():
             if channel.lag:
                 raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 
 from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, held_out, make
+from shoal.own_settings import own_settings
 from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
 from shoal.settings.flags import expect
 from shoal.settings.kinds import env_kind
@@ -31,6 +32,7 @@ class Policy:
     start. ``act`` takes an observation as the user's own environment gives it (for Atari: the preprocessed
     stack ``[4, 84, 84]``) and returns an action that this environment takes."""
 
+    @own_settings()
     def __init__(self, system: Any, cfg: Any, params: Tensors, version: int = 0, seed: int = 0):
         self.system, self.cfg, self.params, self.version, self.seed = system, cfg, params, version, seed
         self._remembers = remembers(cfg)
@@ -49,6 +51,7 @@ class Policy:
         self._first = np.ones(envs or 1, bool)
         self._last_action: np.ndarray | None = None
 
+    @own_settings()
     def act(
         self, obs: Any, greedy: bool = True, reward: float | np.ndarray = 0.0, first: np.ndarray | None = None,
         action_mask: np.ndarray | None = None,
@@ -107,6 +110,7 @@ class Policy:
         limit = episode_limit(self.cfg.env, self.cfg, expect(Natural, max_steps, "'max_steps'"))
         return play(self.fresh_agent(seed), self.cfg, episodes, seed, greedy, envs, limit)
 
+    @own_settings()
     def fresh_agent(self, seed: int) -> Agent:
         """Another agent with these parameters and a generator of its own; UsageError if they do not fit."""
         agent = self.system.agent(self.cfg, seed % 2**63)  # which every generator takes
@@ -173,14 +177,9 @@ def play(
 ) -> Returns:  # fmt: skip
     """Raw returns of ``episodes`` whole episodes of an agent in up to ``envs`` environments for an evaluation, which
     ends after so many ``seconds``; ``max_steps``: see ``episode_limit``."""
-    env = evaluation_envs(cfg, min(envs, episodes))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # batches this small gain little by more, and wait long where others use the cores
-    try:
+    # One thread: batches this small gain little by more, and wait long where others use the cores
+    with own_settings(threads=1), contextlib.closing(evaluation_envs(cfg, min(envs, episodes))) as env:
         return Played(env, agent, episodes, seed, greedy, episode_limit(cfg.env, cfg, max_steps)).play(seconds)
-    finally:
-        torch.set_num_threads(threads)
-        env.close()
 
 
 def remembers(cfg: Any) -> bool:

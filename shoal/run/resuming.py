@@ -11,6 +11,7 @@ from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
+from shoal.own_settings import own_settings
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
@@ -28,6 +29,7 @@ from shoal.settings.flags import expect, ranged
 from shoal.types import Values
 
 
+@own_settings()
 def resume(
     path: str | Path,
     *,

@@ -16,6 +16,7 @@ from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import given, looking
 from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
+from shoal.own_settings import own_settings
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
@@ -44,6 +45,7 @@ SPANS = 100_000  # of each replica in a profile
 log = logging.getLogger("shoal.run")
 
 
+@own_settings()
 def train(
     system: str | Path,
     *,

@@ -5,13 +5,15 @@ A role fires when all its ports are ready; a sweep in which nothing fires is a d
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shoal.api import Deadlock, Diverged, Stopped
+from shoal.api import Deadlock, Diverged, Stopped, UsageError
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.metering.recorder import OTHER
+from shoal.own_settings import own_settings
 from shoal.program import Program, held
 from shoal.records import dumps
 from shoal.runtime import memory
@@ -24,6 +26,7 @@ from shoal.serial.instance import Instance, Published, Replica
 
 ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
 TURN = "wait:turn"  # the phase of a role while others step
+_ALONE = threading.Lock()  # of the process's random generators
 
 
 class SerialRuntime:
@@ -41,6 +44,20 @@ class SerialRuntime:
         two sweeps, and a resumed run is the same bit for bit. The process's generators are as they were when it ends.
         """
         self.check(program)
+        if not _ALONE.acquire(blocking=False):
+            raise UsageError(
+                "a serial run is going on in another thread of this process, and both would draw from the same random "
+                "numbers: give runtime='local', or a process to each"
+            )
+        try:
+            # Threads of PyTorch's wait for one another where others use the cores (docs/performance.md)
+            with own_settings(threads=max(role.threads for role in program.roles)):
+                return self._alone(program, launch)
+        finally:
+            _ALONE.release()
+
+    def _alone(self, program: Program, launch: Launch) -> Report:
+        """Launch while no other serial run goes on in this process."""
         before = generators.state()
         if launch.resume is not None:
             launch = replace(launch, exact=launch.exact and launch.resume.manifest.get("exact", True))
