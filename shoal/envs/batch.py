@@ -111,7 +111,8 @@ class VectorBatch:
             self._begins = False
             masks.unannounced(info, self.spec.id)
         obs = self._observe(raw)
-        reward = np.asarray(reward, np.float32)
+        exact = np.asarray(reward, np.float64)  # of which returns are sums; what is learned from is float32
+        reward = exact.astype(np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
             self._validate(obs, reward, action)
@@ -124,6 +125,7 @@ class VectorBatch:
         final: Arrays | None = None
         if self._mode is AutoresetMode.NEXT_STEP:
             if self._waiting:
+                exact = exact * valid
                 reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
             ended = terminated | truncated
             self._ended = ended
@@ -135,7 +137,7 @@ class VectorBatch:
                 obs, final = self._same_step(obs, ended, action)
             else:
                 final = obs
-        self._return += reward
+        self._return += exact
         self._length += 1
         if self._masked:
             self._check_mask(obs, ended if start else None, action)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+LONGEST = 100  # characters of a metric's name
+
 
 def numbers(info: object) -> dict[str, float]:
     """The finite numbers and truth values of one environment's ``info``; what is nested, or an array, is left out."""
@@ -18,8 +20,14 @@ def numbers(info: object) -> dict[str, float]:
         if isinstance(value, (float, np.floating, np.integer, np.bool_)) or (
             isinstance(value, int) and abs(value) < 2**63
         ):
-            out[str(key)] = float(value)
+            out[name_of(key)] = float(value)
     return {key: value for key, value in out.items() if math.isfinite(value)}
+
+
+def name_of(key: object) -> str:
+    """The name of a metric that a key of ``info`` becomes: on one line, of at most ``LONGEST`` characters."""
+    text = " ".join(str(key).split()) or "unnamed"
+    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST])
 
 
 def episode_numbers(info: Mapping[str, Any], rows: np.ndarray, num: int) -> list[dict[str, float]]:
@@ -42,5 +50,5 @@ def episode_numbers(info: Mapping[str, Any], rows: np.ndarray, num: int) -> list
         for episode, row in zip(out, rows.tolist(), strict=True):
             value = float(values[row])
             if math.isfinite(value) and (mask is None or mask[row]):
-                episode[key] = value
+                episode[name_of(key)] = value
     return out

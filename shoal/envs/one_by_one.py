@@ -27,7 +27,8 @@ class OneByOne(SyncVectorEnv):
             if self._autoreset_envs[i]:
                 obs, info = env.reset()
             else:
-                obs, rewards[i], terminated[i], truncated[i], info = env.step(actions[i])
+                obs, reward, terminated[i], truncated[i], info = env.step(actions[i])
+                rewards[i] = reward if isinstance(reward, (float, int)) else number(reward)
             rows.append(obs)
             if info:
                 infos = self._add_info(infos, info, i)
@@ -37,3 +38,15 @@ class OneByOne(SyncVectorEnv):
             return np.array(rows, space.dtype), rewards, terminated, truncated, infos
         empty: Nested = create_empty_array(space, self.num_envs)
         return concatenate(space, rows, empty), rewards, terminated, truncated, infos
+
+
+def number(reward: object) -> float:
+    """A reward as a number: also a truth value, one of NumPy's, an array of one element, a fraction. TypeError for
+    anything else."""
+    if isinstance(reward, (list, tuple, np.ndarray)):
+        array = np.asarray(reward)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            return float(array.item())
+    elif not isinstance(reward, (str, bytes)) and hasattr(reward, "__float__"):
+        return float(reward)
+    raise TypeError(f"its reward is {reward!r:.60}, expected one number")

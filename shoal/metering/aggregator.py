@@ -14,6 +14,7 @@ from shoal.metering.recorder import Telemetry
 from shoal.types import State
 
 WINDOW = 100  # episodes in the reported mean return
+MOST_INFOS = 200  # names of numbers that environments give: some give an ever new one
 QUANTILES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
 
 
@@ -28,7 +29,8 @@ class Snapshot:
     on channel NAME); fill: channel -> share of capacity in use; memory: bytes, 0 where not measured; phase_seconds:
     role -> phase -> seconds since the launch; spans: (role, index) -> new (phase, start, seconds), in a run that is
     profiled; infos: mean of the last 100 of each number that environments gave at the ends of episodes; byte_rate:
-    ``bytes`` counted by roles, per second since the last snapshot (None: by none).
+    ``bytes`` counted by roles, per second since the last snapshot (None: by none); left_out: the first of their names
+    that is not in infos, as there are ``MOST_INFOS`` already ("": there is room).
     """
 
     row: int
@@ -52,6 +54,7 @@ class Snapshot:
     infos: dict[str, float] = field(default_factory=dict)
     byte_rate: float | None = None
     histograms: dict[str, dict[int, int]] = field(default_factory=dict)
+    left_out: str = ""
 
 
 class Observer(Protocol):
@@ -70,6 +73,7 @@ class Aggregator:
         self.row = 0  # snapshots taken
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._infos: dict[str, deque[float]] = {}
+        self.left_out = ""  # the first name of the environments' numbers that there was no room for
         self._records: dict[str, tuple[float, int]] = {}
         self._tallies: dict[str, dict[int, int]] = {}
         self._new_episodes: list[tuple[float, int]] = []
@@ -100,7 +104,10 @@ class Aggregator:
         self._window.extend(telemetry.episodes)
         self._new_episodes.extend(telemetry.episodes)
         for name, values in telemetry.infos.items():
-            self._infos.setdefault(name, deque(maxlen=WINDOW)).extend(values)
+            if name in self._infos or len(self._infos) < MOST_INFOS:
+                self._infos.setdefault(name, deque(maxlen=WINDOW)).extend(values)
+            elif not self.left_out:
+                self.left_out = name
         self.episodes += len(telemetry.episodes)
 
     def begin(self) -> None:
@@ -170,6 +177,7 @@ class Aggregator:
             spans=self._spans,
             infos={name: float(np.mean(values)) for name, values in self._infos.items()},
             histograms=self._tallies,
+            left_out=self.left_out,
             byte_rate=(self.counts["bytes"] - self._last_bytes) / interval if "bytes" in self.counts else None,
         )
         self._last_bytes = self.counts.get("bytes", 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,12 +22,16 @@ log = logging.getLogger("shoal.runtime")
 
 
 class BackEnd(Protocol):
+    refused: str  # a pattern of the characters that its names of metrics must not have
+
     def write(self, row: Mapping[str, float], steps: int) -> None: ...
     def close(self) -> None: ...
 
 
 class TensorBoard:
     """Event files in ``RUN/tensorboard``. Of a run that goes on, what was told of later steps before is not shown."""
+
+    refused = r"[^-/\w.]"  # it would write an underscore for each, and one name for two
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -46,6 +51,8 @@ class Wandb:
     """A run of the project ``shoal``, the same when it goes on; the environment variables of Weights & Biases say
     where."""
 
+    refused = r"^_"  # names that begin so are its own
+
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         wandb: Any = importlib.import_module("wandb")
         file = path / "wandb-run.txt"
@@ -62,7 +69,10 @@ class Wandb:
 
 class MLflow:
     """A run of the experiment ``shoal``, the same when it goes on; ``MLFLOW_TRACKING_URI`` says where. MLflow never
-    changes a parameter: the new value of one is a tag of its name."""
+    changes a parameter: the new value of one is a tag of its name. Of a batch with a name that it refuses it takes
+    nothing."""
+
+    refused = r"[^-/\w. ]|^/|\.\.|(?<=/)/|/$"
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
         self._mlflow: Any = importlib.import_module("mlflow")
@@ -110,6 +120,7 @@ class Logger:
 
     def __init__(self, name: str, path: Path, config: Mapping[str, Any], begun: int) -> None:
         self.name = name
+        self._names: dict[str, str] = {}  # metric -> what the back end calls it
         self._back: BackEnd | None = None
         try:
             self._back = LOGGERS[name][1](path, config, begun)
@@ -120,11 +131,22 @@ class Logger:
         if self._back is None:
             return
         row = training_row(snapshot) | performance_row(snapshot)
-        numbers = {name: float(value) for name, value in row.items() if name != "row" and finite(value) is not None}
+        found = {name: float(value) for name, value in row.items() if name != "row" and finite(value) is not None}
+        numbers = {self._named(name): value for name, value in found.items()}
         try:
             self._back.write(numbers, snapshot.steps)
         except Exception as error:  # noqa: BLE001
             self._give_up(error)
+
+    def _named(self, name: str) -> str:
+        """What the back end calls a metric: the same name each time, and another for each metric."""
+        if name not in self._names:
+            assert self._back is not None
+            taken = re.sub(self._back.refused, "_", name, flags=re.ASCII) or "_"
+            while taken in self._names.values():
+                taken += "_"
+            self._names[name] = taken
+        return self._names[name]
 
     def close(self) -> None:
         back, self._back = self._back, None

@@ -22,7 +22,7 @@ from typing import Any
 
 from shoal import machine, own_code
 from shoal.api import ShoalError, Tensors, UsageError
-from shoal.metering.aggregator import Snapshot
+from shoal.metering.aggregator import MOST_INFOS, Snapshot
 from shoal.paths import require_new
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
@@ -137,6 +137,11 @@ class RunDirectory:
         """Write a row. DirectoryGone where the directory is no longer there."""
         self.present.require()
         assert self._files is not None
+        if snapshot.left_out and not (self._last and self._last.left_out):
+            log.warning(
+                "the environment's info has had more than %d names of numbers: '%s' and other new ones are no metrics",
+                MOST_INFOS, snapshot.left_out,
+            )  # fmt: skip
         self._last, self._before = snapshot, None
         while self._outdated:
             self._outdated.pop().unlink(missing_ok=True)

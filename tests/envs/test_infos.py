@@ -96,3 +96,18 @@ def test_a_resumed_count_goes_on() -> None:
     del state["infos"]  # a checkpoint of an earlier version
     again.load_state_dict(state)
     assert again.snapshot().infos == {}
+
+
+@pytest.mark.parametrize(
+    "key, name",
+    [
+        ("two\nlines", "two lines"),
+        (7, "7"),
+        ("", "unnamed"),
+        ("a\x1b[2J", "a?[2J"),
+        ("x" * 300, "x" * 100),
+        ("a,b", "a,b"),
+    ],
+)
+def test_a_key_of_info_is_a_name_on_one_line(key: object, name: str) -> None:
+    assert numbers({key: 1.0}) == {name: 1.0}

@@ -16,9 +16,10 @@ import pytest
 import shoal
 from shoal.local.child import _Reporter
 from shoal.local.telemetry import Inbox, Outbox
-from shoal.metering.aggregator import Aggregator, Snapshot, quantile
+from shoal.metering.aggregator import MOST_INFOS, Aggregator, Snapshot, quantile
 from shoal.metering.recorder import Recorder, Telemetry
 from shoal.records.metric_files import MetricFiles, read_curve
+from shoal.records.run_dir import RunDirectory
 
 
 def test_a_record_never_takes_the_place_of_a_column_of_the_runs_own(
@@ -232,3 +233,21 @@ def test_more_than_the_pipe_holds_is_told_between_two_steps() -> None:
     ]
     os.close(write)
     os.close(read)
+
+
+def test_an_ever_new_name_in_info_grows_nothing_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory, aggregator = RunDirectory(tmp_path / "r"), Aggregator()
+    for i in range(2 * MOST_INFOS):
+        telemetry = Telemetry()
+        telemetry.counts["env_steps"] = 1
+        telemetry.infos = {f"goal_{i}": [1.0], "success": [float(i)]}
+        aggregator.add("actor", telemetry)
+        if i % 20 == 0:
+            directory.update(aggregator.snapshot())
+    directory.update(last := aggregator.snapshot())
+    directory.close()
+    assert len(last.infos) == MOST_INFOS and last.infos["success"] == 2 * MOST_INFOS - 50.5
+    told = [record.getMessage() for record in caplog.records if "names of numbers" in record.getMessage()]
+    assert len(told) == 1 and f"'goal_{MOST_INFOS - 1}'" in told[0]
+    header = (tmp_path / "r" / "metrics.csv").read_text().partition("\n")[0]
+    assert len(header.split(",")) < MOST_INFOS + 20
