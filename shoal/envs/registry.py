@@ -224,7 +224,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
             f"environment {env!r} looks like a task of the DeepMind Control Suite, which needs EnvPool: "
             "pip install 'shoal[envpool]'"
         )
-    if old := re.fullmatch(r"([A-Z][A-Za-z]+?)(-ram)?(Deterministic|NoFrameskip|-ram)*-v[0-5]", env):
+    if old := re.fullmatch(r"([A-Z][A-Za-z]+?)(-ram)?(Deterministic|NoFrameskip|-ram)*-v[0-4]", env):
         now = f"ALE/{old[1]}-v5"
         if now in gym.registry:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
