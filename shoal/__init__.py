@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("Shoal runs on Linux and macOS; on Windows it runs in WSL (the Windows Subsystem for Linux)")
 
 if TYPE_CHECKING:
     from shoal.algos.hyperparameters import Choice, Interval

@@ -8,6 +8,8 @@ import json
 import math
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -243,3 +245,9 @@ def test_a_run_needs_a_library_for_a_frame(tmp_path: Path, monkeypatch: pytest.M
 
 def test_only_what_is_public_is_listed() -> None:
     assert set(dir(shoal)) == {*shoal.__all__, "__version__"}
+
+
+def test_windows_is_told_where_shoal_runs() -> None:
+    code = "import sys; sys.platform = 'win32'; import shoal"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].endswith("(the Windows Subsystem for Linux)")
