@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded, leave
+from shoal.runtime.interrupts import REASONS, TOGETHER, heeded, leave
 from shoal.runtime.streams import open_standard
 from shoal.runtime.watcher import Watcher
 
@@ -45,11 +45,10 @@ class Guard:
                 raise
             sys.stdout.flush()
             self._leave()
+        for number in REASONS:  # all is done; a second signal may find the interpreter without handlers
+            signal.signal(number, signal.SIG_IGN)
         _end_processes()
         sys.stdout.flush()
-        if code in EXIT_CODES.values():  # its second signal may find the interpreter without handlers
-            for number in REASONS:
-                signal.signal(number, signal.SIG_IGN)
         if self._out.error is not None and self._out.error.errno != errno.EPIPE:
             print(f"shoal: cannot write to standard output: {self._out.error.strerror}", file=sys.stderr)
             if sys.argv[1:2] not in (["train"], ["resume"]):  # whose work is done elsewhere

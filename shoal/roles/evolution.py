@@ -115,6 +115,7 @@ class EvolutionWorker:
                 self._play_block(block, out)
         except _Interrupted:  # the block is played again when the run goes on
             self.unfinished = True
+            getattr(self.params, "unread", lambda: None)()  # of the serial runtime, which alone interrupts a step
             return
         self.done += 1
 

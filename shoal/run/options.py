@@ -13,7 +13,7 @@ from shoal.run.evaluation import Evaluation
 from shoal.run.runtimes import check_runtime, meant, runtime_to_resume
 from shoal.runtime.launch import Stop
 from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range
+from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range, Seed
 from shoal.types import Values
 
 WHOLE = Range("shoal.Evaluation(every=N)", lambda how: isinstance(how, Evaluation))
@@ -30,7 +30,7 @@ class RunOptions:
     """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: str | Path | None = None
     """A new directory for what the run writes; none: `runs/SYSTEM-ENV-TIME-SEED`."""
-    seed: Natural = 0
+    seed: Seed = 0
     """Seed of the run: the seeds of networks, environments and samplers follow from it."""
     seconds: Positive | None = None
     """Seconds of training after which the run ends; none: no such limit."""

@@ -245,6 +245,10 @@ class SerialParamsReader:
         self.seen = version
         return None if version <= newer_than else (version, params)
 
+    def unread(self) -> None:
+        """Let the last read be made again, as a step that was cut short is taken again."""
+        self.reads -= 1
+
     def newest(self) -> int:
         return self.store.version
 

@@ -99,7 +99,7 @@ def coerce(hint: Any, value: Any) -> Any:
             schedule = read(value)
             return Linear(coerce(hint, schedule.start), coerce(hint, schedule.end))
         infinite = any(a.infinite for a in args if isinstance(a, Range))
-        value = number(float, value, infinite) if infinite else coerce(args[0], value)
+        value = number(args[0], value, infinite) if infinite else coerce(args[0], value)
         if not all(a.holds(value) for a in args if isinstance(a, Range)):
             raise ValueError
         return value

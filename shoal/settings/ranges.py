@@ -38,6 +38,7 @@ def _integers(low: int, high: int) -> Range:
 
 Count = Annotated[int, Range("an integer of at least 1", lambda n: n >= 1)]
 Natural = Annotated[int, Range("an integer of at least 0", lambda n: n >= 0)]
+Seed = Annotated[int, Range("an integer of at least 0", lambda n: n >= 0, infinite=True)]  # of any length
 Positive = Annotated[float, Range("a finite number above 0", lambda x: SMALLEST <= x < inf)]
 Finite = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
 NonNegative = Annotated[float, Range("a finite number of at least 0", lambda x: 0 <= x < inf)]
@@ -60,8 +61,8 @@ OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``
 
 
 def number(hint: type, value: Any, infinite: bool = False) -> int | float:
-    """``value`` as an integer of 64 bits (``hint`` is int) or as a number that float32 holds (float), inf too if that
-    is meant (``infinite``). ValueError for anything else, with a reason for a number that is too large."""
+    """``value`` as an integer of 64 bits (``hint`` is int) or as a number that float32 holds (float); of any length, and
+    inf, if that is meant (``infinite``). ValueError for anything else, with a reason for a number that is too large."""
     if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
         raise ValueError
     found: int | float
@@ -83,6 +84,6 @@ def number(hint: type, value: Any, infinite: bool = False) -> int | float:
         return float(found)
     if found != found // 1:
         raise ValueError
-    if not -INTEGERS <= found < INTEGERS:
+    if not (infinite or -INTEGERS <= found < INTEGERS):
         raise ValueError("integers go up to 2**63 - 1")
     return int(found)

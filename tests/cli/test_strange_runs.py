@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_refused_before_it_starts(tmp_path: Path, monkeypat
     with pytest.raises(package.UsageError, match=r"needs \d+\.\d+ GiB of memory .*transitions"):
         train("dqn", "Huge", tmp_path / "huge", replay=10_000)
     for system in ("apex-dpg", "qt-opt"):
-        with pytest.raises(package.UsageError, match="scales its actions into a bounded box"):
+        with pytest.raises(package.UsageError, match="needs a box of actions with all bounds"):
             train(system, "Wide", tmp_path / "wide")
     assert not any(tmp_path.iterdir())
 

@@ -92,7 +92,7 @@ class Results:
     def __init__(self) -> None:
         self.added: list[tuple[Any, ...]] = []
 
-    def add(self, steps: int, version: int, returns: list[float], params: Any, info: Any) -> None:
+    def add(self, steps: int, version: int, returns: list[float], params: Any, info: Any, unfinished: int = 0) -> None:
         self.added.append((steps, version, list(returns), float(params["scale"]), dict(info)))
 
 

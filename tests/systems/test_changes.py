@@ -75,7 +75,7 @@ def test_options_of_the_run_that_may_change(tmp_path: Path, monkeypatch: pytest.
     facts = json.loads((path / "config.json").read_text())
     assert facts["hang_timeout"] == 300.0 and facts["checkpoint"] == {"every": 50.0, "replay_gb": 2.0}
     assert facts["log"] == ["wandb"] and rows
-    assert facts["evaluation"] == {"every": 300, "episodes": 1, "sampled": True, "video": False}
+    assert facts["evaluation"] == {"every": 300, "episodes": 1, "sampled": True, "video": False, "max_steps": 0}
     assert main(["resume", str(path), "--steps", "1200", "--quiet", "--no-eval-sampled", "--log", "none"]) == 0
     facts = json.loads((path / "config.json").read_text())
     assert (facts["evaluation"]["sampled"], facts["log"]) == (False, [])

@@ -361,7 +361,7 @@ def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio()
         norm, found = next(steps)
         return norm, 0.0, torch.from_numpy(found), None
 
-    learner.workers.step = step  # type: ignore[method-assign]
+    learner.workers.step, learner.workers.names = step, list(METRICS)  # type: ignore[method-assign]
     told = learner._epochs(learner._prepare(rollout(cfg)))
     taken = values[[0, 2, 3]].astype(np.float64)
     expected = dict(zip(METRICS, taken.sum(1).mean(0), strict=True))  # a member tells its part of a sum
@@ -384,7 +384,7 @@ def test_ppo_stops_by_the_mean_kl_of_a_pass_over_all_members(target_kl: float | 
         found[:, METRICS.index("kl")] = torch.tensor([0.06, 0.04]) * (next(count) // 2 + 2)
         return 1.0, 0.0, found, None
 
-    learner.workers.step = step  # type: ignore[method-assign]
+    learner.workers.step, learner.workers.names = step, list(METRICS)  # type: ignore[method-assign]
     assert learner._epochs(learner._prepare(rollout(cfg)))["minibatches"] == made
 
 

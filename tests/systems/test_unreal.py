@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from shoal.algos.auxiliary import AuxiliaryLearner, AuxiliaryTasks
 from shoal.algos.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
-from shoal.api import MASK, Tensors, UsageError
+from shoal.api import MASK, Tensors, UsageError, spec_nbytes
 from shoal.ops import pixel_change
 from shoal.systems import load, unreal
 from shoal.systems.wiring import trajectories
@@ -289,7 +289,7 @@ def test_its_bytes_are_counted() -> None:
     held = sum(v.numel() * v.element_size() for v in memory.rows.values())
     assert frame_replay_nbytes(memory.capacity, spec) == held
     (worker,) = unreal.program(cfg).roles
-    assert worker.memory == held
+    assert worker.memory == held + spec_nbytes(spec), "and its segment"
 
 
 # ---------------------------------------------------------------------------------------- refusals

@@ -312,7 +312,9 @@ def test_memory_of_a_rank_counts_two_rollouts_and_four_copies_of_the_parameters(
 
 def test_memory_of_unreal_is_that_of_its_replay() -> None:
     cfg = config("unreal", **CPU, envs=2, replay=101)
-    assert unreal.program(cfg).roles[0].memory == frame_replay_nbytes(50, trajectories(cfg, unreal.network, {})) > 0
+    segment = trajectories(cfg, unreal.network, {})
+    assert unreal.program(cfg).roles[0].memory == frame_replay_nbytes(50, segment) + spec_nbytes(segment)
+    assert frame_replay_nbytes(50, segment) > spec_nbytes(segment) > 0
     off = dict.fromkeys(("pixel_control", "reward_prediction", "value_replay"), False)
     assert unreal.program(dataclasses.replace(cfg, **off)).roles[0].memory == 0
     with pytest.raises(UsageError, match="must hold more than a segment"):
