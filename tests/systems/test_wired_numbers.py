@@ -342,3 +342,13 @@ def test_server_and_its_learners_have_the_settings(
     assert {(role.max_lag, role.pieces) for role in servers} == {(lag, pieces)}
     for role in learners:
         assert getattr(role.learner.outliers, "deviations", None) == deviations
+
+
+@pytest.mark.parametrize("hidden, own, batch, shares", [
+    ((400, 300), (200, 100), 256, 256 * (3 * 400 + 400 * 300 + 3 * 200 + 200 * 100) // 2**24),
+    ((400, 300), (), 256, 256 * 2 * (3 * 400 + 400 * 300) // 2**24), ((8,), (), 16, 0),
+])  # fmt: skip
+def test_shares_of_a_gradient_of_dpg(hidden: Any, own: Any, batch: int, shares: int) -> None:
+    """Weights times rows, by 2^24."""
+    cfg = config("apex-dpg", **{**CPU, "hidden": hidden, "policy_hidden": own, "batch": batch})
+    assert cfg.shares() == shares
