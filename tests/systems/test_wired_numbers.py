@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import config, run, spy
+from helpers import config, learning_role, run, spy
 
 from shoal.algos.frame_replay import frame_replay_nbytes
 from shoal.api import Context, UsageError, spec_nbytes
 from shoal.metering.recorder import Recorder
-from shoal.systems import async_q, dd_ppo, dqn, impala, load, r2d2, unreal
+from shoal.systems import SYSTEMS, async_q, dd_ppo, dqn, impala, load, r2d2, recurrent_ppo, unreal
 from shoal.systems.config import messages_per_batch
 from shoal.systems.exploration import ladder
 from shoal.systems.replayed import progress
@@ -352,3 +352,32 @@ def test_shares_of_a_gradient_of_dpg(hidden: Any, own: Any, batch: int, shares: 
     """Weights times rows, by 2^24."""
     cfg = config("apex-dpg", **{**CPU, "hidden": hidden, "policy_hidden": own, "batch": batch})
     assert cfg.shares() == shares
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("threads", [0, 3])
+def test_role_that_learns_has_the_threads_that_are_asked_for_and_any_other_one(system: str, threads: int) -> None:
+    fields = {"v_min": -9.0, "v_max": 9.0} if system == "d4pg" else {}
+    made = load(system).program(config(system, **CPU, **fields, learner_threads=threads))
+    for role in made.roles:
+        assert role.threads == ((threads or 1) if role.name == learning_role(system) else 1), role.name
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_batches_of_a_replay_server_are_read_one_by_one(servers: int) -> None:
+    for system, reads in (("qt-opt", "updater"), ("gorila", "learner")):
+        cfg = config(system, **{**CPU, "batch": 12, "actors": 4, "replay_servers": servers})
+        roles = {role.name: role for role in load(system).program(cfg).roles}
+        counts = [p.count for p in roles[reads].ports.values() if p.channel.name in ("transitions", "batches")]
+        assert counts == [1 if servers else 12]
+
+
+@pytest.mark.parametrize("fields, shares", [
+    (dict(envs=8, unroll=128, minibatches=1), 2), (dict(envs=4, unroll=128, minibatches=1), 1),
+    (dict(envs=8, unroll=128, minibatches=1, core="lstm"), 1), (dict(envs=8, unroll=128, minibatches=2), 1),
+])  # fmt: skip
+def test_shares_of_a_gradient_of_ppo(fields: dict[str, Any], shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many steps of vectors a share: 512; with a recurrent core there is one."""
+    asked: list[int] = []
+    monkeypatch.setattr(recurrent_ppo.Config, "processes", lambda self, worth: asked.append(worth) or worth)
+    assert recurrent_ppo.gradient_processes(config("recurrent-ppo", **{**CPU, **fields})) == shares == asked[0]
