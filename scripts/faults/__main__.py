@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -223,9 +224,9 @@ def choose(fault: Fault, tests: dict[str, dict[str, Any]], budget: float) -> lis
     if name == "__init__":
         call = f"{fault.path}::__init__"
     found = [t for t, known in tests.items() if call in known["calls"]]
-    if not found:
-        callers = mentioning(name)
-        found = [t for t, known in tests.items() if callers & known["calls"]]
+    for callers in () if found else mentioning(name):
+        if found := [t for t, known in tests.items() if callers & known["calls"]]:
+            break
     found.sort(key=lambda t: (len(tests[t]["calls"]), tests[t]["seconds"]))
     total, out = 0.0, []
     for test in found:
@@ -258,16 +259,13 @@ def _names(node: ast.AST) -> set[str]:
     return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
 
-def mentioning(name: str) -> set[str]:
-    """Functions that mention ``name``, or a function that does, and so on."""
+def mentioning(name: str) -> Iterator[set[str]]:
+    """Functions that mention ``name``; those and functions that mention one of them; and so on."""
     names, out = {name}, set()
-    for _ in range(4):
-        new = {function for function, said in words().items() if said & names}
-        if new <= out:
-            break
-        out |= new
-        names |= {function.partition("::")[2] for function in new}
-    return out
+    for _ in range(5):
+        out = out | {function for function, said in words().items() if said & names}
+        names |= {function.partition("::")[2] for function in out}
+        yield out
 
 
 @cache

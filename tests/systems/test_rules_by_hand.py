@@ -33,6 +33,7 @@ from shoal.algos.synchronised import MeanGradient
 from shoal.api import MASK, Batch, Diverged, Update
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
+from shoal.systems.async_sarsa import OneStepSarsa
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 
@@ -622,3 +623,49 @@ def test_a_linear_policy_of_evolution_strategies_begins_at_0_and_has_no_bias() -
     linear, deep = (es.network(config("es", **{**CPU, "hidden": hidden})) for hidden in ((), (4,)))
     assert linear.head.bias is None and not linear.head.weight.any() and linear.size == 4 * 2
     assert deep.head.bias is not None and deep.head.weight.any() and deep.size == 4 * 4 + 4 + 4 * 2 + 2
+
+
+def test_settings_of_a_remote_learner_follow_their_schedules() -> None:
+    learner = RemoteLearner(
+        q_learning(td_clip=linear(1.0, 0.5)), max_norm=linear(0.4, 0.2), progress=lambda steps: steps / 100
+    )
+    assert learner.max_norm == pytest.approx(0.4)
+    learner.loaded(50)
+    assert learner.max_norm == pytest.approx(0.3) and learner.algorithm.cfg.td_clip == pytest.approx(0.75)
+    assert learner.add(acrobot(0)).metrics["td_clip"] == pytest.approx(0.75)
+    assert float(learner.total.norm()) <= 0.3 * 1.00001
+    other = RemoteLearner(q_learning(td_clip=linear(1.0, 0.5)), progress=lambda steps: steps / 100)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    assert other.algorithm.cfg.td_clip == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("copies, begins_anew", [(-1, True), (0, False), (3, False)])
+def test_a_state_of_an_earlier_version_says_whether_the_target_was_copied(copies: int, begins_anew: bool) -> None:
+    algorithm = q_learning(target_period=10)
+    state = {k: v for k, v in algorithm.state_dict().items() if k != "copied"}
+    algorithm.load_state_dict({**state, "updates": 25, "copies": copies})
+    for p in algorithm.nets.parameters():
+        p.data += 1.0
+    algorithm.follow(29)
+    assert moved(algorithm) is begins_anew
+
+
+def test_sarsa_goes_on_with_the_step_that_it_holds() -> None:
+    cfg = config("async-sarsa", env="CartPole-v1", hidden=(4,), **CPU)
+    torch.manual_seed(0)
+    nets, rng = load("async-q").network(cfg), np.random.default_rng(0)
+
+    def part() -> Batch:
+        items = {"obs": torch.from_numpy(rng.normal(size=(4, 2, 4)).astype(np.float32))}
+        items |= {
+            k: torch.zeros(n, 2, dtype=torch.bool) for k, n in (("first", 4), ("terminated", 3), ("truncated", 3))
+        }
+        items |= {"valid": torch.ones(3, 2, dtype=torch.bool), "reward": torch.from_numpy(rng.random((3, 2))).float()}
+        return Batch({**items, "action": torch.from_numpy(rng.integers(2, size=(3, 2)))})
+
+    one, other = OneStepSarsa(nets, 0.9), OneStepSarsa(nets, 0.9)
+    one.prepare(part())
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    given = part()
+    found = [algorithm.prepare(given).items for algorithm in (one, other)]
+    assert all(torch.equal(found[0][k], found[1][k]) for k in found[0]) and found[0]["weight"].all()

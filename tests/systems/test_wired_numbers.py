@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import config, run, spy
+from helpers import config, learning_role, run, spy
 
 from shoal.algos.frame_replay import frame_replay_nbytes
 from shoal.api import Context, UsageError, spec_nbytes
 from shoal.metering.recorder import Recorder
-from shoal.systems import async_q, dd_ppo, dqn, impala, load, r2d2, unreal
+from shoal.systems import SYSTEMS, apex_dpg, async_q, dd_ppo, dqn, impala, load, r2d2, recurrent_ppo, unreal
 from shoal.systems.config import messages_per_batch
 from shoal.systems.exploration import ladder
 from shoal.systems.replayed import progress
@@ -344,3 +344,88 @@ def test_server_and_its_learners_have_the_settings(
     assert {(role.max_lag, role.pieces) for role in servers} == {(lag, pieces)}
     for role in learners:
         assert getattr(role.learner.outliers, "deviations", None) == deviations
+
+
+@pytest.mark.parametrize("hidden, own, batch, shares", [
+    ((400, 300), (200, 100), 256, 256 * (3 * 400 + 400 * 300 + 3 * 200 + 200 * 100) // 2**24),
+    ((400, 300), (), 256, 256 * 2 * (3 * 400 + 400 * 300) // 2**24), ((8,), (), 16, 0),
+])  # fmt: skip
+def test_shares_of_a_gradient_of_dpg(hidden: Any, own: Any, batch: int, shares: int) -> None:
+    """Weights times rows, by 2^24."""
+    cfg = config("apex-dpg", **{**CPU, "hidden": hidden, "policy_hidden": own, "batch": batch})
+    assert cfg.shares() == shares
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("threads", [0, 3])
+def test_role_that_learns_has_the_threads_that_are_asked_for_and_any_other_one(system: str, threads: int) -> None:
+    fields = {"v_min": -9.0, "v_max": 9.0} if system == "d4pg" else {}
+    made = load(system).program(config(system, **CPU, **fields, learner_threads=threads))
+    for role in made.roles:
+        assert role.threads == ((threads or 1) if role.name == learning_role(system) else 1), role.name
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_batches_of_a_replay_server_are_read_one_by_one(servers: int) -> None:
+    for system, reads in (("qt-opt", "updater"), ("gorila", "learner")):
+        cfg = config(system, **{**CPU, "batch": 12, "actors": 4, "replay_servers": servers})
+        roles = {role.name: role for role in load(system).program(cfg).roles}
+        counts = [p.count for p in roles[reads].ports.values() if p.channel.name in ("transitions", "batches")]
+        assert counts == [1 if servers else 12]
+
+
+@pytest.mark.parametrize("fields, shares", [
+    (dict(envs=8, unroll=128, minibatches=1), 2), (dict(envs=4, unroll=128, minibatches=1), 1),
+    (dict(envs=8, unroll=128, minibatches=1, core="lstm"), 1), (dict(envs=8, unroll=128, minibatches=2), 1),
+])  # fmt: skip
+def test_shares_of_a_gradient_of_ppo(fields: dict[str, Any], shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many steps of vectors a share: 512; with a recurrent core there is one."""
+    asked: list[int] = []
+    monkeypatch.setattr(recurrent_ppo.Config, "processes", lambda self, worth: asked.append(worth) or worth)
+    assert recurrent_ppo.gradient_processes(config("recurrent-ppo", **{**CPU, **fields})) == shares == asked[0]
+
+
+@pytest.mark.parametrize("steps, random", [(0, True), (6, True), (7, False)])
+def test_agent_of_dpg_acts_at_random_for_its_first_steps_and_then_with_its_noise(steps: int, random: bool) -> None:
+    cfg = config("apex-dpg", **CPU, noise=0.7, random_steps=7)
+    agent = apex_dpg.agent(cfg, 0, context(steps=steps))
+    assert (agent.at_random(), agent.noise) == (random, 0.7)
+    for other in (apex_dpg.agent(cfg), apex_dpg.agent(dataclasses.replace(cfg, random_steps=0), 0, context())):
+        assert (other.at_random(), other.noise) == (False, 0.7), "an evaluation; and where nothing is to be random"
+
+
+@pytest.mark.parametrize("pad", ["repeat", "zero"])
+@pytest.mark.parametrize("system", ["r2d2", "dqn"])
+def test_replay_stacks_and_pads_as_the_environment_does(system: str, pad: Any) -> None:
+    cfg = config(system, **CPU)
+    spec = dataclasses.replace(cfg.env_spec(), stack=3, pad=pad)
+    object.__setattr__(cfg, "env_spec", lambda: spec)
+    table = cfg.sequences() if system == "r2d2" else cfg.table()
+    assert (table.stack, table.pad) == (3, pad)
+
+
+def test_learner_of_evolution_strategies_has_seen_its_reference() -> None:
+    """Of images; before it publishes anything."""
+    cfg = config("es", **CPU, env="toy:catch", reference=5, pairs=4, noise_table=2**22)
+    made, seen = load("es").program(cfg), []
+    spy(made, "learner", lambda role: seen.append(role.learner.policy.reference()))
+    run(made, 1)
+    (reference,) = seen[0].values()
+    assert len(reference) == 5 and all(image.any() for image in reference)
+
+
+@pytest.mark.parametrize("fields, refused", [
+    (dict(minibatches=8, min_fraction=0.25), False), (dict(minibatches=9, min_fraction=0.25), True),
+    (dict(minibatches=9, min_fraction=0.25, sync_frac=1.1), False), (dict(minibatches=16, min_fraction=0.5), False),
+    (dict(minibatches=33, min_fraction=0.25, sync_frac=1.1), True),
+    (dict(minibatches=9, min_fraction=0.25, sync_frac=1.0), True),
+])  # fmt: skip
+def test_minibatches_of_a_rank_are_no_more_than_the_steps_of_its_shortest_rollout(
+    fields: dict[str, Any], refused: bool
+) -> None:
+    cfg = config("dd-ppo", **{**CPU, "envs": 4, "unroll": 8, **fields})
+    if refused:
+        with pytest.raises(UsageError, match="the shortest rollout"):
+            dd_ppo.program(cfg)
+    else:
+        dd_ppo.program(cfg)
