@@ -68,7 +68,11 @@ def test_figures_are_drained_and_totals_are_not(clock: Clock) -> None:
     one.episode(-1.0, 7)
     told = one.drain()
     assert told.counts == {"updates": 5} and told.records == {"loss": (5.0, 2), "kl": (0.5, 1)}
-    assert told.tallies == {"lag": {3: 3, 0: 1}} and told.episodes == [(2.0, 5), (-1.0, 7)] and told.infos == {"win": [1.0]}
+    assert (
+        told.tallies == {"lag": {3: 3, 0: 1}}
+        and told.episodes == [(2.0, 5), (-1.0, 7)]
+        and told.infos == {"win": [1.0]}
+    )
     one.count("updates")
     told = one.drain()
     assert told.counts == {"updates": 1} and one.totals == {"updates": 6}
@@ -114,7 +118,9 @@ def test_a_snapshot_is_of_the_time_since_the_last(clock: Clock) -> None:
     assert one.phase_seconds["actor"] == {"env": 10.0, "wait": 1.0} and one.spans == {("actor", 1): [("env", 0.0, 1.0)]}
     assert not run.changed and run.told == 50
     clock.now += 4.0
-    run.add("actor", Telemetry(counts={"env_steps": 6, "bytes": 4}, phases={"env": 1.0}, seconds=4.0, episodes=[(8.0, 2)]))
+    run.add(
+        "actor", Telemetry(counts={"env_steps": 6, "bytes": 4}, phases={"env": 1.0}, seconds=4.0, episodes=[(8.0, 2)])
+    )
     assert run.changed
     two = run.snapshot()
     assert (two.row, two.seconds, two.step_rate, two.update_rate, two.byte_rate) == (2, 14.0, 1.5, 0.0, 1.0)
@@ -175,7 +181,9 @@ def test_a_saved_run_goes_on_with_all_its_figures(clock: Clock) -> None:
     assert again._infos["win"].maxlen == 100
 
 
-@pytest.mark.parametrize("q,value", [(0.0, 1), (0.25, 1), (0.26, 2), (0.5, 2), (0.75, 2), (0.76, 9), (0.95, 9), (1.0, 9)])
+@pytest.mark.parametrize(
+    "q,value", [(0.0, 1), (0.25, 1), (0.26, 2), (0.5, 2), (0.75, 2), (0.76, 9), (0.95, 9), (1.0, 9)]
+)
 def test_a_quantile_is_the_smallest_number_that_so_many_do_not_exceed(q: float, value: int) -> None:
     assert quantile({9: 2, 1: 2, 2: 4}, q) == value
     assert quantile({5: 1}, q) == 5
