@@ -17,7 +17,7 @@ from shoal.envs.batch import VectorBatch
 from shoal.envs.infos import numbers
 from shoal.envs.one_by_one import OneByOne
 from shoal.envs.spaces import ActionCodec, ObservationCodec, batch_of
-from shoal.envs.wrappers import Named, misfit
+from shoal.envs.wrappers import DropText, Named, misfit
 
 PAIR = gs.Tuple((gs.Box(-1, 1, (2,), np.float32), gs.Discrete(3)))
 DICT = gs.Dict({"a": gs.Box(-1, 1, (2,), np.float32), "b": PAIR})
@@ -70,6 +70,7 @@ class Plain(gym.Env[Any, Any]):
         (dict(reset=np.zeros((2, 2), np.float32)), "returned ndarray from reset"),
         (dict(reset=(np.zeros(3, np.float32), {})), r"of shape \[3\] instead of \[2\] from reset \(index 4, seed 9\)"),
         (dict(obs=np.zeros(3, np.float32)), r"of shape \[3\] instead of \[2\] \(index 4, action 2, seed 9\)"),
+        (dict(reset=[np.zeros(2, np.float32), {}]), "returned list from reset"),
         (dict(step=(0, 1, 2, 3)), r"returned \(int, int, int, int\) from step"),
         (dict(step=5), "returned int from step"),
         (dict(reward=np.zeros(2)), r"a reward of shape \[2\] instead of a number \(index 4, action 2, seed 9\)"),
@@ -291,6 +292,47 @@ def test_what_a_reset_in_the_same_step_shows_is_looked_at(mode: AutoresetMode) -
         one.step(np.array([0, 0]))
 
 
+def test_a_reset_in_the_same_memory_leaves_the_last_observation() -> None:
+    """As of environments that write all observations into one array."""
+    one = batch(AutoresetMode.DISABLED)
+    one.reset(0)
+    reset = one.env.reset
+
+    def in_place(**given: Any) -> Any:
+        one.env.obs[:] = 7.0
+        return reset(**given)
+
+    one.env.obs[:], one.env.reset = 3.0, in_place
+    one.env.truncated = np.array([True, False])
+    step = one.step(np.array([0, 0]))
+    assert step.final_obs["obs"].tolist() == [[3, 3], [3, 3]] and step.obs["obs"].tolist() == [[7, 7], [3, 3]]
+
+
+def test_a_mask_that_a_batch_would_ignore_is_looked_for_twice() -> None:
+    one = batch(told_of_masks=True)
+    one.env.info = {"action_mask": np.ones((2, 3))}
+    with pytest.raises(EnvironmentFailed, match="gives an info"):
+        one.reset(0)
+    one.env.info = {}
+    one.reset(0)
+    one.env.info = {"action_mask": np.ones((2, 3))}
+    with pytest.raises(EnvironmentFailed, match="gives an info"):
+        one.step(np.array([0, 0]))
+    one.step(np.array([0, 0]))
+
+
+def test_text_is_left_out_of_a_dict() -> None:
+    class Told(Plain):
+        observation_space = gs.Dict({"mission": gs.Text(9), "image": gs.Discrete(3)})
+
+    env = DropText(Told())
+    assert list(env.observation_space.spaces) == ["image"] and env.observation({"mission": "go", "image": 2}) == {
+        "image": 2
+    }
+    plain = DropText(Plain())
+    assert plain.observation_space == Plain.observation_space and plain.observation(5) == 5
+
+
 def test_returns_and_lengths_are_of_one_episode() -> None:
     """The row that is ignored counts for neither; a reset forgets an end that waits."""
     one = batch()
@@ -322,6 +364,7 @@ def test_returns_and_lengths_are_of_one_episode() -> None:
         (PAIR, [np.zeros(2), 1], None, ""),
         (DICT, {"a": np.zeros(2)}, None, r"parts \['a', 'b'\], found \['a'\]"),
         (DICT, 5, None, "found int"),
+        (gs.Dict({"a": PAIR}), {"a": (np.zeros(2), 1), "more": 0}, None, ""),
         (DICT["a"], np.zeros(3), None, r"should have shape \(2,\), found \(3,\)"),
         (DICT["a"], np.zeros((3, 2)), 3, ""),
         (DICT["a"], np.zeros((2, 2)), 3, r"shape \(3, 2\), found \(2, 2\)"),
@@ -337,6 +380,7 @@ def test_one_observation_or_a_batch_of_them(space: Any, obs: Any, num: int | Non
             batch_of(space, obs, num)
         return
     found = batch_of(space, obs, num)
+    found = found["a"] if isinstance(found, dict) else found
     first = np.asarray(found[0] if isinstance(found, tuple) else found)
     assert len(first) == (1 if num is None else num)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,19 @@ def test_any_stack(stack: int, zeros: list[int]) -> None:
     assert [z for (z,) in found["zeros"]] == zeros
 
 
+def test_the_emulators_own_pictures_are_left_alone() -> None:
+    emulator = Emulator([3], [on(2), on(2), on(2)])
+    given: list[np.ndarray] = []
+    step = emulator.step
+
+    def kept(action: np.ndarray) -> EnvStep:
+        given.append((found := step(action)).obs["obs"])
+        return found
+
+    emulator.step = kept  # type: ignore[method-assign]
+    assert play(emulator)["zeros"] == [[0], [3], [2]] and all((pictures > 0).all() for pictures in given)
+
+
 def test_a_reset_forgets_what_was_lost() -> None:
     emulator = Emulator([3], [on(2), on(2)])
     env = ale.LifeLoss(emulator, STACK, 1)  # type: ignore[arg-type]
@@ -249,6 +263,18 @@ def test_colours_are_the_whole_screen(told: list[dict[str, Any]]) -> None:
     ale.make_vector("pong", 1, EnvOptions())
     size = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
     assert {name: told[0][name] for name in size} == size and "grayscale" not in told[1]
+    assert {name: value for name, value in told[0].items() if name not in size} == {
+        name: value for name, value in told[1].items() if name not in size
+    }
+
+
+@pytest.mark.parametrize(
+    "actions,waits", [(["NOOP"], False), (["NOOP", "FIRE"], True), (["NOOP", "UP", "FIRE"], False)]
+)
+def test_a_game_waits_for_its_second_action(actions: list[str], waits: bool) -> None:
+    named = [SimpleNamespace(name=name) for name in actions]
+    env: Any = SimpleNamespace(ale=SimpleNamespace(get_action_set=lambda: named))
+    assert ale.needs_fire(env) == waits
 
 
 @pytest.mark.parametrize("name,option", [("img_width", "screen"), ("reward_clipping", "reward_clip")])

@@ -129,6 +129,8 @@ def test_the_last_action_and_reward_of_every_kind(mode: str, action: Action, tak
     np.testing.assert_array_equal(step.obs["obs/last_action"], wanted)
     np.testing.assert_array_equal(step.obs["obs/last_reward"][:, 0], np.where(begins, 0, [1, 2, 3, 4, 5]))
     np.testing.assert_array_equal(given, taken, "what it was given is left alone")
+    assert not np.shares_memory(step.obs["obs/last_reward"], step.reward)
+    assert not np.shares_memory(step.obs["obs/last_action"], given)
     if mode == "same_step":
         assert step.final_obs is not None and (step.final_obs["obs"] == 1).all()
         np.testing.assert_array_equal(step.final_obs["obs/last_action"][begins], taken.reshape(5, -1)[begins])

@@ -125,6 +125,7 @@ def test_every_number_of_a_stream(mode: str, stack: int) -> None:
             any_end = any(row["terminated"] or row["truncated"] for row in rows)
             for e, wanted in enumerate(rows):
                 assert found["obs"][t, e].ravel().tolist() == ([e] if stack == 1 else []) + [wanted["obs"]]
+                assert found["obs/side"][t, e].tolist() == [-wanted["obs"], e]
                 assert found["state/sum"][t, e, 0] == wanted["state"], (number, t, e)
                 assert found["q_max"][t, e] == wanted["value"] + 1 and found["q_taken"][t, e] == wanted["value"] - 1
                 for name in ("first", "action", "reward", "terminated", "truncated", "valid"):
@@ -133,7 +134,9 @@ def test_every_number_of_a_stream(mode: str, stack: int) -> None:
                     best = 20 * wanted["final_sum"] + 2 if wanted["truncated"] else 0.0
                     assert found["final/q_max"][t, e] == best, "a greedy look, with the state of the episode that ended"
                     if any_end and wanted["final"] is not None:
-                        assert found["final/obs"][t, e].ravel()[-1] == wanted["final"]
+                        assert found["final/obs"][t, e].ravel().tolist() == ([e] if stack == 1 else []) + [
+                            wanted["final"]
+                        ]
                         assert found["final/obs/side"][t, e].tolist() == [-wanted["final"], e]
     assert "policy_lag" in role.ctx.metrics.drain().tallies
 

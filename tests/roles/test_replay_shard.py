@@ -181,6 +181,13 @@ def test_the_state_of_a_shard(after: int) -> None:
     assert all((first.masses.puts[-1][k] == second.masses.puts[-1][k]).all() for k in first.masses.puts[-1])
 
 
+def test_a_shard_is_saved_before_it_has_drawn() -> None:
+    first, second = shard(1), shard(1)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.step()
+    assert second.drawn is not None and second.round == 1
+
+
 def test_a_part_that_is_half_sent_is_lost_where_nothing_is_exact() -> None:
     first, second = shard(1), shard(1)
     first.samples.room = False
@@ -211,6 +218,18 @@ def test_priorities_reach_the_shard_that_has_the_item() -> None:
     reader.reprioritise(torch.tensor([4]), torch.tensor([2.0]))
     role._learn()
     assert role.transitions.priorities[2:] == [([], []), ([1], [2.0])]
+
+
+def test_a_draw_is_by_the_priorities_of_then() -> None:
+    """Places of the board without a key are nobody's, whatever the number of the shard."""
+    for index, wanted in enumerate(([([0], [3.0])], [([2], [9.0])], [([], [])])):
+        role = shard(index)
+        gathered(role.learned).reprioritise(torch.tensor([0, 7]), torch.tensor([3.0, 9.0]))
+        role.step()
+        assert role.transitions.priorities == wanted and role.transitions.draws == 1
+    spec = part_spec(ITEMS, BATCH)
+    assert [spec[name].axis for name in (KEYS, PROBS, USED, SIZE, ROUND)] == [0] * 5 and spec["sequence"].axis == 1
+    assert {f.axis for f in (masses_spec(2) | learned_spec(2)).values()} == {0}
 
 
 @pytest.mark.parametrize("batches", [REMEMBERED - 1, REMEMBERED, REMEMBERED + 1, 2 * REMEMBERED + 3])
@@ -282,9 +301,12 @@ def test_parts_are_joined_in_the_order_of_the_shards() -> None:
 
 def test_a_shard_that_is_ahead_waits_for_the_others() -> None:
     """And what it sent is kept, though the channel's memory is used again."""
-    reader = gathered(Board(), Samples(((3, 2), (1, 4)), ((4, 3), (2, 1)), ((5, 1), (3, 4)), ((6, 6), (4, 3))))
+    rounds = ((3, 2), (1, 4)), ((4, 3), (2, 1)), ((5, 1), (3, 4)), ((6, 6), (4, 3)), ((7, 2), (5, 2)), ((8, 2), (6, 1))
+    reader = gathered(Board(), Samples(*rounds))
     expect(reader.get(), (0, 3, 2), (1, 3, 4))
     expect(reader.get(), (0, 4, 3), (1, 4, 3))
+    expect(reader.get(), (0, 5, 1), (1, 5, 2))
+    expect(reader.get(), (0, 6, 6), (1, 6, 1))
 
 
 def test_the_end_is_ready_when_both_its_channels_are() -> None:
