@@ -61,8 +61,8 @@ OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``
 
 
 def number(hint: type, value: Any, infinite: bool = False) -> int | float:
-    """``value`` as an integer of 64 bits (``hint`` is int) or as a number that float32 holds (float); of any length, and
-    inf, if that is meant (``infinite``). ValueError for anything else, with a reason for a number that is too large."""
+    """``value`` as an integer of 64 bits (``hint`` is int) or as a number that float32 holds (float); of any length,
+    and inf, if that is meant (``infinite``). ValueError for anything else, with a reason for one that is too large."""
     if isinstance(value, (bool, Linear)) or not isinstance(value, (Real, str)):
         raise ValueError
     found: int | float
