@@ -6,7 +6,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "benchmarks/test_smoke.py": ("",),
     "docs/test_examples.py": ("runs_and_learns", "learn_pendulum", "searches_and_finds[own_classifier"),
     "docs/test_metrics_page.py": ("",),
-    "faults/test_kills.py": ("",),
+    "faults/test_kills.py": ("crash_loop",),
     "faults/test_portable.py": ("[apex-dqn", "[gorila", "[recurrent-ppo"),
     "faults/test_full_disk.py": ("stops_no_training",),
     "faults/test_resources.py": ("real_control_group",),
@@ -19,17 +19,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "systems/test_only_with.py": ("test_it_does_nothing[r2d", "test_it_does_nothing[unreal"),
     "systems/test_resume.py": tuple(
         f"bit_for_bit[{system}]"
-        for system in (
-            "apex-dqn",
-            "rainbow",
-            "r2d3",
-            "d4pg",
-            "unreal",
-            "gorila",
-            "downpour",
-            "async-sarsa",
-            "async-nstep-q",
-        )
+        for system in ("apex-dqn", "rainbow", "r2d3", "d4pg", "unreal", "gorila", "async-sarsa")
     ),
 }  # fmt: skip
 
