@@ -6,6 +6,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "benchmarks/test_smoke.py": ("",),
     "docs/test_examples.py": ("runs_and_learns", "learn_pendulum", "searches_and_finds[own_classifier"),
     "docs/test_metrics_page.py": ("",),
+    "faults/test_blocked.py": ("hangs[15-", "hangs[2-local-observer-deaf", "hangs[2-local-logger"),
     "faults/test_kills.py": ("crash_loop",),
     "faults/test_portable.py": ("[apex-dqn", "[gorila", "[recurrent-ppo"),
     "faults/test_full_disk.py": ("stops_no_training",),
@@ -14,7 +15,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "replay/test_replay_rehearsal.py": ("",),
     "systems/test_bottleneck.py": ("",),
     "systems/test_learning.py": ("",),
-    "systems/test_masks.py": ("learn",),
     "systems/test_included.py": ("",),
     "systems/test_only_with.py": ("test_it_does_nothing[r2d", "test_it_does_nothing[unreal"),
     "systems/test_resume.py": tuple(
