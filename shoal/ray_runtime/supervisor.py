@@ -40,7 +40,7 @@ from shoal.types import Values
 log = logging.getLogger("shoal.runtime")
 
 READY = 180.0  # seconds that an agent has to come up, with its imports
-ASKED, LAST = 30.0, 2.0  # seconds that an agent has to answer; the same, at the very end
+ASKED, LAST = 30.0, 10.0  # seconds that an agent has to answer; the same, at the very end
 
 
 class RaySupervisor(Supervisor):
@@ -321,8 +321,10 @@ class RaySupervisor(Supervisor):
 
     def _say_traffic(self) -> None:
         for station in self._alive():  # what it has sent since its last news
-            with contextlib.suppress(api.ShoalError):
+            try:
                 station.sent = self._ask(station, LAST, lambda s: s.agent.traffic.remote())
+            except api.ShoalError as error:
+                log.warning("between nodes: %s, and what it has sent since its last news is not counted", error)
         steps = max(self._aggregator.steps, 1)
         for name, (messages, nbytes) in self.traffic().items():
             log.info("between nodes: channel '%s', %d messages, %d bytes, %.1f bytes per step",

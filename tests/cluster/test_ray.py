@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from test_conformance import logged  # noqa: E402
 from test_conformance_groups import ROW, Poster, ranks  # noqa: E402
 
 from shoal.ray_runtime.runtime import RayRuntime  # noqa: E402
+from shoal.ray_runtime.supervisor import RaySupervisor  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 SMALL: dict[str, Any] = dict(env="CartPole-v1", preset="none", device="cpu", hidden=(8,), envs=4, unroll=16, actors=2)
@@ -268,6 +270,31 @@ def test_every_kind_of_channel_between_two_nodes(cluster: Any, monkeypatch: Any)
     messages, nbytes = runtime.traffic["c"]
     item = spec_nbytes(ranks(2).channels["c"].spec) + 2 * 8  # and a number of each rank
     assert messages >= 2 * 50 and nbytes == messages * item, "of two ranks, each sends the other an item a round"
+
+
+def test_a_node_that_does_not_tell_its_traffic_at_the_end_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Its last news are counted then."""
+    told = [SimpleNamespace(gone=False, node=n, sent=None, traffic=dict, name=f"node {n}") for n in "ab"]
+    told[0].traffic = lambda: told[0].sent or {"c": (3, 300)}
+    told[1].traffic = lambda: told[1].sent or {"c": (4, 400)}
+
+    class Ending(RaySupervisor):
+        def __init__(self) -> None:
+            self._stations = {station.node: station for station in told}
+            self._aggregator = SimpleNamespace(steps=10)
+            self._plan = SimpleNamespace(divided={})
+
+        def _ask(self, station: Any, seconds: float, call: Any) -> Any:
+            if station.node == "b":
+                raise shoal.ShoalError("node b has not answered for 10 s")
+            return {"c": (5, 500)}
+
+    ending = Ending()
+    with caplog.at_level("INFO", "shoal"):
+        ending._say_traffic()
+    assert ending.traffic() == {"c": (9, 900)}
+    assert "between nodes: node b has not answered for 10 s, and what it has sent since its last news" in caplog.text
+    assert "channel 'c', 9 messages, 900 bytes, 90.0 bytes per step" in caplog.text
 
 
 class Seeing:

@@ -55,6 +55,11 @@ class OnSmallDisk:
     def rows(self) -> int:
         return len((self.inside / "r" / "metrics.jsonl").read_text().splitlines())
 
+    def wait_for_rows(self, count: int) -> None:
+        while self.rows() < count:
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.1)
+
     def interrupt(self) -> str:
         (shoal,) = psutil.Process(self.process.pid).children()
         shoal.send_signal(signal.SIGINT)
@@ -67,10 +72,11 @@ def test_a_full_disk_stops_no_training(tmp_path: Path) -> None:
     line = run.line()
     assert "cannot write metrics" in line and "No space left" in line, line
     full_at = run.rows()
-    time.sleep(2.0)
+    time.sleep(2.0)  # in which it goes on
     (run.inside / "filler").unlink()
     said = [line, run.line()]
-    time.sleep(1.0)
+    written = run.rows()  # with space for all: what was said so far may be of a row that fitted without
+    run.wait_for_rows(written + 2)
     said += run.interrupt().splitlines()
     assert run.process.returncode == 130
     words = ("cannot write metrics", "are written to")  # a shorter row may have found room in what was left of a page
@@ -93,9 +99,7 @@ def test_a_checkpoint_that_does_not_fit_costs_only_itself(tmp_path: Path) -> Non
     (run.inside / "filler").write_bytes(bytes(30 << 20))
     assert "no checkpoint at" in (line := run.line()) and "MB are free" in line, line
     before = {p.name for p in checkpoints.iterdir()}
-    rows = run.rows()
-    time.sleep(3.0)
-    assert run.rows() > rows, "training goes on"
+    run.wait_for_rows(run.rows() + 2)  # training goes on
     kept = {name for name in before if name.isdigit()}
     assert kept and {p.name for p in checkpoints.iterdir() if p.name.isdigit()} == kept, "the old ones are kept"
     told = run.interrupt()
