@@ -32,11 +32,13 @@ class Guard:
 
     def run(self, command: Callable[[], int]) -> int:
         """The exit code of ``command``. While it trains, it treats signals in its own way."""
-        for number in heeded():
-            signal.signal(number, self._note)
-        Watcher(REASONS, 1, PATIENCE, TOGETHER, lambda: int(bool(self.reason)), self._leave)
         try:
+            for number in heeded():
+                signal.signal(number, self._note)
+            Watcher(REASONS, 1, PATIENCE, TOGETHER, lambda: int(bool(self.reason)), self._leave)
             code = command()
+            for number in REASONS:  # all is done; a second signal may find the interpreter without handlers
+                signal.signal(number, signal.SIG_IGN)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.reason = self.reason or str(error) or "interrupted"
@@ -45,8 +47,6 @@ class Guard:
                 raise
             sys.stdout.flush()
             self._leave()
-        for number in REASONS:  # all is done; a second signal may find the interpreter without handlers
-            signal.signal(number, signal.SIG_IGN)
         _end_processes()
         sys.stdout.flush()
         if self._out.error is not None and self._out.error.errno != errno.EPIPE:

@@ -84,6 +84,6 @@ def number(hint: type, value: Any, infinite: bool = False) -> int | float:
         return float(found)
     if found != found // 1:
         raise ValueError
-    if not (infinite or -INTEGERS <= found < INTEGERS):
+    if not -INTEGERS <= found < INTEGERS and not (infinite and isinstance(found, int)):
         raise ValueError("integers go up to 2**63 - 1")
     return int(found)

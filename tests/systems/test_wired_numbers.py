@@ -316,7 +316,7 @@ def test_memory_of_unreal_is_that_of_its_replay() -> None:
     assert unreal.program(cfg).roles[0].memory == frame_replay_nbytes(50, segment) + spec_nbytes(segment)
     assert frame_replay_nbytes(50, segment) > spec_nbytes(segment) > 0
     off = dict.fromkeys(("pixel_control", "reward_prediction", "value_replay"), False)
-    assert unreal.program(dataclasses.replace(cfg, **off)).roles[0].memory == 0
+    assert unreal.program(dataclasses.replace(cfg, **off)).roles[0].memory == spec_nbytes(segment)
     with pytest.raises(UsageError, match="must hold more than a segment"):
         unreal.program(dataclasses.replace(cfg, replay=2 * cfg.unroll + 1))
     unreal.program(dataclasses.replace(cfg, replay=2 * cfg.unroll + 2))
