@@ -47,6 +47,8 @@ class Guard:
                 raise
             sys.stdout.flush()
             self._leave()
+        if self.reason and code not in (0, *EXIT_CODES.values()):  # what failed, failed by the signal
+            self._leave()
         _end_processes()
         sys.stdout.flush()
         if self._out.error is not None and self._out.error.errno != errno.EPIPE:
