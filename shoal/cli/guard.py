@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from shoal.runtime.interrupts import REASONS, TOGETHER, heeded, leave
+from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded, leave
 from shoal.runtime.streams import open_standard
 from shoal.runtime.watcher import Watcher
 

@@ -15,11 +15,12 @@ from trainings import ENVIRON, SMALL
 pytestmark = pytest.mark.timeout(110)
 STARTING = """
 import os, signal, sys, threading, time
+delay = float(sys.argv.pop())
 def send():
     from multiprocessing import forkserver
     while forkserver._forkserver._forkserver_pid is None:  # which imports torch from now on
         time.sleep(0.001)
-    time.sleep(float(sys.argv.pop()))
+    time.sleep(delay)
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=send, daemon=True).start()
 from shoal.__main__ import main
