@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.algos.hyperparameters import interval_of
+from shoal.learning.hyperparameters import interval_of
 from shoal.run.population import PopulationRun, Setup
 from shoal.settings.config import resolve
 from shoal.settings.schedule import plain

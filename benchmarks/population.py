@@ -32,8 +32,8 @@ import numpy as np
 from common import RESULTS, publish, table
 
 from shoal import systems
-from shoal.algos.hyperparameters import interval_of
 from shoal.analysis import stats
+from shoal.learning.hyperparameters import interval_of
 from shoal.machine import cores
 from shoal.run import Run
 from shoal.run.population import PopulationRun, Setup, member_path

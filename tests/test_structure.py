@@ -27,15 +27,26 @@ ALLOWED: dict[str, set[str] | None] = {
     "fast": {"jit"},
     "ops": {"fast"},
     "nets": {"ops", "fast", "own_code"},
-    "algos": {"ops", "nets", "fast", "settings"},
+    "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
     "envs": {"jit", "settings", "own_code"},
     "replay": {"ops", "jit"},
     "demonstrations": {"envs", "own_code"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
-    "systems": {"program", "roles", "replay", "demonstrations", "algos", "nets", "envs", "ops", "settings", "own_code"}
-    | {"machine"},
+    "systems": {
+        "program",
+        "roles",
+        "replay",
+        "demonstrations",
+        "learning",
+        "nets",
+        "envs",
+        "ops",
+        "settings",
+        "own_code",
+    }
+    | {"machine", "own_code"},
     "metering": set(),
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted"},
     "runtime": {"program", "metering", "records"},
@@ -45,7 +56,7 @@ ALLOWED: dict[str, set[str] | None] = {
     # systems, fast: local.preload
     "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "envs", "roles", "algos", "settings", "paths", "own_settings"},
+    "policy": {"systems", "envs", "roles", "learning", "settings", "paths", "own_settings"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"},
     "cli": ANYTHING,

@@ -1,7 +1,7 @@
 """Put single-line faults into the library, one at a time, and print those that no test notices.
 
     python scripts/faults shoal/ops --sample 150     # a random sample of the faults of a folder
-    python scripts/faults shoal/algos/ppo.py         # all faults of a file
+    python scripts/faults shoal/learning/ppo.py         # all faults of a file
     python scripts/faults shoal/ops --again          # those that lived are tried again, after new tests
     python scripts/faults shoal/ops --list           # only the names of the faults
 
@@ -43,7 +43,7 @@ TESTS = {
     "shoal/ops": ("tests/ops",),
     "shoal/nets": ("tests/nets", "tests/systems"),
     "shoal/fast": ("tests/ops", "tests/nets"),
-    "shoal/algos": ("tests/systems", "tests/population", "tests/ops"),
+    "shoal/learning": ("tests/systems", "tests/population", "tests/ops"),
     "shoal/systems": ("tests/systems",),
     "shoal/roles": ("tests/roles", "tests/systems", "tests/runtime"),
     "shoal/replay": ("tests/replay",),

@@ -19,13 +19,13 @@ FLAGS: Values = {
     "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone,
 }  # fmt: skip
-RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``algos.population.Rules``
+RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``learning.population.Rules``
 
 
 def train(args: list[str]) -> int:
     """shoal train pbt"""
     from shoal import systems
-    from shoal.algos.population import Exploit, Explore, Rules
+    from shoal.learning.population import Exploit, Explore, Rules
     from shoal.machine import cores
     from shoal.records.run_dir import new_directory
     from shoal.run.flags import resolve_flags
@@ -72,7 +72,7 @@ def train(args: list[str]) -> int:
 def space_of(text: str, values: Values, system: str, hints: Mapping[str, Any]) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
     ``values``. hints: the types of fields."""
-    from shoal.algos.hyperparameters import interval_of
+    from shoal.learning.hyperparameters import interval_of
     from shoal.settings.flags import unknown
     from shoal.settings.schedule import is_schedule, read
 

@@ -8,13 +8,13 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from shoal.algos.actor_critic import ActorCritic
-from shoal.algos.cem_network import CEMNetwork
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.evolution_policy import EvolutionPolicy
-from shoal.algos.q_learning import QNetwork
-from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.envs.action_box import ActionBox
+from shoal.learning.actor_critic import ActorCritic
+from shoal.learning.cem_network import CEMNetwork
+from shoal.learning.dpg_network import DPGNetwork
+from shoal.learning.evolution_policy import EvolutionPolicy
+from shoal.learning.q_learning import QNetwork
+from shoal.learning.recurrent_q import RecurrentQNetwork
 
 
 class PolicyModule(nn.Module):

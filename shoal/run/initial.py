@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from shoal.algos.evolution_policy import TASK
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
+from shoal.learning.evolution_policy import TASK
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
 from shoal.untrusted import brief, excerpt, require_plain

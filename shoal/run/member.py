@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from shoal.algos.hyperparameters import Choice, Space
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
+from shoal.learning.hyperparameters import Choice, Space
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest, newest_params

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shoal.algos.population import WINDOW, Copy, Member, Population, Rules
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
+from shoal.learning.population import WINDOW, Copy, Member, Population, Rules
 from shoal.local.apart import apart
 from shoal.paths import require_new
 from shoal.records.checkpoint import FOLDER, completed

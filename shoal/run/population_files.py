@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from shoal.algos.hyperparameters import Choice, Interval, Space
-from shoal.algos.population import Rules
 from shoal.api import UsageError
+from shoal.learning.hyperparameters import Choice, Interval, Space
+from shoal.learning.population import Rules
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.run.trust import check as check_trust

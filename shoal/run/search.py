@@ -10,9 +10,9 @@ from typing import Any
 
 import cloudpickle
 
-from shoal.algos.hyperparameters import Space
-from shoal.algos.population import Copy, Population, Rules
 from shoal.api import RoleFailed, UsageError
+from shoal.learning.hyperparameters import Space
+from shoal.learning.population import Copy, Population, Rules
 from shoal.run.slots import Slots
 from shoal.types import Values
 
@@ -51,7 +51,7 @@ def pbt(
     objective: ``(state, values, steps) -> (state, score)`` trains ``state`` (None at first) for so many steps with the
     hyperparameters ``values``; larger scores are better. It may change the state it is given: it has a copy.
     space: name -> ``shoal.Interval`` or ``shoal.Choice``. start: hyperparameters of the first member.
-    workers: processes; 1: this one, and the search is then deterministic. rules: fields of ``algos.population.Rules``.
+    workers: processes; 1: this one, and the search is then deterministic. rules: fields of ``Rules``.
     Raises RoleFailed if a member fails three times in a row; with one worker, what the objective raises at once.
     """
     if interval < 1 or steps < interval:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.segments import SegmentLearner
 from shoal.api import Batch, Context, Update, UsageError, spec_nbytes
+from shoal.learning.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.segment_learner import SegmentLearner
 from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole

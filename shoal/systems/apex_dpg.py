@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from shoal.algos.dpg import DPG, DPGAgent, DPGConfig
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.returns import Expected, Returns
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, UsageError
 from shoal.envs import Codec
+from shoal.learning.dpg import DPG, DPGAgent, DPGConfig
+from shoal.learning.dpg_network import DPGNetwork
+from shoal.learning.learner import SGDLearner
+from shoal.learning.returns import Expected, Returns
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Envs, Finite, NonNegative, OnlyWith, Repeats, Replicas

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from shoal.algos.actor_critic import boundaries
-from shoal.algos.segment_q import SegmentQ, SegmentQAgent
 from shoal.api import Context, Tensors
+from shoal.learning.actor_critic import boundaries
+from shoal.learning.segment_q import SegmentQ, SegmentQAgent
 from shoal.ops import lambda_returns
 from shoal.program import Program
 from shoal.systems import async_q

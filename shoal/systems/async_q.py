@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import boundaries
-from shoal.algos.q_learning import QNetwork
-from shoal.algos.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
 from shoal.api import Context, Tensors, UsageError, spec_nbytes
+from shoal.learning.actor_critic import boundaries
+from shoal.learning.q_learning import QNetwork
+from shoal.learning.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
 from shoal.ops import Replace, linear, n_step_returns
 from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec

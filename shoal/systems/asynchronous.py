@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal.algos.gradient_step import OptimiserConfig
-from shoal.algos.segments import parameters_spec
 from shoal.api import UsageError
+from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.segment_learner import parameters_spec
 from shoal.ops import SharedRMSProp
 from shoal.program import Channel
 from shoal.settings.ranges import Count, Envs, Positive, Replicas

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from shoal.algos.dpg import DPG, RangeLearner
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.returns import Categorical, Expected, Mixture, Returns
 from shoal.api import Context, UsageError
+from shoal.learning.dpg import DPG, RangeLearner
+from shoal.learning.dpg_network import DPGNetwork
+from shoal.learning.returns import Categorical, Expected, Mixture, Returns
 from shoal.program import Program
 from shoal.settings.ranges import Finite, OnlyWith, Parts
 from shoal.systems import apex_dpg

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from shoal.algos.decentralised import DecentralisedConfig, RankLearner, gradient_spec, moments_spec
 from shoal.api import Context, Field, UsageError, spec_nbytes
+from shoal.learning.decentralised import DecentralisedConfig, RankLearner, gradient_spec, moments_spec
 from shoal.program import Channel, Program
 from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Envs, Fraction, Positive, Replicas

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from shoal.algos.q_learning import Epsilon, QAgent, QLearning, QNetwork
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, Spec
+from shoal.learning.learner import SGDLearner
+from shoal.learning.q_learning import Epsilon, QAgent, QLearning, QNetwork
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Decay, Envs, Fraction, Natural, OnlyWith, Replicas

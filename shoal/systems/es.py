@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from shoal.algos.evolution import EvolutionConfig, EvolutionLearner, statistics
-from shoal.algos.evolution_policy import TASK, EvolutionAgent, EvolutionPolicy
-from shoal.algos.evolution_population import population
 from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
 from shoal.envs import make
+from shoal.learning.evolution import EvolutionConfig, EvolutionLearner, statistics
+from shoal.learning.evolution_policy import TASK, EvolutionAgent, EvolutionPolicy
+from shoal.learning.evolution_population import population
 from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.roles.evaluator import MAX_STEPS

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.q_learning import QLearning, QNetwork
 from shoal.api import Context, UsageError
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.q_learning import QLearning, QNetwork
 from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn

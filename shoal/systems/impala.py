@@ -11,13 +11,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import make_optimiser
-from shoal.algos.sgd import SGDLearner
-from shoal.algos.synchronised import SynchronisedLearner
-from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
 from shoal.api import Batch, Context, Update, UsageError
+from shoal.learning.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.gradient_step import make_optimiser
+from shoal.learning.learner import SGDLearner
+from shoal.learning.synchronised_learner import SynchronisedLearner
+from shoal.learning.trajectories import TrajectoryReplay, replay_nbytes
 from shoal.nets.torsos import Activation
 from shoal.ops import vtrace
 from shoal.program import Program

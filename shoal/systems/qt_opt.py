@@ -12,9 +12,6 @@ from typing import ClassVar, Literal
 
 import torch
 
-from shoal.algos.cem_learning import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ
-from shoal.algos.cem_network import CEMNetwork, Search
-from shoal.algos.demonstrated import Offline
 from shoal.api import (
     Context,
     Field,
@@ -29,6 +26,9 @@ from shoal.api import (
 )
 from shoal.demonstrations.episodes import Demonstrations
 from shoal.demonstrations.streams import fill, read_for, stream_fields
+from shoal.learning.cem_learning import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ
+from shoal.learning.cem_network import CEMNetwork, Search
+from shoal.learning.demonstrated import Offline
 from shoal.machine import cores
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec

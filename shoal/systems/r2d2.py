@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from shoal.algos.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning, RecurrentQNetwork
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Context, Spec, UsageError
+from shoal.learning.learner import SGDLearner
+from shoal.learning.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning, RecurrentQNetwork
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Replicas

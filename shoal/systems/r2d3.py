@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from shoal.algos.demonstrated import Demonstrated
-from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import Context, Learner, Replay, UsageError
 from shoal.demonstrations.episodes import Demonstrations
 from shoal.demonstrations.streams import fill, read_for, stream_fields
+from shoal.learning.demonstrated import Demonstrated
+from shoal.learning.recurrent_q import RecurrentQNetwork
 from shoal.program import Program
 from shoal.replay import SequenceSpec
 from shoal.settings.ranges import Fraction

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.algos.distributional import (
+from shoal.api import Context, UsageError
+from shoal.learning.distributional import (
     DistributionalQLearning,
     NoisyQAgent,
     ReturnNetwork,
     ReturnsConfig,
     described,
 )  # fmt: skip
-from shoal.algos.q_learning import QAgent, QLearning, QNetwork
-from shoal.algos.sgd import SGDLearner
-from shoal.api import Context, UsageError
+from shoal.learning.learner import SGDLearner
+from shoal.learning.q_learning import QAgent, QLearning, QNetwork
 from shoal.program import Program
 from shoal.settings.schedule import linear
 from shoal.systems import dqn

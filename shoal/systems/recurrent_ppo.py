@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
-from shoal.algos.ppo import PPO, PPOConfig, PPOLearner
 from shoal.api import Context, UsageError, spec_nbytes
+from shoal.learning.actor_critic import ActorCritic, ActorCriticAgent
+from shoal.learning.ppo import PPO, PPOConfig, PPOLearner
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs
 from shoal.settings.schedule import linear

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import OptimiserConfig
-from shoal.algos.parameter_server import GRADIENT, OutlierFilter, RemoteLearner, Shard, gradient_spec
 from shoal.api import UNIT, Context, ParamsWriter, PartsReader, PartsWriter, Reader, UsageError, bounds
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.parameter_server import GRADIENT, OutlierFilter, RemoteLearner, Shard, gradient_spec
 from shoal.program import Channel, Program
 from shoal.roles.server import GradientRole, ServerRole
 from shoal.settings.ranges import Count, Natural, NonNegative, OnlyWith, Parts

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.algos.actor_critic import ActorCriticAgent
-from shoal.algos.auxiliary import AuxiliaryConfig, AuxiliaryLearner, AuxiliaryNetwork, AuxiliaryTasks
-from shoal.algos.frame_replay import FrameReplay, frame_replay_nbytes
 from shoal.api import Context, UsageError
+from shoal.learning.actor_critic import ActorCriticAgent
+from shoal.learning.auxiliary import AuxiliaryConfig, AuxiliaryLearner, AuxiliaryNetwork, AuxiliaryTasks
+from shoal.learning.frame_replay import FrameReplay, frame_replay_nbytes
 from shoal.nets.recurrent import Kind
 from shoal.program import Program
 from shoal.settings.ranges import Count

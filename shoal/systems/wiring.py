@@ -8,9 +8,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.data_parallel import Team
-from shoal.algos.synchronised import SynchronisedLearner, gradient_spec
 from shoal.api import (
     Agent,
     Context,
@@ -25,6 +22,9 @@ from shoal.api import (
     UsageError,
 )
 from shoal.envs import make
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.data_parallel import Team
+from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_spec
 from shoal.program import Channel, Program
 from shoal.replay import Ratio
 from shoal.roles.actor import ActorRole, unroll_spec

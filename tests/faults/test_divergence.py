@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 import shoal
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import MAX_SKIPPED
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Diverged, Learner, RoleFailed, ShoalError, Update
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.gradient_step import MAX_SKIPPED
+from shoal.learning.learner import SGDLearner
 from shoal.systems import recurrent_ppo
 
 

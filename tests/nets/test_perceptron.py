@@ -9,8 +9,8 @@ import torch
 from tolerance import assert_rounded
 from torch import nn
 
-from shoal.algos.box_network import perceptron
 from shoal.api import Observation
+from shoal.learning.box_network import perceptron
 from shoal.nets import MLP, Encoder
 
 pytestmark = pytest.mark.usefixtures("fast_enabled")

@@ -23,9 +23,9 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from shoal.algos.hyperparameters import Interval, interval_of
 from shoal.api import ShoalError, UsageError
 from shoal.cli import main as cli
+from shoal.learning.hyperparameters import Interval, interval_of
 from shoal.records import checkpoint
 from shoal.records.run_lock import RunLock
 from shoal.run import Run, runtimes

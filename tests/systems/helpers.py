@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.algos.data_parallel import Team
-from shoal.algos.ppo import PPOLearner
 from shoal.api import Batch, Context, Role
+from shoal.learning.data_parallel import Team
+from shoal.learning.ppo import PPOLearner
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Report, Stop

@@ -10,10 +10,10 @@ import pytest
 import torch
 from helpers import config, run, spy
 
-from shoal.algos.actor_critic import start_state
-from shoal.algos.algorithm import differentiate
-from shoal.algos.gradient_step import GradientStep, set_learning_rate
 from shoal.api import Action, Batch, Tensors, UsageError, observations
+from shoal.learning.actor_critic import start_state
+from shoal.learning.algorithm import differentiate
+from shoal.learning.gradient_step import GradientStep, set_learning_rate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets import ActionDistribution
 from shoal.ops import RMSProp

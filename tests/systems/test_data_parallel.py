@@ -16,11 +16,11 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run, spy
 
-from shoal.algos import data_parallel
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.data_parallel import DataParallel
-from shoal.algos.gradient_step import GradientStep
 from shoal.api import Batch, Diverged, Observation, RoleFailed, Tensors, Update, UsageError
+from shoal.learning import data_parallel
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.data_parallel import DataParallel
+from shoal.learning.gradient_step import GradientStep
 from shoal.local.runtime import LocalRuntime
 from shoal.local.workers import Team
 from shoal.metering.aggregator import Snapshot

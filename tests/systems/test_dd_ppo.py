@@ -13,9 +13,9 @@ import pytest
 import torch
 from helpers import config, run, spy
 
-from shoal.algos.decentralised import RankLearner, mean_variance, moments, normalised
-from shoal.algos.trajectories import column_axis
 from shoal.api import Context, RoleFailed, Rows, ShoalError, Tensors, UsageError
+from shoal.learning.decentralised import RankLearner, mean_variance, moments, normalised
+from shoal.learning.trajectories import column_axis
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.nets.resnet import ResNet50

@@ -8,10 +8,10 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run
 
-from shoal.algos.cem_learning import Bellman
-from shoal.algos.ppo import PPOLearner
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Context, Tensors, Update
+from shoal.learning.cem_learning import Bellman
+from shoal.learning.learner import SGDLearner
+from shoal.learning.ppo import PPOLearner
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam
 from shoal.roles.learner import LearnerRole

@@ -16,12 +16,12 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from shoal import fast
-from shoal.algos.algorithm import differentiate
-from shoal.algos.dpg import DPG, DPGAgent, DPGConfig, RangeLearner
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.returns import Categorical, Expected, Mixture, Returns
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
+from shoal.learning.algorithm import differentiate
+from shoal.learning.dpg import DPG, DPGAgent, DPGConfig, RangeLearner
+from shoal.learning.dpg_network import DPGNetwork
+from shoal.learning.learner import SGDLearner
+from shoal.learning.returns import Categorical, Expected, Mixture, Returns
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam, importance_weights

@@ -15,10 +15,10 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 from helpers import config, run, spy
 
-from shoal.algos.evolution_policy import EvolutionAgent, EvolutionPolicy
-from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation, population
 from shoal.api import Batch, Context, UsageError, WiringError, spec_nbytes
 from shoal.envs import EnvOptions, make, spec
+from shoal.learning.evolution_policy import EvolutionAgent, EvolutionPolicy
+from shoal.learning.evolution_population import ModulePopulation, PerceptronPopulation, population
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm

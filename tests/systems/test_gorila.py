@@ -19,11 +19,11 @@ import pytest
 import torch
 from helpers import Snapshots, config, run, spy
 
-from shoal.algos.gradient_step import OptimiserConfig
-from shoal.algos.off_policy import OffPolicy
-from shoal.algos.parameter_server import OutlierFilter, RemoteLearner, Shard, gradient_spec
-from shoal.algos.q_learning import QLearning
 from shoal.api import PART, Batch, Context, Field, UsageError, views
+from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.off_policy import OffPolicy
+from shoal.learning.parameter_server import OutlierFilter, RemoteLearner, Shard, gradient_spec
+from shoal.learning.q_learning import QLearning
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.ops import AdaGrad

@@ -9,9 +9,9 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 
 import shoal
 from shoal import ops
-from shoal.algos.actor_critic import start_state
-from shoal.algos.algorithm import differentiate
 from shoal.api import UsageError, observations
+from shoal.learning.actor_critic import start_state
+from shoal.learning.algorithm import differentiate
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dqn, impala, load, recurrent_ppo
@@ -162,7 +162,7 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
     def learned(hand):
         learner = ppo_learner(cfg)
         if not hand:
-            monkeypatch.setattr("shoal.algos.ppo.discrete_ppo_loss", by_operations)
+            monkeypatch.setattr("shoal.learning.ppo.discrete_ppo_loss", by_operations)
         found = [learner.update(batch).metrics for batch, _ in seen]
         return found, learner.params()
 
@@ -232,8 +232,8 @@ def test_the_messages_of_two_workers_are_one_with_twice_the_environments():
 
 def test_dqn_target_is_double_q():
     """dqn-family sheet, item 5: online [1, 2], target [5, 3], r = 0, gamma = 0.9: double 2.7, plain 4.5."""
-    from shoal.algos.q_learning import QLearning, QLearningConfig
     from shoal.api import Batch
+    from shoal.learning.q_learning import QLearning, QLearningConfig
 
     class Table(torch.nn.Module):
         def __init__(self, values):

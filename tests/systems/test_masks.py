@@ -15,12 +15,12 @@ import torch
 from helpers import config, learning_role, record_batches, run, spy
 
 from shoal import fast
-from shoal.algos import q_learning
-from shoal.algos.algorithm import differentiate
-from shoal.algos.distributional import Quantiles, ReturnNetwork
-from shoal.algos.q_learning import QAgent, QLearning, QNetwork
 from shoal.api import MASK, Action, Batch, EnvironmentFailed, EnvSpec, Observation, Tensors, UsageError, observations
 from shoal.envs import EnvOptions, make, spec
+from shoal.learning import q_learning
+from shoal.learning.algorithm import differentiate
+from shoal.learning.distributional import Quantiles, ReturnNetwork
+from shoal.learning.q_learning import QAgent, QLearning, QNetwork
 from shoal.nets.distributions import sample_categorical
 from shoal.ops import discrete_ppo_loss, draw_allowed, forbid
 from shoal.policy import Policy

@@ -19,10 +19,10 @@ from helpers import Snapshots, config, run, spy
 from torch import Tensor
 
 from shoal import linear
-from shoal.algos.algorithm import differentiate
-from shoal.algos.cem_learning import Bellman, CEMAgent, LabelledQ
-from shoal.algos.cem_network import CEMNetwork, Search
 from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
+from shoal.learning.algorithm import differentiate
+from shoal.learning.cem_learning import Bellman, CEMAgent, LabelledQ
+from shoal.learning.cem_network import CEMNetwork, Search
 from shoal.local.runtime import LocalRuntime
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Stop

@@ -11,9 +11,9 @@ import pytest
 import torch
 from helpers import config, record_batches, run, spy
 
-from shoal.algos.algorithm import differentiate
-from shoal.algos.recurrent_q import RecurrentQLearning
 from shoal.api import UsageError
+from shoal.learning.algorithm import differentiate
+from shoal.learning.recurrent_q import RecurrentQLearning
 from shoal.program import Program
 from shoal.systems import dqn, r2d2
 

@@ -11,8 +11,9 @@ import torch
 from drawn import ENV, ROWS, batch
 from helpers import config, record_batches, run
 
-from shoal.algos.algorithm import differentiate
-from shoal.algos.distributional import (
+from shoal.api import Batch, UsageError
+from shoal.learning.algorithm import differentiate
+from shoal.learning.distributional import (
     Categorical,
     DistributionalQLearning,
     Mean,
@@ -22,8 +23,7 @@ from shoal.algos.distributional import (
     ReturnsConfig,
     described,
 )  # fmt: skip
-from shoal.algos.q_learning import QLearning, QNetwork
-from shoal.api import Batch, UsageError
+from shoal.learning.q_learning import QLearning, QNetwork
 from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow
 

@@ -16,21 +16,21 @@ from ops import oracles
 from torch import nn
 
 from shoal import linear
-from shoal.algos.cem_learning import Bellman, LabelledQ
-from shoal.algos.decentralised import mean_variance, moments, normalised
-from shoal.algos.dpg import DPG, RangeLearner
-from shoal.algos.evolution import EvolutionLearner
-from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation
-from shoal.algos.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
-from shoal.algos.off_policy import OffPolicy
-from shoal.algos.parameter_server import OutlierFilter, RemoteLearner
-from shoal.algos.ppo import _weigh_columns, _weigh_rows
-from shoal.algos.q_learning import QLearning
-from shoal.algos.returns import NARROW, Mixture, Returns
-from shoal.algos.segments import SegmentLearner
-from shoal.algos.sgd import SGDLearner, averaged
-from shoal.algos.synchronised import MeanGradient
 from shoal.api import MASK, Batch, Diverged, Update
+from shoal.learning.cem_learning import Bellman, LabelledQ
+from shoal.learning.decentralised import mean_variance, moments, normalised
+from shoal.learning.dpg import DPG, RangeLearner
+from shoal.learning.evolution import EvolutionLearner
+from shoal.learning.evolution_population import ModulePopulation, PerceptronPopulation
+from shoal.learning.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
+from shoal.learning.learner import SGDLearner, averaged
+from shoal.learning.off_policy import OffPolicy
+from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
+from shoal.learning.ppo import _weigh_columns, _weigh_rows
+from shoal.learning.q_learning import QLearning
+from shoal.learning.returns import NARROW, Mixture, Returns
+from shoal.learning.segment_learner import SegmentLearner
+from shoal.learning.synchronised_learner import MeanGradient
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.async_sarsa import OneStepSarsa

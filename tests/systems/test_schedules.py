@@ -15,11 +15,11 @@ from helpers import Snapshots, config, run
 
 import shoal
 from shoal import linear
-from shoal.algos.actor_critic import ActorCritic
-from shoal.algos.algorithm import differentiate
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Context, UsageError
 from shoal.cli import main as cli
+from shoal.learning.actor_critic import ActorCritic
+from shoal.learning.algorithm import differentiate
+from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam, importance_weights, linear as straight
 from shoal.policy import Policy

@@ -10,9 +10,9 @@ import torch
 from helpers import config, run, spy
 from torch.nn import functional as F
 
-from shoal.algos.auxiliary import AuxiliaryLearner, AuxiliaryTasks
-from shoal.algos.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
 from shoal.api import MASK, Tensors, UsageError, spec_nbytes
+from shoal.learning.auxiliary import AuxiliaryLearner, AuxiliaryTasks
+from shoal.learning.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
 from shoal.ops import pixel_change
 from shoal.systems import load, unreal
 from shoal.systems.wiring import trajectories

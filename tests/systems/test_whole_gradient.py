@@ -11,9 +11,9 @@ import torch
 from systems.helpers import config, record_batches, run, spy
 from torch import Tensor
 
-from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.q_learning import QLearning
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
+from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.q_learning import QLearning
 from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.systems import load

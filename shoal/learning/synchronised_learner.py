@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.algorithm import differentiate
-from shoal.algos.sgd import SGDLearner, averaged, to_device
-from shoal.algos.trajectories import split
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
+from shoal.learning.algorithm import differentiate
+from shoal.learning.learner import SGDLearner, averaged, to_device
+from shoal.learning.trajectories import split
 from shoal.types import State
 
 

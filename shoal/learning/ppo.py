@@ -15,19 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import (
+from shoal.api import Batch, Tensors, Update, observations
+from shoal.learning.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     PolicyValue,
     boundaries,
     start_state,
 )
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.data_parallel import DataParallel, Team
-from shoal.algos.gradient_step import GradientStep, load_optimiser, make_optimiser
-from shoal.algos.sgd import to_device
-from shoal.algos.trajectories import column_axis
-from shoal.api import Batch, Tensors, Update, observations
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.data_parallel import DataParallel, Team
+from shoal.learning.gradient_step import GradientStep, load_optimiser, make_optimiser
+from shoal.learning.learner import to_device
+from shoal.learning.trajectories import column_axis
 from shoal.ops import discrete_ppo_loss, gae, ppo_loss
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.q_learning import QAgent, QNetwork
-from shoal.algos.segments import SegmentLearner
 from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.q_learning import QAgent, QNetwork
+from shoal.learning.segment_learner import SegmentLearner
 from shoal.ops import select
 
 Last = Literal["q_max", "q_taken"]

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from shoal.algos.evolution_policy import TASK, EvolutionPolicy, flat_parameters, set_parameters
 from shoal.api import Batch, Diverged, Tensors, Update
+from shoal.learning.evolution_policy import TASK, EvolutionPolicy, flat_parameters, set_parameters
 from shoal.nets import RunningNorm
 from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.q_learning import QAgent, QLearning, QLearningConfig, QNetwork
 from shoal.api import MASK, Batch, EnvSpec, Tensors, Update, UsageError, observations
 from shoal.fast.known import known_loss
+from shoal.learning.q_learning import QAgent, QLearning, QLearningConfig, QNetwork
 from shoal.nets import Encoder, ReturnHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve

@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.gradient_step import GradientStep, excess, finite, global_norm
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
+from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.gradient_step import GradientStep, excess, finite, global_norm
 from shoal.ops.optimiser import Optimiser, divide
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.agent import NetworkAgent
-from shoal.algos.off_policy import OffPolicy
-from shoal.algos.q_learning import QLearningConfig, random_actions
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
 from shoal.fast.lstm import SMALL, RecurrentStreams
 from shoal.fast.pixels import readable
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.off_policy import OffPolicy
+from shoal.learning.q_learning import QLearningConfig, random_actions
 from shoal.nets import DuelingQHead, Encoder, QHead, RecurrentCore, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve

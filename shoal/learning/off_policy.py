@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import OptimiserConfig
 from shoal.api import Batch, Tensors
 from shoal.fast.rounded import inferring
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.gradient_step import OptimiserConfig
 from shoal.ops import importance_weights
 from shoal.settings.ranges import Count, Fraction
 from shoal.settings.schedule import at

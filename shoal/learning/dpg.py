@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.agent import NetworkAgent
-from shoal.algos.dpg_network import DPGNetwork, Judgement
-from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.dpg_network import DPGNetwork, Judgement
+from shoal.learning.learner import SGDLearner
+from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
 from shoal.ops import dpg_loss
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled

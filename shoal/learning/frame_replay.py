@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.segments import interrupted
 from shoal.api import Spec, Tensors, is_observation, observations
+from shoal.learning.segment_learner import interrupted
 from shoal.types import State
 
 FRAMES = 3  # that the next reward is predicted from

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.gradient_step import clip, global_norm, require_no_buffers, skipped
 from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
 from shoal.fast.live import LiveTensors
+from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
 from shoal.settings.schedule import Linear, at
 
 

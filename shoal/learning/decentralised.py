@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic
-from shoal.algos.algorithm import differentiate
-from shoal.algos.ppo import METRICS, PPOConfig, PPOLearner
-from shoal.algos.sgd import to_device
-from shoal.algos.synchronised import MeanGradient
 from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors, Update
+from shoal.learning.actor_critic import ActorCritic
+from shoal.learning.algorithm import differentiate
+from shoal.learning.learner import to_device
+from shoal.learning.ppo import METRICS, PPOConfig, PPOLearner
+from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets import RunningNorm
 from shoal.types import State
 

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from shoal.algos.agent import NetworkAgent
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.cem_network import CEMNetwork
-from shoal.algos.demonstrated import Offline
-from shoal.algos.gradient_step import OptimiserConfig
-from shoal.algos.off_policy import METRICS_EVERY
-from shoal.algos.sgd import SGDLearner, to_device
 from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.cem_network import CEMNetwork
+from shoal.learning.demonstrated import Offline
+from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.learner import SGDLearner, to_device
+from shoal.learning.off_policy import METRICS_EVERY
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Repeats
 from shoal.types import State
 

@@ -8,10 +8,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.box_network import BoxNetwork, Critic, perceptron
-from shoal.algos.returns import Returns
 from shoal.api import EnvSpec, Tensors, observations
 from shoal.fast.perceptron import Backward
+from shoal.learning.box_network import BoxNetwork, Critic, perceptron
+from shoal.learning.returns import Returns
 from shoal.nets import MLP
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, full

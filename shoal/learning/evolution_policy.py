@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.actor_critic import ActorCriticAgent
 from shoal.api import MASK, Arrays, EnvSpec, Tensors, UsageError
+from shoal.learning.actor_critic import ActorCriticAgent
 from shoal.nets import ActionDistribution, Encoder, RunningNorm, orthogonal, running_norms
 from shoal.nets.init import POLICY_GAIN
 from shoal.nets.torsos import Activation

@@ -13,17 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.gradient_step import (
-    OptimiserConfig,
-    clip,
-    global_norm,
-    load_optimiser,
-    make_optimiser,
-    require_no_buffers,
-    skipped,
-)
-from shoal.algos.sgd import to_device
 from shoal.api import (
     PART,
     Batch,
@@ -37,6 +26,17 @@ from shoal.api import (
     spec_size,
     views,
 )
+from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.gradient_step import (
+    OptimiserConfig,
+    clip,
+    global_norm,
+    load_optimiser,
+    make_optimiser,
+    require_no_buffers,
+    skipped,
+)
+from shoal.learning.learner import to_device
 from shoal.settings.schedule import at
 
 GRADIENT = "gradient"  # the field of a message to the server

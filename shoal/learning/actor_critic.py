@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from shoal import fast
-from shoal.algos.agent import NetworkAgent
-from shoal.algos.gradient_step import OptimiserConfig
 from shoal.api import MASK, Act, Arrays, EnvSpec, Tensors, UsageError, observations
 from shoal.fast.few import FEW, FewRows
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.gradient_step import OptimiserConfig
 from shoal.nets import (
     ActionDistribution,
     Encoder,

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.agent import NetworkAgent
-from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
 from shoal.nets import DuelingQHead, Encoder, QHead, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, resolve

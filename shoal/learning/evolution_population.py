@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from shoal.algos.evolution_policy import CLIP, EvolutionPolicy, flat_parameters, own, set_parameters
 from shoal.api import MASK, Arrays, Tensors
 from shoal.fast.live import LiveTensors
+from shoal.learning.evolution_policy import CLIP, EvolutionPolicy, flat_parameters, own, set_parameters
 from shoal.nets import RunningNorm
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import torch
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.data_parallel import DataParallel, Team
-from shoal.algos.gradient_step import GradientStep, load_optimiser
-from shoal.algos.trajectories import TrajectoryReplay, split
 from shoal.api import Batch, Stateful, Tensors, Update, UsageError
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.data_parallel import DataParallel, Team
+from shoal.learning.gradient_step import GradientStep, load_optimiser
+from shoal.learning.trajectories import TrajectoryReplay, split
 from shoal.settings.schedule import schedules
 from shoal.types import State
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shoal.algos.hyperparameters import FACTORS, Choice, Interval, Space, draw, perturb
 from shoal.api import UsageError
+from shoal.learning.hyperparameters import FACTORS, Choice, Interval, Space, draw, perturb
 from shoal.types import State, Values
 
 Exploit = Literal["truncation", "tournament", "ttest"]

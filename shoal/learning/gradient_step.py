@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from shoal.algos.algorithm import Algorithm, differentiate
 from shoal.api import Batch, Diverged, Update, UsageError
+from shoal.learning.algorithm import Algorithm, differentiate
 from shoal.ops import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.optimiser import Optimiser
 from shoal.settings.ranges import Decay, Fraction, NonNegative, OnlyWith, Positive
