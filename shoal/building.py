@@ -27,35 +27,30 @@ from shoal.api import (
 )
 from shoal.envs import make as make
 from shoal.learning.actor_critic import (
-    ActorCritic as ActorCritic,
     ActorCriticAgent as ActorCriticAgent,
     ActorCriticConfig as ActorCriticConfig,
-    PolicyValue as PolicyValue,
     boundaries as boundaries,
-    start_state as start_state,
 )
 from shoal.learning.agent import NetworkAgent as NetworkAgent
 from shoal.learning.algorithm import Algorithm as Algorithm
-from shoal.learning.box_network import BoxNetwork as BoxNetwork, Critic as Critic
 from shoal.learning.gradient_step import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
 from shoal.learning.learner import SGDLearner as SGDLearner
 from shoal.learning.off_policy import OffPolicy as OffPolicy
 from shoal.learning.ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
-from shoal.learning.q_learning import (
-    QAgent as QAgent,
-    QLearning as QLearning,
-    QLearningConfig as QLearningConfig,
-    QNetwork as QNetwork,
-)
+from shoal.learning.q_learning import QAgent as QAgent, QLearning as QLearning, QLearningConfig as QLearningConfig
 from shoal.learning.recurrent_q import (
     RecurrentQAgent as RecurrentQAgent,
     RecurrentQConfig as RecurrentQConfig,
     RecurrentQLearning as RecurrentQLearning,
-    RecurrentQNetwork as RecurrentQNetwork,
 )
 from shoal.nets import MLP as MLP
+from shoal.nets.actor_critic import ActorCritic as ActorCritic, PolicyValue as PolicyValue
+from shoal.nets.box_network import BoxNetwork as BoxNetwork, Critic as Critic
 from shoal.nets.gradients import without_gradients as without_gradients
 from shoal.nets.outputs import Outputs as Outputs, detached as detached
+from shoal.nets.q_network import QNetwork as QNetwork
+from shoal.nets.recurrent import start_state as start_state
+from shoal.nets.recurrent_q_network import RecurrentQNetwork as RecurrentQNetwork
 from shoal.ops import (
     gae as gae,
     importance_weights as importance_weights,

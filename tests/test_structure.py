@@ -56,7 +56,7 @@ ALLOWED: dict[str, set[str] | None] = {
     # systems, fast: local.preload
     "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "envs", "roles", "learning", "settings", "paths", "own_settings"},
+    "policy": {"systems", "envs", "roles", "nets", "settings", "paths", "own_settings"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"},
     "cli": ANYTHING,

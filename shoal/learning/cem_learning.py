@@ -20,11 +20,11 @@ from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.cem_network import CEMNetwork
 from shoal.learning.demonstrated import Offline
 from shoal.learning.gradient_step import OptimiserConfig
 from shoal.learning.learner import SGDLearner, to_device
 from shoal.learning.off_policy import METRICS_EVERY
+from shoal.nets.cem_network import CEMNetwork
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Repeats
 from shoal.types import State
 

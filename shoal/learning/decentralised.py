@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from shoal.api import Arrays, Batch, Field, ShoalError, Spec, Tensors, Update
-from shoal.learning.actor_critic import ActorCritic
 from shoal.learning.algorithm import differentiate
 from shoal.learning.learner import to_device
 from shoal.learning.ppo import METRICS, PPOConfig, PPOLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets import RunningNorm
+from shoal.nets.actor_critic import ActorCritic
 from shoal.types import State
 
 KL = METRICS.index("kl")

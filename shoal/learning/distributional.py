@@ -13,19 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.api import MASK, Batch, EnvSpec, Tensors, Update, UsageError, observations
+from shoal.api import MASK, Batch, Tensors, Update, UsageError, observations
 from shoal.fast.known import known_loss
-from shoal.learning.q_learning import QAgent, QLearning, QLearningConfig, QNetwork
-from shoal.nets import Encoder, ReturnHead, autocast
-from shoal.nets.outputs import Outputs, detached
-from shoal.nets.precision import Precision, resolve
+from shoal.learning.q_learning import QAgent, QLearning, QLearningConfig
+from shoal.nets.q_network import NOISE, ReturnNetwork
 from shoal.ops import categorical_td_loss, forbid, quantile_td_loss
 from shoal.ops.noise import scale_noise
 from shoal.ops.value import huber
 from shoal.settings.ranges import Finite, NonNegative, OnlyWith, Parts
 from shoal.types import State
-
-NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,56 +139,6 @@ def described(cfg: ReturnsConfig) -> Returns:
     return Quantiles(cfg.atoms, cfg.kappa) if cfg.returns == "quantile" else Mean(cfg.td_clip)
 
 
-class ReturnNetwork(QNetwork):
-    """Observations ``[B, ...]`` to what describes each action's return ``[B, A, atoms]``, and so to values ``[B, A]``.
-
-    sigma: initial noise of the layers after the torso (all linear layers of the Atari network), None: they are plain;
-    streams: units of the hidden layers there; a plain or flat network without dueling has none.
-    """
-
-    head: ReturnHead
-
-    def __init__(
-        self, env: EnvSpec, returns: Returns, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64),
-        dueling: bool = False, sigma: float | None = None, streams: int = 512, precision: Precision = "auto",
-        device: str = "cpu",
-    ) -> None:  # fmt: skip
-        nn.Module.__init__(self)  # not QNetwork's, whose head has one number for each action
-        images = any(o.kind == "image" for o in env.observations.values())
-        own = dueling or (sigma is not None and images)  # the torso's fully connected layer is the head's
-        self.returns = returns
-        self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not own)
-        self.head = ReturnHead(
-            self.encoder.features, env.action.sizes[0], returns.atoms, dueling=dueling, hidden=streams if own else 0,
-            sigma=sigma,
-        )  # fmt: skip
-        self.precision = resolve(precision, device, self.encoder)
-        self.device = device
-        self.by_hand = self.head.streams(self.encoder) if self.precision == "fp32" else None
-
-    def describe(self, obs: Tensors, noise: Tensor | None = None) -> Tensor:
-        """[B, A, atoms]; noise: of the head, None: the mean weights."""
-        if self.by_hand is not None and not torch.is_grad_enabled():
-            return self.by_hand.forward(self.encoder.vector(obs), self.head.parts(noise))[0]
-        if self.precision == "fp32":
-            return self.head(self.encoder(obs), noise)  # type: ignore[no-any-return]
-        with autocast(self.precision, self.device):
-            return self.head(self.encoder(obs), noise)  # type: ignore[no-any-return]
-
-    def forward(self, obs: Tensors, noise: Tensor | None = None) -> Tensor:
-        return forbid(self.returns.mean(self.describe(obs, noise)), obs.get(MASK))
-
-    def outputs(self, items: Tensors) -> Outputs:
-        """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
-        obs, noise = observations(items), items.get(NOISE + "online")
-        if self.by_hand is None:
-            values, backward = detached(self.describe(obs, noise))
-        else:
-            values, backward = self.by_hand.differentiable(self.encoder.vector(obs), self.head.parts(noise))
-        values.requires_grad_()
-        return Outputs(values, values, backward)
-
-
 class DistributionalQLearning(QLearning):
     """The loss, as ``QLearning``'s of ``ReturnNetwork``. Each update draws noise anew, and separately for the network
     that learns, for the selection of the next action and for the target network; rows of a batch share it."""
@@ -223,7 +169,7 @@ class DistributionalQLearning(QLearning):
 
     def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
         """Weighted sum over the items of what ``returns.terms`` says; outputs: [B, A, atoms]."""
-        items, returns = batch.items, self.nets.returns
+        items, returns = batch.items, cast(Returns, self.nets.returns)
         reward, discount = items["reward"], items["discount"]
         with torch.no_grad():
             next_obs = observations(items, "next/")

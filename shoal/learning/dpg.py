@@ -16,9 +16,9 @@ from torch import Tensor
 
 from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.dpg_network import DPGNetwork, Judgement
 from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
+from shoal.nets.dpg_network import DPGNetwork, Judgement
 from shoal.ops import dpg_loss
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled

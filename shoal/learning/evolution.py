@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Diverged, Tensors, Update
-from shoal.learning.evolution_policy import TASK, EvolutionPolicy, flat_parameters, set_parameters
+from shoal.learning.evolution_policy import TASK, flat_parameters, set_parameters
 from shoal.nets import RunningNorm
+from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Repeats, Replicas

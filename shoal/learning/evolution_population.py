@@ -11,8 +11,9 @@ from torch import nn
 
 from shoal.api import MASK, Arrays, Tensors
 from shoal.fast.live import LiveTensors
-from shoal.learning.evolution_policy import CLIP, EvolutionPolicy, flat_parameters, own, set_parameters
+from shoal.learning.evolution_policy import flat_parameters, own, set_parameters
 from shoal.nets import RunningNorm
+from shoal.nets.evolution_policy import CLIP, EvolutionPolicy
 
 
 class Population(ABC):

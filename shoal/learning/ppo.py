@@ -16,18 +16,13 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Tensors, Update, observations
-from shoal.learning.actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    PolicyValue,
-    boundaries,
-    start_state,
-)
+from shoal.learning.actor_critic import ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.data_parallel import DataParallel, Team
 from shoal.learning.gradient_step import GradientStep, load_optimiser, make_optimiser
 from shoal.learning.learner import to_device
-from shoal.learning.trajectories import column_axis
+from shoal.nets.actor_critic import ActorCritic, PolicyValue
+from shoal.nets.recurrent import column_axis, start_state
 from shoal.ops import discrete_ppo_loss, gae, ppo_loss
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear

@@ -12,15 +12,13 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from shoal.api import MASK, Act, Arrays, Batch, EnvSpec, Tensors, Update, observations
+from shoal.api import MASK, Act, Arrays, Batch, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
-from shoal.nets import DuelingQHead, Encoder, QHead, autocast
-from shoal.nets.outputs import Outputs, detached
-from shoal.nets.precision import Precision, resolve
-from shoal.ops import draw_allowed, forbid, select, td_loss
+from shoal.nets.q_network import QNetwork
+from shoal.ops import draw_allowed, select, td_loss
 from shoal.settings.ranges import Fraction, Positive
 from shoal.settings.schedule import Scheduled
 from shoal.types import State
@@ -40,47 +38,6 @@ class QLearningConfig(OffPolicyConfig):
     """Mean or sum of the loss over the batch (DeepMind's code of DQN sums)."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy (Mnih et al. 2015)."""
-
-
-class QNetwork(nn.Module):
-    """Observations ``[B, ...]`` to action values ``[B, A]``, minus infinity where ``MASK`` forbids the action. streams:
-    units of each dueling stream."""
-
-    def __init__(
-        self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
-        precision: Precision = "auto", device: str = "cpu", streams: int = 512,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        actions = env.action.sizes[0]
-        self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not dueling)
-        features = self.encoder.features
-        head = DuelingQHead(features, actions, streams) if dueling else QHead(features, actions)
-        self.head: nn.Module = head
-        self.precision = resolve(precision, device, self.encoder)
-        self.device = device
-        self.perceptron = self.encoder.perceptron(head.linear) if isinstance(head, QHead) else None
-
-    def forward(self, obs: Tensors) -> Tensor:
-        return forbid(self._values(obs), obs.get(MASK))
-
-    def _values(self, obs: Tensors) -> Tensor:
-        if self.perceptron is not None and not torch.is_grad_enabled():
-            return self.perceptron.forward(self.encoder.vector(obs)).out
-        if self.precision == "fp32":
-            return cast(Tensor, self.head(self.encoder(obs)))
-        with autocast(self.precision, self.device):
-            return cast(Tensor, self.head(self.encoder(obs)))
-
-    def outputs(self, items: Tensors) -> Outputs:
-        """The values [B, A] of a batch's observations, to learn from."""
-        obs = observations(items)
-        if self.perceptron is not None:
-            values, backward = self.perceptron.differentiable(self.encoder.vector(obs))
-            values = forbid(values, obs.get(MASK))
-        else:
-            values, backward = detached(self(obs))
-        values.requires_grad_()
-        return Outputs(values, values, backward)
 
 
 def random_actions(obs: Arrays, actions: int, generator: np.random.Generator) -> np.ndarray:

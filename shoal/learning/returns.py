@@ -6,13 +6,13 @@ Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradie
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shoal.api import Tensors
+from shoal.nets.dpg_network import Returns
 from shoal.ops import (
     categorical_cross_entropy,
     categorical_mean,
@@ -31,39 +31,6 @@ FLOOR = 1e-4  # of a component's deviation, relative to half the range: its like
 def nearest_zero(low: float, high: float) -> float:
     """The return in a range from which a new critic begins."""
     return min(max(0.0, low), high)
-
-
-class Returns(nn.Module, ABC):
-    """``size`` outputs ``[B, size]`` of a critic, read as returns ``Z(x, a)``; no parameters of its own."""
-
-    size = 1
-
-    def start(self, last: nn.Linear) -> None:
-        """Set the last layer of a new critic: small, as in DDPG (Lillicrap et al. 2016, section 7)."""
-        nn.init.uniform_(last.weight, -3e-3, 3e-3)
-        nn.init.uniform_(last.bias, -3e-3, 3e-3)
-
-    @abstractmethod
-    def mean(self, outputs: Tensor) -> Tensor:
-        """``[B, size] -> [B]``: the expected return, differentiable."""
-
-    @abstractmethod
-    def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
-        """How far each of ``outputs`` is from the distribution of ``r + d Z'`` ``[B]``. items: ``reward`` [B], n-step
-        sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target networks' outputs for Z'
-        ``[B, size]``."""
-
-    def noise(self, rows: int, rng: torch.Generator) -> Tensors:
-        """What the loss of so many rows draws, to be put among its items."""
-        return {}
-
-    def edge_mass(self, outputs: Tensor) -> Tensor | None:
-        """Probability on the first and on the last atom ``[B, 2]``; None for a distribution without edges."""
-        return None
-
-    def clipped_mass(self, items: Tensors, after: Tensor) -> Tensor | None:
-        """Probability of ``r + d Z'`` beyond the first and the last atom ``[B]``, as for ``loss``; None as above."""
-        return None
 
 
 class Expected(Returns):

@@ -16,8 +16,9 @@ from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
 from shoal.fast.live import LiveTensors
 from shoal.fast.rounded import inferring
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.q_learning import QAgent, QNetwork
+from shoal.learning.q_learning import QAgent
 from shoal.learning.segment_learner import SegmentLearner
+from shoal.nets.q_network import QNetwork
 from shoal.ops import select
 
 Last = Literal["q_max", "q_taken"]

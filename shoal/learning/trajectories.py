@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Spec, Tensors, UsageError, spec_nbytes
+from shoal.nets.recurrent import column_axis
 from shoal.types import State
 
 
@@ -15,11 +16,6 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     """A batch of trajectories as ``parts`` batches of fewer columns (views)."""
     columns = {k: v.chunk(parts, column_axis(k)) for k, v in batch.items.items()}
     return [batch._replace(items={k: v[i] for k, v in columns.items()}, versions=()) for i in range(parts)]
-
-
-def column_axis(name: str) -> int:
-    """Which axis of a trajectory's item counts the environments: what is there once per unroll has no time axis."""
-    return 0 if name.startswith("state/") else 1
 
 
 class TrajectoryReplay:

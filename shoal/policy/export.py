@@ -20,12 +20,12 @@ from torch import Tensor
 
 from shoal.api import MASK, Observation, ShoalError, UsageError
 from shoal.envs.spaces import integer_scale
-from shoal.learning.actor_critic import ActorCritic
-from shoal.learning.cem_network import CEMNetwork
-from shoal.learning.dpg_network import DPGNetwork
-from shoal.learning.evolution_policy import EvolutionPolicy
-from shoal.learning.q_learning import QNetwork
-from shoal.learning.recurrent_q import RecurrentQNetwork
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.cem_network import CEMNetwork
+from shoal.nets.dpg_network import DPGNetwork
+from shoal.nets.evolution_policy import EvolutionPolicy
+from shoal.nets.q_network import QNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule

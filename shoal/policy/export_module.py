@@ -9,12 +9,12 @@ from gymnasium import spaces as gs
 from torch import Tensor, nn
 
 from shoal.envs.action_box import ActionBox
-from shoal.learning.actor_critic import ActorCritic
-from shoal.learning.cem_network import CEMNetwork
-from shoal.learning.dpg_network import DPGNetwork
-from shoal.learning.evolution_policy import EvolutionPolicy
-from shoal.learning.q_learning import QNetwork
-from shoal.learning.recurrent_q import RecurrentQNetwork
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.cem_network import CEMNetwork
+from shoal.nets.dpg_network import DPGNetwork
+from shoal.nets.evolution_policy import EvolutionPolicy
+from shoal.nets.q_network import QNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 
 
 class PolicyModule(nn.Module):

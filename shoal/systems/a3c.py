@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Context, Update, UsageError, spec_nbytes
-from shoal.learning.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
+from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.segment_learner import SegmentLearner
+from shoal.nets.actor_critic import ActorCritic, PolicyValue
 from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole

@@ -16,9 +16,9 @@ import numpy as np
 from shoal.api import Context, UsageError
 from shoal.envs import Codec
 from shoal.learning.dpg import DPG, DPGAgent, DPGConfig
-from shoal.learning.dpg_network import DPGNetwork
 from shoal.learning.learner import SGDLearner
-from shoal.learning.returns import Expected, Returns
+from shoal.learning.returns import Expected
+from shoal.nets.dpg_network import DPGNetwork, Returns
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Envs, Finite, NonNegative, OnlyWith, Repeats, Replicas

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from shoal.api import Context, Tensors, UsageError, spec_nbytes
 from shoal.learning.actor_critic import boundaries
-from shoal.learning.q_learning import QNetwork
 from shoal.learning.segment_q import Last, SegmentQ, SegmentQAgent, SegmentQLearner
+from shoal.nets.q_network import QNetwork
 from shoal.ops import Replace, linear, n_step_returns
 from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 from shoal.api import Context, UsageError
 from shoal.learning.dpg import DPG, RangeLearner
-from shoal.learning.dpg_network import DPGNetwork
-from shoal.learning.returns import Categorical, Expected, Mixture, Returns
+from shoal.learning.returns import Categorical, Expected, Mixture
+from shoal.nets.dpg_network import DPGNetwork, Returns
 from shoal.program import Program
 from shoal.settings.ranges import Finite, OnlyWith, Parts
 from shoal.systems import apex_dpg

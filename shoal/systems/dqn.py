@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from shoal.api import Context, Spec
 from shoal.learning.learner import SGDLearner
-from shoal.learning.q_learning import Epsilon, QAgent, QLearning, QNetwork
+from shoal.learning.q_learning import Epsilon, QAgent, QLearning
+from shoal.nets.q_network import QNetwork
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Decay, Envs, Fraction, Natural, OnlyWith, Replicas

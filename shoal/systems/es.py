@@ -16,9 +16,10 @@ import torch
 from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
 from shoal.envs import make
 from shoal.learning.evolution import EvolutionConfig, EvolutionLearner, statistics
-from shoal.learning.evolution_policy import TASK, EvolutionAgent, EvolutionPolicy
+from shoal.learning.evolution_policy import TASK, EvolutionAgent
 from shoal.learning.evolution_population import population
 from shoal.machine import cores
+from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.program import Channel, Program
 from shoal.roles.evaluator import MAX_STEPS
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec

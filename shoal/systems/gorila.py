@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from shoal.api import Context, UsageError
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.q_learning import QLearning, QNetwork
+from shoal.learning.q_learning import QLearning
+from shoal.nets.q_network import QNetwork
 from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn

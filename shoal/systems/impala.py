@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Context, Update, UsageError
-from shoal.learning.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
+from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.gradient_step import make_optimiser
 from shoal.learning.learner import SGDLearner
 from shoal.learning.synchronised_learner import SynchronisedLearner
 from shoal.learning.trajectories import TrajectoryReplay, replay_nbytes
+from shoal.nets.actor_critic import ActorCritic, PolicyValue
 from shoal.nets.torsos import Activation
 from shoal.ops import vtrace
 from shoal.program import Program

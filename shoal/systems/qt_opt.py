@@ -27,9 +27,9 @@ from shoal.api import (
 from shoal.demonstrations.episodes import Demonstrations
 from shoal.demonstrations.streams import fill, read_for, stream_fields
 from shoal.learning.cem_learning import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ
-from shoal.learning.cem_network import CEMNetwork, Search
 from shoal.learning.demonstrated import Offline
 from shoal.machine import cores
+from shoal.nets.cem_network import CEMNetwork, Search
 from shoal.program import Channel, Program
 from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole

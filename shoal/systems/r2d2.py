@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 
 from shoal.api import Context, Spec, UsageError
 from shoal.learning.learner import SGDLearner
-from shoal.learning.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning, RecurrentQNetwork
+from shoal.learning.recurrent_q import RecurrentQAgent, RecurrentQConfig, RecurrentQLearning
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive, Replicas

@@ -12,7 +12,7 @@ from shoal.api import Context, Learner, Replay, UsageError
 from shoal.demonstrations.episodes import Demonstrations
 from shoal.demonstrations.streams import fill, read_for, stream_fields
 from shoal.learning.demonstrated import Demonstrated
-from shoal.learning.recurrent_q import RecurrentQNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.program import Program
 from shoal.replay import SequenceSpec
 from shoal.settings.ranges import Fraction

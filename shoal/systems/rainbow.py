@@ -9,15 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.api import Context, UsageError
-from shoal.learning.distributional import (
-    DistributionalQLearning,
-    NoisyQAgent,
-    ReturnNetwork,
-    ReturnsConfig,
-    described,
-)  # fmt: skip
+from shoal.learning.distributional import DistributionalQLearning, NoisyQAgent, ReturnsConfig, described
 from shoal.learning.learner import SGDLearner
-from shoal.learning.q_learning import QAgent, QLearning, QNetwork
+from shoal.learning.q_learning import QAgent, QLearning
+from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.program import Program
 from shoal.settings.schedule import linear
 from shoal.systems import dqn

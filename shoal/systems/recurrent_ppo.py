@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shoal.api import Context, UsageError, spec_nbytes
-from shoal.learning.actor_critic import ActorCritic, ActorCriticAgent
+from shoal.learning.actor_critic import ActorCriticAgent
 from shoal.learning.ppo import PPO, PPOConfig, PPOLearner
+from shoal.nets.actor_critic import ActorCritic
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs
 from shoal.settings.schedule import linear

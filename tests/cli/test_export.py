@@ -22,8 +22,8 @@ from tolerance import rounding
 
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
-from shoal.learning.box_network import BoxNetwork
-from shoal.learning.recurrent_q import RecurrentQNetwork
+from shoal.nets.box_network import BoxNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.policy.export import _check, _example, export, policy_module
 from shoal.policy.policy import Policy, evaluation_options
 

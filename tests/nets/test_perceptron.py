@@ -10,8 +10,8 @@ from tolerance import assert_rounded
 from torch import nn
 
 from shoal.api import Observation
-from shoal.learning.box_network import perceptron
 from shoal.nets import MLP, Encoder
+from shoal.nets.box_network import perceptron
 
 pytestmark = pytest.mark.usefixtures("fast_enabled")
 

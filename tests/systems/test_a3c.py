@@ -11,11 +11,11 @@ import torch
 from helpers import config, run, spy
 
 from shoal.api import Action, Batch, Tensors, UsageError, observations
-from shoal.learning.actor_critic import start_state
 from shoal.learning.algorithm import differentiate
 from shoal.learning.gradient_step import GradientStep, set_learning_rate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets import ActionDistribution
+from shoal.nets.recurrent import start_state
 from shoal.ops import RMSProp
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole

@@ -15,9 +15,9 @@ from helpers import config, run, spy
 
 from shoal.api import Context, RoleFailed, Rows, ShoalError, Tensors, UsageError
 from shoal.learning.decentralised import RankLearner, mean_variance, moments, normalised
-from shoal.learning.trajectories import column_axis
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
+from shoal.nets.recurrent import column_axis
 from shoal.nets.resnet import ResNet50
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Saving

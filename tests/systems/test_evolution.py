@@ -17,10 +17,11 @@ from helpers import config, run, spy
 
 from shoal.api import Batch, Context, UsageError, WiringError, spec_nbytes
 from shoal.envs import EnvOptions, make, spec
-from shoal.learning.evolution_policy import EvolutionAgent, EvolutionPolicy
+from shoal.learning.evolution_policy import EvolutionAgent
 from shoal.learning.evolution_population import ModulePopulation, PerceptronPopulation, population
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
+from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm
 from shoal.program import draw
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker

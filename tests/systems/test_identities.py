@@ -10,9 +10,9 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 import shoal
 from shoal import ops
 from shoal.api import UsageError, observations
-from shoal.learning.actor_critic import start_state
 from shoal.learning.algorithm import differentiate
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.recurrent import start_state
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dqn, impala, load, recurrent_ppo
 

@@ -15,8 +15,9 @@ from shoal.api import Batch, RoleFailed, Tensors, UsageError
 from shoal.learning.gradient_step import make_optimiser
 from shoal.learning.learner import SGDLearner
 from shoal.learning.synchronised_learner import SynchronisedLearner
-from shoal.learning.trajectories import column_axis, split
+from shoal.learning.trajectories import split
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.recurrent import column_axis
 from shoal.roles.synchronised import SynchronisedRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.settings.schedule import linear

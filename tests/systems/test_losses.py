@@ -15,10 +15,10 @@ from helpers import config, ppo_learner
 from ops import oracles
 
 from shoal.api import Batch, Tensors
-from shoal.learning.actor_critic import PolicyValue
 from shoal.learning.decentralised import RankLearner, gradient_spec
 from shoal.learning.ppo import METRICS, PPO
 from shoal.learning.recurrent_q import RecurrentQLearning
+from shoal.nets.actor_critic import PolicyValue
 from shoal.systems import a3c, dd_ppo, impala, r2d2, recurrent_ppo
 
 STEPS, COLUMNS, ACTIONS = 5, 4, 2  # CartPole's actions

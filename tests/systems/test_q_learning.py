@@ -19,9 +19,10 @@ from shoal.api import Action, Batch, Context, EnvSpec, Observation
 from shoal.learning import data_parallel
 from shoal.learning.algorithm import differentiate
 from shoal.learning.learner import SGDLearner
-from shoal.learning.q_learning import QLearning, QLearningConfig, QNetwork
+from shoal.learning.q_learning import QLearning, QLearningConfig
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
+from shoal.nets.q_network import QNetwork
 from shoal.ops import Adam, RMSProp, importance_weights
 from shoal.systems import dqn
 

@@ -22,8 +22,8 @@ from shoal import linear
 from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
 from shoal.learning.algorithm import differentiate
 from shoal.learning.cem_learning import Bellman, CEMAgent, LabelledQ
-from shoal.learning.cem_network import CEMNetwork, Search
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.cem_network import CEMNetwork, Search
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import qt_opt

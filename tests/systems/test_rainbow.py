@@ -19,11 +19,11 @@ from shoal.learning.distributional import (
     Mean,
     NoisyQAgent,
     Quantiles,
-    ReturnNetwork,
     ReturnsConfig,
     described,
-)  # fmt: skip
-from shoal.learning.q_learning import QLearning, QNetwork
+)
+from shoal.learning.q_learning import QLearning
+from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow
 

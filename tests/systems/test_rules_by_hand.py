@@ -28,9 +28,10 @@ from shoal.learning.off_policy import OffPolicy
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
 from shoal.learning.ppo import _weigh_columns, _weigh_rows
 from shoal.learning.q_learning import QLearning
-from shoal.learning.returns import NARROW, Mixture, Returns
+from shoal.learning.returns import NARROW, Mixture
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
+from shoal.nets.dpg_network import Returns
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.async_sarsa import OneStepSarsa

@@ -17,10 +17,10 @@ import shoal
 from shoal import linear
 from shoal.api import Batch, Context, UsageError
 from shoal.cli import main as cli
-from shoal.learning.actor_critic import ActorCritic
 from shoal.learning.algorithm import differentiate
 from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
+from shoal.nets.actor_critic import ActorCritic
 from shoal.ops import Adam, importance_weights, linear as straight
 from shoal.policy import Policy
 from shoal.records.metric_files import read_curve

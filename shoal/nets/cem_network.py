@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shoal.api import EnvSpec, Tensors, observations
-from shoal.learning.box_network import BoxNetwork, Critic, perceptron
+from shoal.nets.box_network import BoxNetwork, Critic, perceptron
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, full
 from shoal.nets.torsos import Activation
