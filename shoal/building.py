@@ -35,14 +35,7 @@ from shoal.learning.agent import NetworkAgent as NetworkAgent
 from shoal.learning.algorithm import Algorithm as Algorithm
 from shoal.learning.gradient_step import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
 from shoal.learning.learner import SGDLearner as SGDLearner
-from shoal.learning.off_policy import OffPolicy as OffPolicy
-from shoal.learning.ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
-from shoal.learning.q_learning import QAgent as QAgent, QLearning as QLearning, QLearningConfig as QLearningConfig
-from shoal.learning.recurrent_q import (
-    RecurrentQAgent as RecurrentQAgent,
-    RecurrentQConfig as RecurrentQConfig,
-    RecurrentQLearning as RecurrentQLearning,
-)
+from shoal.learning.off_policy import OffPolicy as OffPolicy, QLearningConfig as QLearningConfig
 from shoal.nets import MLP as MLP
 from shoal.nets.actor_critic import ActorCritic as ActorCritic, PolicyValue as PolicyValue
 from shoal.nets.box_network import BoxNetwork as BoxNetwork, Critic as Critic
@@ -74,6 +67,13 @@ from shoal.settings.ranges import (
 )
 from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at, linear as linear
 from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
+from shoal.systems.dqn import QAgent as QAgent, QLearning as QLearning
+from shoal.systems.r2d2 import (
+    RecurrentQAgent as RecurrentQAgent,
+    RecurrentQConfig as RecurrentQConfig,
+    RecurrentQLearning as RecurrentQLearning,
+)
+from shoal.systems.recurrent_ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
 from shoal.systems.replayed import (
     ReplayConfig as ReplayConfig,
     TransitionConfig as TransitionConfig,

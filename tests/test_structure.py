@@ -174,20 +174,31 @@ def test_the_reader_of_imports(text, expected):
     assert imports(ROOT / "nets" / "x.py", text) == expected
 
 
-OWN_LINES = {"impala": 80, "dqn": 75, "recurrent_ppo": 65, "apex_dqn": 35}  # at most, of systems that others learn from
+# System -> files and lines of ``systems`` and ``learning`` that its file leads to: what one opens beside its paper
+CLOSURES = {"dqn": (14, 1960), "recurrent_ppo": (12, 1960), "r2d2": (15, 2200), "impala": (12, 1790)}
 
 
-@pytest.mark.parametrize("system", OWN_LINES)
-def test_a_system_file_says_only_what_is_its_own(system: str) -> None:
-    """Lines that are not blank, without the configuration and the presets."""
-    text = (ROOT / "systems" / f"{system}.py").read_text(encoding="utf-8")
-    own = {number for number, line in enumerate(text.splitlines(), 1) if line.strip()}
-    for node in ast.parse(text).body:
-        preset = (
-            isinstance(node, (ast.Assign, ast.AnnAssign))
-            and ast.unparse(node).split("=")[0].split(":")[0].strip().isupper()
-        )
-        if preset or (isinstance(node, ast.ClassDef) and node.name == "Config"):
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-            own -= set(range(first, (node.end_lineno or first) + 1))
-    assert len(own) <= OWN_LINES[system], f"{system}.py has {len(own)} lines of its own"
+def closure(system: str) -> set[Path]:
+    """The files of ``systems`` and ``learning`` that a system's file imports, and these, and so on; its own is one."""
+    files = {module(path): path for path in FILES if part(path) in ("systems", "learning")}
+    files = {name: path for name, path in files.items() if path.name != "__init__.py" or path.parent.name not in ROOMS}
+    found: set[Path] = set()
+    todo = [f"shoal.systems.{system}"]
+    while todo:
+        path = files.get(todo.pop())
+        if path is not None and path not in found:
+            found.add(path)
+            names = imported(path, path.read_text(encoding="utf-8"))
+            todo += [*names, *(name.rpartition(".")[0] for name in names)]
+    return found
+
+
+ROOMS = ("systems", "learning")
+
+
+@pytest.mark.parametrize("system", CLOSURES)
+def test_a_system_is_read_in_a_few_files(system: str) -> None:
+    files = closure(system)
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in files))
+    assert (len(files), lines) <= CLOSURES[system] and lines <= CLOSURES[system][1], f"{lines} lines: {names}"

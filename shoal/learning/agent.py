@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from shoal.api import Tensors
-from shoal.fast.live import LiveTensors
-from shoal.fast.rounded import inferring
+from shoal.nets.live import LiveTensors
+from shoal.nets.precision import inferring
 from shoal.types import State
 
 Network = TypeVar("Network", bound=nn.Module)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.known import known_gradient
-from shoal.fast.live import LiveTensors
+from shoal.nets.live import LiveTensors
 from shoal.nets.outputs import Outputs
 from shoal.settings.schedule import Linear, schedules
 

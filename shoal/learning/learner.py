@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
@@ -11,9 +12,20 @@ from shoal.api import Batch, Stateful, Tensors, Update, UsageError
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.data_parallel import DataParallel, Team
 from shoal.learning.gradient_step import GradientStep, load_optimiser
-from shoal.learning.trajectories import TrajectoryReplay, split
+from shoal.nets.recurrent import column_axis
 from shoal.settings.schedule import schedules
 from shoal.types import State
+
+
+class Past(Protocol):
+    """A learner's own memory of trajectories."""
+
+    def mix(self, batch: Batch) -> Batch:
+        """Keep a batch of trajectories, and add some of the past to it."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State, device: torch.device | str = "cpu") -> None: ...
 
 
 class SGDLearner:
@@ -36,7 +48,7 @@ class SGDLearner:
         progress: Callable[[int], float] | None = None,
         device: str = "cpu",
         parts: int = 1,
-        replay: TrajectoryReplay | None = None,
+        replay: Past | None = None,
         team: Team | None = None,
     ) -> None:
         self.algorithm, self.optimiser, self.replay = algorithm, optimiser, replay
@@ -123,3 +135,9 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
         return batch
     items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
     return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))
+
+
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """A batch of trajectories as ``parts`` batches of fewer columns (views)."""
+    columns = {k: v.chunk(parts, column_axis(k)) for k, v in batch.items.items()}
+    return [batch._replace(items={k: v[i] for k, v in columns.items()}, versions=()) for i in range(parts)]

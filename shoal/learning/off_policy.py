@@ -10,17 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors
-from shoal.fast.rounded import inferring
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.gradient_step import OptimiserConfig
+from shoal.nets.precision import inferring
 from shoal.ops import importance_weights
-from shoal.settings.ranges import Count, Fraction
-from shoal.settings.schedule import at
+from shoal.settings.ranges import Count, Fraction, Positive
+from shoal.settings.schedule import Scheduled, at
 from shoal.types import State
 
-Self = TypeVar("Self", bound="OffPolicy")
-
 METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+Self = TypeVar("Self", bound="OffPolicy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,22 @@ class OffPolicyConfig(OptimiserConfig):
     """Sample by priority, the size of the TD error; false: uniformly."""
     target_period: Count = 100
     """Updates between copies into the target network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QLearningConfig(OffPolicyConfig):
+    """The learning rule of the DQN family."""
+
+    double: bool = True
+    """Select the next action by the online network (double Q-learning)."""
+    dueling: bool = False
+    """Separate value and advantage streams."""
+    td_clip: Scheduled[Positive] | None = 1.0
+    """Clip of the TD error's gradient (Huber loss); none: squared error."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Mean or sum of the loss over the batch (DeepMind's code of DQN sums)."""
+    eval_epsilon: Fraction = 0.05
+    """Probability of a random action in evaluations that are not greedy (Mnih et al. 2015)."""
 
 
 class OffPolicy(Algorithm):

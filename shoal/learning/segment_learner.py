@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
-from shoal.fast.live import LiveTensors
 from shoal.learning.algorithm import Algorithm, differentiate
 from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.nets.live import LiveTensors
 from shoal.settings.schedule import Linear, at
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
 from shoal.learning.algorithm import differentiate
-from shoal.learning.learner import SGDLearner, averaged, to_device
-from shoal.learning.trajectories import split
+from shoal.learning.learner import SGDLearner, averaged, split, to_device
 from shoal.types import State
 
 

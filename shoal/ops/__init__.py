@@ -1,11 +1,12 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
+from shoal.fast.known import known_loss
 from shoal.ops.actor_critic import actor_critic_loss, discrete_actor_critic_loss
 from shoal.ops.auxiliary import central_grid, pixel_change, reward_class
 from shoal.ops.cem import Best, cem
 from shoal.ops.dpg import dpg_loss
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
-from shoal.ops.masks import draw_allowed, forbid
+from shoal.ops.masks import draw_allowed, forbid, random_actions
 from shoal.ops.mixture import (
     categorical_mean,
     mixture_cross_entropy,
@@ -67,6 +68,7 @@ __all__ = [
     "gae",
     "huber",
     "importance_weights",
+    "known_loss",
     "lambda_returns",
     "linear",
     "mixture_cross_entropy",
@@ -78,6 +80,7 @@ __all__ = [
     "ppo_loss",
     "quantile_huber",
     "quantile_td_loss",
+    "random_actions",
     "rescaled_n_step_targets",
     "reward_class",
     "scale_noise",

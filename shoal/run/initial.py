@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
-from shoal.learning.evolution_policy import TASK
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
+from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
 
 # What a new run has of its own: its task, the range of its returns, the scale of its rewards

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from shoal.api import Context, Tensors
 from shoal.learning.actor_critic import boundaries
-from shoal.learning.segment_q import SegmentQ, SegmentQAgent
 from shoal.ops import lambda_returns
 from shoal.program import Program
 from shoal.systems import async_q
+from shoal.systems.async_q import SegmentQ, SegmentQAgent
 from shoal.systems.config import Presets
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from shoal.api import Batch, Context, State, Tensors
 from shoal.learning.actor_critic import boundaries
 from shoal.learning.segment_learner import interrupted
-from shoal.learning.segment_q import SegmentQ, SegmentQAgent
 from shoal.ops import n_step_returns, select
 from shoal.program import Program
 from shoal.systems import async_q
+from shoal.systems.async_q import SegmentQ, SegmentQAgent
 from shoal.systems.config import Presets
 
 PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}

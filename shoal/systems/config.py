@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, known, registration, remember, spec
+from shoal.envs._make import Codec
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
@@ -195,3 +197,15 @@ def anchored(values: Mapping[str, Any]) -> Values:
     if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
         out["demonstrations"] = str(Path(demonstrations).absolute())
     return out
+
+
+def require_box(cfg: SystemConfig) -> None:
+    """Raise UsageError unless the environment's actions are a finite box."""
+    env, system = cfg.env_spec(), cfg.system()
+    require_actions(system, env, "continuous")
+    if not np.isfinite((*env.action.low, *env.action.high)).all():
+        space = Codec(cfg.env, cfg).action_space
+        raise UsageError(
+            f"{system} needs a box of actions with all bounds; {env.id} has {space}: give it such a box, by "
+            "gymnasium.wrappers.TransformAction for example"
+        )

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 from shoal.api import Context, UsageError
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.q_learning import QLearning
 from shoal.nets.q_network import QNetwork
 from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
 from shoal.systems.config import Preset, Presets
+from shoal.systems.dqn import QLearning
 from shoal.systems.replayed import progress
 from shoal.systems.served import ParameterServer, ServerConfig
 from shoal.systems.sharded import add_servers, require_actors

@@ -11,8 +11,7 @@ from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.gradient_step import OptimiserConfig, make_optimiser
 from shoal.learning.learner import SGDLearner
-from shoal.learning.off_policy import OffPolicyConfig
-from shoal.learning.q_learning import QLearningConfig
+from shoal.learning.off_policy import OffPolicyConfig, QLearningConfig
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
 from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith, Parts, Repeats

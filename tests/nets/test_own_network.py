@@ -75,7 +75,7 @@ def test_who_acts_is_in_eval_mode(system: str, fields: dict[str, Any], torso: st
 def test_the_learner_trains_and_its_target_network_does_not() -> None:
     dqn = load("dqn")
     nets = dqn.network(dqn.Config(env="CartPole-v1", torso=f"{FILE}:dropout"))  # type: ignore[attr-defined]
-    from shoal.learning.q_learning import QLearning
+    from shoal.systems.dqn import QLearning
 
     algorithm = QLearning(dqn.Config(env="CartPole-v1"), nets)
     assert algorithm.nets.training and not algorithm.target.training
@@ -110,7 +110,7 @@ def test_running_statistics_travel_with_the_parameters() -> None:
 
 
 def test_qt_opt_averages_running_statistics_and_takes_over_counters() -> None:
-    from shoal.learning.cem_learning import LabelledQ
+    from shoal.systems.qt_opt.rule import LabelledQ
 
     qt_opt = load("qt-opt")
     cfg = qt_opt.Config(env="Pendulum-v1", torso=f"{FILE}:batch_norm", polyak=0.5)

@@ -16,12 +16,12 @@ import torch
 
 from shoal.api import Batch, Context, Role
 from shoal.learning.data_parallel import Team
-from shoal.learning.ppo import PPOLearner
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load, recurrent_ppo
+from shoal.systems.recurrent_ppo import PPOLearner
 
 ASYNCHRONOUS = ("a3c", "async-q", "async-sarsa", "async-nstep-q", "unreal")
 

@@ -14,7 +14,6 @@ import torch
 from helpers import config, run, spy
 
 from shoal.api import Context, RoleFailed, Rows, ShoalError, Tensors, UsageError
-from shoal.learning.decentralised import RankLearner, mean_variance, moments, normalised
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.nets.recurrent import column_axis
@@ -24,6 +23,7 @@ from shoal.records.checkpoint import Saving
 from shoal.roles.rank import PROGRESS, RankRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dd_ppo
+from shoal.systems.dd_ppo import RankLearner, mean_variance, moments, normalised
 
 SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
 

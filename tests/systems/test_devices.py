@@ -9,13 +9,13 @@ import torch
 from helpers import config, ppo_learner, record_batches, run
 
 from shoal.api import Batch, Context, Tensors, Update
-from shoal.learning.cem_learning import Bellman
 from shoal.learning.learner import SGDLearner
-from shoal.learning.ppo import PPOLearner
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam
 from shoal.roles.learner import LearnerRole
 from shoal.systems import load, qt_opt, recurrent_ppo
+from shoal.systems.qt_opt.rule import Bellman
+from shoal.systems.recurrent_ppo import PPOLearner
 
 META = torch.device("meta")
 

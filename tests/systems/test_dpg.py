@@ -18,14 +18,14 @@ from torch.nn.utils import parameters_to_vector
 from shoal import fast
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
 from shoal.learning.algorithm import differentiate
-from shoal.learning.dpg import DPG, DPGAgent, DPGConfig, RangeLearner
 from shoal.learning.learner import SGDLearner
-from shoal.learning.returns import Categorical, Expected, Mixture
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
 from shoal.nets.dpg_network import DPGNetwork, Returns
 from shoal.ops import Adam, importance_weights
 from shoal.systems import apex_dpg, d4pg, load
+from shoal.systems.apex_dpg import DPG, DPGAgent, DPGConfig, Expected
+from shoal.systems.d4pg import Categorical, Mixture, RangeLearner
 from shoal.systems.replayed import descent
 
 LOW, HIGH = (-1.0, -1.0), (1.0, 1.0)

@@ -162,7 +162,7 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
     def learned(hand):
         learner = ppo_learner(cfg)
         if not hand:
-            monkeypatch.setattr("shoal.learning.ppo.discrete_ppo_loss", by_operations)
+            monkeypatch.setattr("shoal.systems.recurrent_ppo.discrete_ppo_loss", by_operations)
         found = [learner.update(batch).metrics for batch, _ in seen]
         return found, learner.params()
 
@@ -233,7 +233,8 @@ def test_the_messages_of_two_workers_are_one_with_twice_the_environments():
 def test_dqn_target_is_double_q():
     """dqn-family sheet, item 5: online [1, 2], target [5, 3], r = 0, gamma = 0.9: double 2.7, plain 4.5."""
     from shoal.api import Batch
-    from shoal.learning.q_learning import QLearning, QLearningConfig
+    from shoal.learning.off_policy import QLearningConfig
+    from shoal.systems.dqn import QLearning
 
     class Table(torch.nn.Module):
         def __init__(self, values):

@@ -13,9 +13,8 @@ from helpers import config, record_batches, run, spy
 
 from shoal.api import Batch, RoleFailed, Tensors, UsageError
 from shoal.learning.gradient_step import make_optimiser
-from shoal.learning.learner import SGDLearner
+from shoal.learning.learner import SGDLearner, split
 from shoal.learning.synchronised_learner import SynchronisedLearner
-from shoal.learning.trajectories import split
 from shoal.local.runtime import LocalRuntime
 from shoal.nets.recurrent import column_axis
 from shoal.roles.synchronised import SynchronisedRole

@@ -15,11 +15,11 @@ from helpers import config, ppo_learner
 from ops import oracles
 
 from shoal.api import Batch, Tensors
-from shoal.learning.decentralised import RankLearner, gradient_spec
-from shoal.learning.ppo import METRICS, PPO
-from shoal.learning.recurrent_q import RecurrentQLearning
 from shoal.nets.actor_critic import PolicyValue
 from shoal.systems import a3c, dd_ppo, impala, r2d2, recurrent_ppo
+from shoal.systems.dd_ppo import RankLearner, gradient_spec
+from shoal.systems.r2d2 import RecurrentQLearning
+from shoal.systems.recurrent_ppo import METRICS, PPO
 
 STEPS, COLUMNS, ACTIONS = 5, 4, 2  # CartPole's actions
 CLOSE: dict[str, float] = dict(rtol=2e-4, atol=2e-5)  # float32 against float64, sums of some 100 terms of size 1

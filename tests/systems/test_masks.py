@@ -19,14 +19,14 @@ from shoal.api import MASK, Action, Batch, EnvironmentFailed, EnvSpec, Observati
 from shoal.envs import EnvOptions, make, spec
 from shoal.learning import q_learning
 from shoal.learning.algorithm import differentiate
-from shoal.learning.distributional import Quantiles
-from shoal.learning.q_learning import QAgent, QLearning
 from shoal.nets.distributions import sample_categorical
 from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.ops import discrete_ppo_loss, draw_allowed, forbid
 from shoal.policy import Policy
 from shoal.policy.export import export, policy_module
 from shoal.systems import SYSTEMS, dqn, load
+from shoal.systems.dqn import QAgent, QLearning
+from shoal.systems.rainbow import Quantiles
 
 ENVS = Path(__file__).parents[1] / "envs"
 sys.path.insert(0, str(ENVS))

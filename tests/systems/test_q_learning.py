@@ -19,12 +19,13 @@ from shoal.api import Action, Batch, Context, EnvSpec, Observation
 from shoal.learning import data_parallel
 from shoal.learning.algorithm import differentiate
 from shoal.learning.learner import SGDLearner
-from shoal.learning.q_learning import QLearning, QLearningConfig
+from shoal.learning.off_policy import QLearningConfig
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
 from shoal.nets.q_network import QNetwork
 from shoal.ops import Adam, RMSProp, importance_weights
 from shoal.systems import dqn
+from shoal.systems.dqn import QLearning
 
 
 @pytest.mark.parametrize("hidden", [(32, 16), (8,), ()])

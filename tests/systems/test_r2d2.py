@@ -13,9 +13,9 @@ from helpers import config, record_batches, run, spy
 
 from shoal.api import UsageError
 from shoal.learning.algorithm import differentiate
-from shoal.learning.recurrent_q import RecurrentQLearning
 from shoal.program import Program
 from shoal.systems import dqn, r2d2
+from shoal.systems.r2d2 import RecurrentQLearning
 
 
 def small(**fields: Any) -> r2d2.Config:

@@ -13,7 +13,11 @@ from helpers import config, record_batches, run
 
 from shoal.api import Batch, UsageError
 from shoal.learning.algorithm import differentiate
-from shoal.learning.distributional import (
+from shoal.nets.q_network import QNetwork, ReturnNetwork
+from shoal.settings.schedule import linear
+from shoal.systems import load, rainbow
+from shoal.systems.dqn import QLearning
+from shoal.systems.rainbow import (
     Categorical,
     DistributionalQLearning,
     Mean,
@@ -22,10 +26,6 @@ from shoal.learning.distributional import (
     ReturnsConfig,
     described,
 )
-from shoal.learning.q_learning import QLearning
-from shoal.nets.q_network import QNetwork, ReturnNetwork
-from shoal.settings.schedule import linear
-from shoal.systems import load, rainbow
 
 
 def algorithm(seed: int = 3, sigma: float | None = None, **fields: Any) -> DistributionalQLearning:

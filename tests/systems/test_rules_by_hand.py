@@ -17,24 +17,24 @@ from torch import nn
 
 from shoal import linear
 from shoal.api import MASK, Batch, Diverged, Update
-from shoal.learning.cem_learning import Bellman, LabelledQ
-from shoal.learning.decentralised import mean_variance, moments, normalised
-from shoal.learning.dpg import DPG, RangeLearner
-from shoal.learning.evolution import EvolutionLearner
-from shoal.learning.evolution_population import ModulePopulation, PerceptronPopulation
 from shoal.learning.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
 from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
-from shoal.learning.ppo import _weigh_columns, _weigh_rows
-from shoal.learning.q_learning import QLearning
-from shoal.learning.returns import NARROW, Mixture
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
+from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
+from shoal.systems.d4pg import NARROW, Mixture, RangeLearner
+from shoal.systems.dd_ppo import mean_variance, moments, normalised
+from shoal.systems.dqn import QLearning
+from shoal.systems.es.evolution import EvolutionLearner
+from shoal.systems.es.perturbed import ModulePopulation, PerceptronPopulation
+from shoal.systems.qt_opt.rule import Bellman, LabelledQ
+from shoal.systems.recurrent_ppo import _weigh_columns, _weigh_rows
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 

@@ -12,9 +12,9 @@ from shoal.api import Batch, UsageError
 from shoal.envs import EnvOptions, make
 from shoal.learning.actor_critic import boundaries
 from shoal.learning.learner import SGDLearner
-from shoal.learning.trajectories import TrajectoryReplay
 from shoal.ops import Adam, lambda_returns
 from shoal.systems import load
+from shoal.systems.impala import TrajectoryReplay
 
 T = 3
 

@@ -11,10 +11,10 @@ from helpers import config, run, spy
 from torch.nn import functional as F
 
 from shoal.api import MASK, Tensors, UsageError, spec_nbytes
-from shoal.learning.auxiliary import AuxiliaryLearner, AuxiliaryTasks
-from shoal.learning.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
 from shoal.ops import pixel_change
 from shoal.systems import load, unreal
+from shoal.systems.unreal.auxiliary import AuxiliaryLearner, AuxiliaryTasks
+from shoal.systems.unreal.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
 from shoal.systems.wiring import trajectories
 
 OFF = dict(pixel_control=False, reward_prediction=False, value_replay=False)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
 from shoal.learning.algorithm import Algorithm, differentiate
-from shoal.learning.q_learning import QLearning
 from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.systems import load
+from shoal.systems.dqn import QLearning
 from shoal.systems.replayed import descent
 
 # Networks whose gradient is made by hand, by autograd behind a leaf, recurrent ones, and those of two parts

@@ -13,12 +13,12 @@ import torch
 from helpers import config, learning_role, run, spy
 
 from shoal.api import Context, UsageError, spec_nbytes
-from shoal.learning.frame_replay import frame_replay_nbytes
 from shoal.metering.recorder import Recorder
 from shoal.systems import SYSTEMS, apex_dpg, async_q, dd_ppo, dqn, impala, load, r2d2, recurrent_ppo, unreal
 from shoal.systems.config import messages_per_batch
 from shoal.systems.exploration import ladder
 from shoal.systems.replayed import progress
+from shoal.systems.unreal.frame_replay import frame_replay_nbytes
 from shoal.systems.wiring import trajectories
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from shoal.api import MASK, EnvSpec, State, Tensors, Update, UsageError, observations
 from shoal.learning.actor_critic import boundaries
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.frame_replay import FRAMES, FrameReplay
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.nets import PixelControlHead, RewardPredictionHead, autocast
 from shoal.nets.actor_critic import ActorCritic
 from shoal.ops import central_grid, lambda_returns, pixel_change, reward_class
 from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith
+from shoal.systems.unreal.frame_replay import FRAMES, FrameReplay
 
 
 @dataclass(frozen=True, kw_only=True)

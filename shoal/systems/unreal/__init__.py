@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from shoal.api import Context, UsageError
 from shoal.learning.actor_critic import ActorCriticAgent
-from shoal.learning.auxiliary import AuxiliaryConfig, AuxiliaryLearner, AuxiliaryNetwork, AuxiliaryTasks
-from shoal.learning.frame_replay import FrameReplay, frame_replay_nbytes
 from shoal.nets.recurrent import Kind
 from shoal.program import Program
 from shoal.settings.ranges import Count
 from shoal.settings.schedule import linear
 from shoal.systems import a3c
 from shoal.systems.config import Preset, Presets
+from shoal.systems.unreal.auxiliary import AuxiliaryConfig, AuxiliaryLearner, AuxiliaryNetwork, AuxiliaryTasks
+from shoal.systems.unreal.frame_replay import FrameReplay, frame_replay_nbytes
 from shoal.systems.wiring import trajectories
 
 

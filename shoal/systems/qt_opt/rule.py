@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,16 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from shoal.api import Act, Arrays, Batch, Tensors, Update, observations
-from shoal.fast.live import LiveTensors
-from shoal.fast.rounded import inferring
+from shoal.api import Act, Arrays, Batch, Replay, Tensors, Update, observations
+from shoal.demonstrations.streams import restore_table, table_state
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.demonstrated import Offline
 from shoal.learning.gradient_step import OptimiserConfig
 from shoal.learning.learner import SGDLearner, to_device
 from shoal.learning.off_policy import METRICS_EVERY
 from shoal.nets.cem_network import CEMNetwork
+from shoal.nets.live import LiveTensors
+from shoal.nets.precision import inferring
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Repeats
 from shoal.types import State
 
@@ -128,6 +129,33 @@ class LabelledLearner(SGDLearner):
     def lagged(self) -> Tensors | None:
         """The parameters of the second target network; None if they are those of the update before."""
         return self.algorithm.kept[0] if self.step % self.algorithm.stride == 0 else None
+
+
+class Offline:
+    """Each element of a batch is a transition of ``table`` instead of one of the actors, with a probability that
+    depends on the gradient steps so far (``share``)."""
+
+    def __init__(self, table: Replay, share: Callable[[int], float], seed: int) -> None:
+        self.table, self.share = table, share
+        self.rng = np.random.default_rng(seed)
+
+    def mix(self, batch: Batch, step: int) -> tuple[Batch, float]:
+        """The batch [B, ...] with such elements, and how many of it they are."""
+        chosen = torch.from_numpy(self.rng.random(len(batch.items["reward"])) < self.share(step))
+        shown = self.table.sample(len(chosen)).items
+        items = {
+            name: torch.where(chosen.view(-1, *[1] * (value.ndim - 1)), shown[name], value)
+            for name, value in batch.items.items()
+        }
+        return batch._replace(items=items), float(chosen.float().mean())
+
+    def state_dict(self) -> State:
+        """As ``Demonstrated``'s."""
+        return {"rng": self.rng.bit_generator.state, **table_state(self.table)}
+
+    def load_state_dict(self, state: State) -> None:
+        restore_table(self.table, state)
+        self.rng.bit_generator.state = state["rng"]
 
 
 class Bellman:

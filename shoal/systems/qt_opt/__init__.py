@@ -26,8 +26,6 @@ from shoal.api import (
 )
 from shoal.demonstrations.episodes import Demonstrations
 from shoal.demonstrations.streams import fill, read_for, stream_fields
-from shoal.learning.cem_learning import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ
-from shoal.learning.demonstrated import Offline
 from shoal.machine import cores
 from shoal.nets.cem_network import CEMNetwork, Search
 from shoal.program import Channel, Program
@@ -35,8 +33,8 @@ from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
 from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, OnlyWith, Parts, Positive, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, at, linear
-from shoal.systems.apex_dpg import require_box
-from shoal.systems.config import Preset, Presets
+from shoal.systems.config import Preset, Presets, require_box
+from shoal.systems.qt_opt.rule import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ, Offline
 from shoal.systems.replayed import SamplingConfig, descent, progress
 from shoal.systems.sharded import add_servers, require_actors
 from shoal.systems.wiring import actor, begin, parameters, replay, stream

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from shoal.api import MASK, Arrays, Tensors
-from shoal.fast.live import LiveTensors
-from shoal.learning.evolution_policy import flat_parameters, own, set_parameters
 from shoal.nets import RunningNorm
 from shoal.nets.evolution_policy import CLIP, EvolutionPolicy
+from shoal.nets.live import LiveTensors
+from shoal.systems.es.evolution import flat_parameters, own, set_parameters
 
 
 class Population(ABC):

@@ -15,9 +15,6 @@ import torch
 
 from shoal.api import Arrays, Constant, Context, Field, ParamsReader, ParamsWriter, Reader, UsageError, Writer
 from shoal.envs import make
-from shoal.learning.evolution import EvolutionConfig, EvolutionLearner, statistics
-from shoal.learning.evolution_policy import TASK, EvolutionAgent
-from shoal.learning.evolution_population import population
 from shoal.machine import cores
 from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.program import Channel, Program
@@ -26,6 +23,8 @@ from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
 from shoal.roles.random_observations import random_observations
 from shoal.settings.ranges import Count, Envs, Natural, Positive
 from shoal.systems.config import Preset, Presets, SystemConfig
+from shoal.systems.es.evolution import TASK, EvolutionAgent, EvolutionConfig, EvolutionLearner, statistics
+from shoal.systems.es.perturbed import population
 from shoal.systems.wiring import begin, parameters, queue, shapes
 
 

@@ -4,15 +4,17 @@ Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinfor
 "Simple random search of static linear policies is competitive for reinforcement learning" (ARS).
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.api import Batch, Diverged, Tensors, Update
-from shoal.learning.evolution_policy import TASK, flat_parameters, set_parameters
+from shoal.learning.actor_critic import ActorCriticAgent
 from shoal.nets import RunningNorm
 from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.torsos import Activation
@@ -20,6 +22,8 @@ from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, at
 from shoal.types import State
+
+TASK = "task/"  # names of what is published beside the policy: the task's seed and its cap on episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +159,26 @@ class EvolutionLearner:
 def statistics(policy: EvolutionPolicy) -> dict[str, tuple[int, ...]]:
     """The observations whose running statistics are kept: name -> shape."""
     return {name: cast(RunningNorm, norm).shape for name, norm in policy.norms.items()}
+
+
+class EvolutionAgent(ActorCriticAgent):
+    """The unperturbed policy. ``greedy=False`` adds the noise that actions have in training, or draws them from the
+    softmax of the outputs."""
+
+    def load(self, params: Tensors, version: int) -> None:
+        super().load(own(params), version)
+
+
+def own(params: Tensors) -> Tensors:
+    """What is the policy's of the tensors published."""
+    return {name: tensor for name, tensor in params.items() if not name.startswith(TASK)}
+
+
+def flat_parameters(net: nn.Module) -> Tensor:
+    """All parameters of ``net`` as one new vector, in the order of ``parameters()``."""
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def set_parameters(net: nn.Module, flat: Tensor) -> None:
+    """Copy a vector of that order into the parameters."""
+    torch.nn.utils.vector_to_parameters(flat, net.parameters())
