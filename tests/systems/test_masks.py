@@ -17,7 +17,6 @@ from helpers import config, learning_role, record_batches, run, spy
 from shoal import fast
 from shoal.api import MASK, Action, Batch, EnvironmentFailed, EnvSpec, Observation, Tensors, UsageError, observations
 from shoal.envs import EnvOptions, make, spec
-from shoal.learning import q_learning
 from shoal.learning.algorithm import differentiate
 from shoal.nets.distributions import sample_categorical
 from shoal.nets.q_network import QNetwork, ReturnNetwork
@@ -239,7 +238,7 @@ def test_what_cannot_be_done_is_worth_nothing(ignored: bool, monkeypatch: pytest
             found = observations(items, prefix)
             return {"obs/place": found["obs/place"]} if prefix == "next/" else found
 
-        monkeypatch.setattr(q_learning, "observations", unmasked)
+        monkeypatch.setattr(dqn, "observations", unmasked)
     cfg = config(
         "dqn", env=f"{ENVS / 'legal_env.py'}:Trap", gamma=0.9, n_step=1, learning_rate=1e-2, target_period=10,
         samples_per_insert=16.0, min_replay=32, double=False, td_clip=None, epsilon_steps=0, epsilon_end=0.5,
