@@ -330,7 +330,7 @@ class Context:
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
     steps: environment steps of the whole run so far; interrupted: whether it should end (serial): a long step returns.
     team: makes an ``learning.data_parallel.Team`` of so many processes; None: the runtime has none.
-    initial: puts the parameters that the run begins with into a network (``systems.wiring.begin``); None: it has none.
+    initial: puts the parameters that the run begins with into a network (``topology.roles.begin``); None: it has none.
     """
 
     role: str

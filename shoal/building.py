@@ -33,9 +33,9 @@ from shoal.learning.actor_critic import (
 )
 from shoal.learning.agent import NetworkAgent as NetworkAgent
 from shoal.learning.algorithm import Algorithm as Algorithm
-from shoal.learning.gradient_step import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
 from shoal.learning.learner import SGDLearner as SGDLearner
 from shoal.learning.off_policy import OffPolicy as OffPolicy, QLearningConfig as QLearningConfig
+from shoal.learning.optimiser import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
 from shoal.nets import MLP as MLP
 from shoal.nets.actor_critic import ActorCritic as ActorCritic, PolicyValue as PolicyValue
 from shoal.nets.box_network import BoxNetwork as BoxNetwork, Critic as Critic
@@ -66,7 +66,6 @@ from shoal.settings.ranges import (
     Positive as Positive,
 )
 from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at, linear as linear
-from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
 from shoal.systems.dqn import QAgent as QAgent, QLearning as QLearning
 from shoal.systems.r2d2 import (
     RecurrentQAgent as RecurrentQAgent,
@@ -74,23 +73,26 @@ from shoal.systems.r2d2 import (
     RecurrentQLearning as RecurrentQLearning,
 )
 from shoal.systems.recurrent_ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
-from shoal.systems.replayed import (
-    ReplayConfig as ReplayConfig,
-    TransitionConfig as TransitionConfig,
-    descent as descent,
-    replay_program as replay_program,
-)
-from shoal.systems.served import ParameterServer as ParameterServer, ServerConfig as ServerConfig
-from shoal.systems.wiring import (
-    actor as actor,
-    actors_and_learner as actors_and_learner,
-    begin as begin,
-    learner as learner,
+from shoal.topology.channels import (
     parameters as parameters,
     queue as queue,
     replay as replay,
     stream as stream,
     trajectories as trajectories,
+)
+from shoal.topology.config import SystemConfig as SystemConfig, require_actions as require_actions
+from shoal.topology.parameter_server import ParameterServer as ParameterServer, ServerConfig as ServerConfig
+from shoal.topology.replayed import (
+    ReplayConfig as ReplayConfig,
+    TransitionConfig as TransitionConfig,
+    descent as descent,
+    replay_program as replay_program,
+)
+from shoal.topology.roles import (
+    actor as actor,
+    actors_and_learner as actors_and_learner,
+    begin as begin,
+    learner as learner,
 )
 
 __all__ = [name for name in globals() if not name.startswith("_")]

@@ -14,7 +14,7 @@ from shoal import fast
 from shoal.api import Act, Arrays, Tensors
 from shoal.fast.few import FEW
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import Kind
 from shoal.nets.torsos import Activation

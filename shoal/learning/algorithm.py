@@ -120,3 +120,11 @@ def _backward(loss: Tensor, outputs: Outputs, parameters: list[nn.Parameter]) ->
         else:
             p.grad += gradient
     return joined
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its items (and probabilities) on ``device``; itself if they are there."""
+    if device.type == "cpu":
+        return batch
+    items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
+    return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))

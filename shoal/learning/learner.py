@@ -9,9 +9,10 @@ from typing import Protocol
 import torch
 
 from shoal.api import Batch, Stateful, Tensors, Update, UsageError
-from shoal.learning.algorithm import Algorithm
+from shoal.learning.algorithm import Algorithm, to_device
 from shoal.learning.data_parallel import DataParallel, Team
-from shoal.learning.gradient_step import GradientStep, load_optimiser
+from shoal.learning.gradient_step import GradientStep
+from shoal.learning.optimiser import load_optimiser
 from shoal.nets.recurrent import column_axis
 from shoal.settings.schedule import schedules
 from shoal.types import State
@@ -127,14 +128,6 @@ def averaged(updates: list[Update]) -> Update:
         for name, value in update.metrics.items():
             metrics.setdefault(name, []).append(float(value))
     return Update({name: sum(values) / len(values) for name, values in metrics.items()})
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its items (and probabilities) on ``device``; itself if they are there."""
-    if device.type == "cpu":
-        return batch
-    items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
-    return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))
 
 
 def split(batch: Batch, parts: int) -> list[Batch]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.precision import inferring
 from shoal.ops import importance_weights
 from shoal.settings.ranges import Count, Fraction, Positive

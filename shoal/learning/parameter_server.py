@@ -26,17 +26,9 @@ from shoal.api import (
     spec_size,
     views,
 )
-from shoal.learning.algorithm import Algorithm, differentiate
-from shoal.learning.gradient_step import (
-    OptimiserConfig,
-    clip,
-    global_norm,
-    load_optimiser,
-    make_optimiser,
-    require_no_buffers,
-    skipped,
-)
-from shoal.learning.learner import to_device
+from shoal.learning.algorithm import Algorithm, differentiate, to_device
+from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.learning.optimiser import OptimiserConfig, load_optimiser, make_optimiser
 from shoal.settings.schedule import at
 
 GRADIENT = "gradient"  # the field of a message to the server

@@ -44,7 +44,7 @@ from shoal.run.population_files import (
 from shoal.run.slots import Slots
 from shoal.run.trust import note
 from shoal.runtime.interrupts import Interrupts
-from shoal.systems.config import anchored
+from shoal.topology.config import anchored
 from shoal.types import Values
 
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up

@@ -12,7 +12,7 @@ from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.settings.flags import nearest
 from shoal.settings.other_names import ALIASES, ELSEWHERE
-from shoal.systems.config import SystemConfig
+from shoal.topology.config import SystemConfig
 from shoal.types import Values
 
 SYSTEMS: dict[str, str] = {

@@ -21,9 +21,10 @@ from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole
 from shoal.settings.schedule import linear
-from shoal.systems.asynchronous import WorkerConfig, shared_parameters
-from shoal.systems.config import Preset, Presets
-from shoal.systems.wiring import begin, collector, trajectories
+from shoal.topology.asynchronous import WorkerConfig, shared_parameters
+from shoal.topology.channels import trajectories
+from shoal.topology.config import Preset, Presets
+from shoal.topology.roles import begin, collector
 from shoal.types import Values
 
 

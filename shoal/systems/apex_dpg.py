@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.api import Act, Arrays, Batch, Context, Tensors, Update, observations
+from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
 from shoal.nets.dpg_network import DPGNetwork, Judgement, Returns
 from shoal.ops import dpg_loss
@@ -37,9 +36,9 @@ from shoal.settings.ranges import (
     Replicas,
 )
 from shoal.settings.schedule import Scheduled
-from shoal.systems.config import Preset, Presets, require_box
-from shoal.systems.replayed import TransitionConfig, descent, replay_program
-from shoal.systems.wiring import Q_VALUES, stream
+from shoal.topology.channels import Q_VALUES, stream
+from shoal.topology.config import Preset, Presets, require_box
+from shoal.topology.replayed import TransitionConfig, descent, replay_program
 
 SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
 FLAT = 0.99  # of half the box, beyond which tanh hardly moves
@@ -294,7 +293,7 @@ def program(cfg: Config) -> Program:
     """Actors, one prioritised replay, one learner."""
     require_box(cfg)
 
-    def learn(nets: DPGNetwork, ctx: Context) -> SGDLearner:
+    def learn(nets: DPGNetwork, ctx: Context) -> Learner:
         return descent(cfg, ctx, DPG(cfg, nets, ctx.seed))
 
     return wired("apex-dpg", cfg, learn)

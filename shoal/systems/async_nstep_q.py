@@ -13,7 +13,7 @@ from shoal.ops import lambda_returns
 from shoal.program import Program
 from shoal.systems import async_q
 from shoal.systems.async_q import SegmentQ, SegmentQAgent
-from shoal.systems.config import Presets
+from shoal.topology.config import Presets
 
 
 class Config(async_q.Config):

@@ -28,10 +28,10 @@ from shoal.roles.actor import unroll_spec
 from shoal.roles.worker import TargetWorkerRole, target_spec
 from shoal.settings.ranges import Count, Fraction, Natural
 from shoal.settings.schedule import linear as schedule
-from shoal.systems.asynchronous import WorkerConfig, shared_parameters
-from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.dqn import QAgent
-from shoal.systems.wiring import begin, collector
+from shoal.topology.asynchronous import WorkerConfig, shared_parameters
+from shoal.topology.config import Preset, Presets, require_actions
+from shoal.topology.roles import begin, collector
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from shoal.ops import n_step_returns, select
 from shoal.program import Program
 from shoal.systems import async_q
 from shoal.systems.async_q import SegmentQ, SegmentQAgent
-from shoal.systems.config import Presets
+from shoal.topology.config import Presets
 
 PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.api import Arrays, Batch, Context, Field, ShoalError, Spec, Tensors, Update, UsageError, spec_nbytes
-from shoal.learning.algorithm import differentiate
-from shoal.learning.learner import to_device
+from shoal.learning.algorithm import differentiate, to_device
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets import RunningNorm
 from shoal.nets.actor_critic import ActorCritic
@@ -23,9 +22,10 @@ from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Envs, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
-from shoal.systems.config import Preset, Presets
 from shoal.systems.recurrent_ppo import EXTRAS, METRICS, PPOConfig, PPOLearner, agent, network
-from shoal.systems.wiring import begin, collector, parameters, shapes, trajectories
+from shoal.topology.channels import parameters, shapes, trajectories
+from shoal.topology.config import Preset, Presets
+from shoal.topology.roles import begin, collector
 from shoal.types import State
 
 KL = METRICS.index("kl")

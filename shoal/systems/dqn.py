@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.api import Act, Arrays, Batch, Context, Spec, Tensors, Update, observations
+from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.q_network import QNetwork
 from shoal.ops import select, td_loss
@@ -25,10 +24,10 @@ from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Decay, Envs, Fraction, Natural, OnlyWith, Replicas
 from shoal.settings.schedule import linear as schedule
-from shoal.systems.config import Preset, Presets, require_actions
-from shoal.systems.exploration import LadderConfig, ladder
-from shoal.systems.replayed import ReplayConfig, descent, replay_program
-from shoal.systems.wiring import Q_VALUES, stream
+from shoal.topology.channels import Q_VALUES, stream
+from shoal.topology.config import Preset, Presets, require_actions
+from shoal.topology.exploration import LadderConfig, ladder
+from shoal.topology.replayed import ReplayConfig, descent, replay_program
 from shoal.types import State
 
 
@@ -200,7 +199,7 @@ def importance_exponent(cfg: ReplayConfig) -> float | None:
     return cfg.importance_exponent if cfg.prioritised else None
 
 
-def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], SGDLearner]:
+def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], Learner]:
     """What makes the learner of a network."""
     return lambda nets, ctx: descent(cfg, ctx, QLearning(cfg, nets, importance_exponent(cfg)))
 

@@ -6,17 +6,15 @@ Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weig
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from shoal.api import Batch, Context, Spec, Tensors, Update, UsageError, spec_nbytes
+from shoal.api import Batch, Context, Learner, Spec, Tensors, Update, UsageError, spec_nbytes
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.gradient_step import make_optimiser
-from shoal.learning.learner import SGDLearner
-from shoal.learning.synchronised_learner import SynchronisedLearner
 from shoal.nets.actor_critic import ActorCritic, PolicyValue
 from shoal.nets.recurrent import column_axis
 from shoal.nets.torsos import Activation
@@ -24,8 +22,9 @@ from shoal.ops import vtrace
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Fraction, Natural, NonNegative, OnlyWith, Parts, Unbounded
 from shoal.settings.schedule import Scheduled, linear
-from shoal.systems.config import Preset, Presets, SystemConfig, messages_per_batch
-from shoal.systems.wiring import actors_and_learner, queue, shapes, trajectories
+from shoal.topology.channels import queue, shapes, trajectories
+from shoal.topology.config import Preset, Presets, SystemConfig, messages_per_batch
+from shoal.topology.roles import actors_and_learner, trajectory_learner
 from shoal.types import State
 
 
@@ -225,11 +224,13 @@ def program(cfg: Config) -> Program:
         raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((nets.dist.params_size,), "float32")})
 
-    def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
-        return (SGDLearner if cfg.learners == 1 else SynchronisedLearner)(
-            VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
-            progress=lambda n: (n * cfg.unroll * fresh * cfg.learners if cfg.learners > 1 else ctx.steps()) / cfg.steps,
-            device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
+    def progress(ctx: Context, update: int) -> float:
+        return (update * cfg.unroll * fresh * cfg.learners if cfg.learners > 1 else ctx.steps()) / cfg.steps
+
+    def learn(nets: ActorCritic, ctx: Context) -> Learner:
+        return trajectory_learner(
+            cfg, VTrace(cfg, nets), partial(progress, ctx), cfg.learner_device(), learners=cfg.learners,
+            parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip
 

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.api import Act, Arrays, Batch, Context, Spec, Tensors, Update, UsageError, observations
+from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, UsageError, observations
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.ops import random_actions, select, sequence_td_loss, signed_hyperbolic_inverse
@@ -23,10 +22,11 @@ from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, linear
-from shoal.systems.config import Preset, Presets, require_actions
-from shoal.systems.exploration import LadderConfig, ladder
-from shoal.systems.replayed import ReplayConfig, descent
-from shoal.systems.wiring import Q_VALUES, actors_and_learner, replay, stream
+from shoal.topology.channels import Q_VALUES, replay, stream
+from shoal.topology.config import Preset, Presets, require_actions
+from shoal.topology.exploration import LadderConfig, ladder
+from shoal.topology.replayed import ReplayConfig, descent
+from shoal.topology.roles import actors_and_learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ def sent(cfg: Config) -> Spec:
     return stream(cfg, Q_VALUES, network if cfg.start_state == "stored" or cfg.staleness else None)
 
 
-def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> SGDLearner:
+def learn(cfg: Config, nets: RecurrentQNetwork, ctx: Context) -> Learner:
     """The learner."""
     return descent(cfg, ctx, RecurrentQLearning(cfg, nets, cfg.importance_exponent))
 

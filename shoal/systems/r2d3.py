@@ -20,8 +20,9 @@ from shoal.program import Program
 from shoal.replay import SequenceSpec
 from shoal.settings.ranges import Fraction
 from shoal.systems import r2d2
-from shoal.systems.config import Preset, Presets
-from shoal.systems.wiring import actors_and_learner, replay
+from shoal.topology.channels import replay
+from shoal.topology.config import Preset, Presets
+from shoal.topology.roles import actors_and_learner
 from shoal.types import State
 
 

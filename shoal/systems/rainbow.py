@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.api import MASK, Batch, Context, Tensors, Update, UsageError, observations
-from shoal.learning.learner import SGDLearner
+from shoal.api import MASK, Batch, Context, Learner, Tensors, Update, UsageError, observations
 from shoal.learning.off_policy import QLearningConfig
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
 from shoal.ops import categorical_td_loss, forbid, known_loss, quantile_td_loss
@@ -24,9 +23,9 @@ from shoal.program import Program
 from shoal.settings.ranges import Finite, NonNegative, OnlyWith, Parts
 from shoal.settings.schedule import linear
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets, require_actions
 from shoal.systems.dqn import QAgent, QLearning
-from shoal.systems.replayed import RISING, descent, replay_program
+from shoal.topology.config import Preset, Presets, require_actions
+from shoal.topology.replayed import RISING, descent, replay_program
 from shoal.types import State, Values
 
 
@@ -311,7 +310,7 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
 def program(cfg: Config) -> Program:
     """One actor, a replay, a learner."""
 
-    def learn(nets: QNetwork, ctx: Context) -> SGDLearner:
+    def learn(nets: QNetwork, ctx: Context) -> Learner:
         beta = dqn.importance_exponent(cfg)
         if isinstance(nets, ReturnNetwork):
             return descent(cfg, ctx, DistributionalQLearning(cfg, nets, beta, ctx.seed))

@@ -15,18 +15,19 @@ from torch import Tensor
 
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations, spec_nbytes
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
-from shoal.learning.algorithm import Algorithm
+from shoal.learning.algorithm import Algorithm, to_device
 from shoal.learning.data_parallel import DataParallel, Team
-from shoal.learning.gradient_step import GradientStep, load_optimiser, make_optimiser
-from shoal.learning.learner import to_device
+from shoal.learning.gradient_step import GradientStep
+from shoal.learning.optimiser import load_optimiser, make_optimiser
 from shoal.nets.actor_critic import ActorCritic, PolicyValue
 from shoal.nets.recurrent import column_axis, start_state
 from shoal.ops import discrete_ppo_loss, gae, ppo_loss
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear
-from shoal.systems.config import Preset, Presets, SystemConfig
-from shoal.systems.wiring import Extras, actors_and_learner, parameters, queue, require_parts, team, trajectories
+from shoal.topology.channels import Extras, parameters, queue, trajectories
+from shoal.topology.config import Preset, Presets, SystemConfig
+from shoal.topology.roles import actors_and_learner, require_parts, team
 from shoal.types import State, Values
 
 LEAST_CLIP = 1e-3  # a clip that has fallen to 0 would learn nothing

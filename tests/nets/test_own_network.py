@@ -21,7 +21,7 @@ from shoal.nets import Encoder
 from shoal.policy import Policy
 from shoal.policy.export import export, policy_module
 from shoal.systems import load
-from shoal.systems.config import anchored
+from shoal.topology.config import anchored
 
 FILE = str(Path(__file__).with_name("own_torsos.py"))
 VECTOR = Observation((4,), "float32")

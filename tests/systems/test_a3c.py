@@ -12,7 +12,8 @@ from helpers import config, run, spy
 
 from shoal.api import Action, Batch, Tensors, UsageError, observations
 from shoal.learning.algorithm import differentiate
-from shoal.learning.gradient_step import GradientStep, set_learning_rate
+from shoal.learning.gradient_step import GradientStep
+from shoal.learning.optimiser import set_learning_rate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets import ActionDistribution
 from shoal.nets.recurrent import start_state

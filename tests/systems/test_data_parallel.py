@@ -28,8 +28,9 @@ from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.ops import Adam
 from shoal.runtime.launch import Launch, Stop
-from shoal.systems import apex_dpg, config as settings, dqn, recurrent_ppo
-from shoal.systems.config import SystemConfig
+from shoal.systems import apex_dpg, dqn, recurrent_ppo
+from shoal.topology import config as settings
+from shoal.topology.config import SystemConfig
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
 

@@ -26,7 +26,7 @@ from shoal.ops import Adam, importance_weights
 from shoal.systems import apex_dpg, d4pg, load
 from shoal.systems.apex_dpg import DPG, DPGAgent, DPGConfig, Expected
 from shoal.systems.d4pg import Categorical, Mixture, RangeLearner
-from shoal.systems.replayed import descent
+from shoal.topology.replayed import descent
 
 LOW, HIGH = (-1.0, -1.0), (1.0, 1.0)
 ENV = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), LOW, HIGH))

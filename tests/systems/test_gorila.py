@@ -20,8 +20,8 @@ import torch
 from helpers import Snapshots, config, run, spy
 
 from shoal.api import PART, Batch, Context, Field, UsageError, views
-from shoal.learning.gradient_step import OptimiserConfig
 from shoal.learning.off_policy import OffPolicy
+from shoal.learning.optimiser import OptimiserConfig
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner, Shard, gradient_spec
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder

@@ -12,8 +12,8 @@ import torch
 from helpers import config, record_batches, run, spy
 
 from shoal.api import Batch, RoleFailed, Tensors, UsageError
-from shoal.learning.gradient_step import make_optimiser
 from shoal.learning.learner import SGDLearner, split
+from shoal.learning.optimiser import make_optimiser
 from shoal.learning.synchronised_learner import SynchronisedLearner
 from shoal.local.runtime import LocalRuntime
 from shoal.nets.recurrent import column_axis

@@ -17,9 +17,10 @@ from torch import nn
 
 from shoal import linear
 from shoal.api import MASK, Batch, Diverged, Update
-from shoal.learning.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
+from shoal.learning.gradient_step import GradientStep, clip, excess, skipped
 from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient

@@ -29,7 +29,7 @@ from shoal.settings.config import coerce_all, resolve, show, to_toml
 from shoal.settings.flags import ranged, scheduled, split
 from shoal.settings.schedule import Linear, at, plain, read
 from shoal.systems import apex_dqn, dqn, impala, load, recurrent_ppo
-from shoal.systems.replayed import descent, progress
+from shoal.topology.replayed import descent, progress
 
 FALL, RISE = linear(2e-3, 0), linear(0.4, 1)
 

@@ -15,7 +15,7 @@ from shoal.ops import pixel_change
 from shoal.systems import load, unreal
 from shoal.systems.unreal.auxiliary import AuxiliaryLearner, AuxiliaryTasks
 from shoal.systems.unreal.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
-from shoal.systems.wiring import trajectories
+from shoal.topology.channels import trajectories
 
 OFF = dict(pixel_control=False, reward_prediction=False, value_replay=False)
 CATCH: dict[str, Any] = dict(env="toy:catch", device="cpu", precision="fp32", steps=20_000)

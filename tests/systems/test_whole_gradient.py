@@ -17,7 +17,7 @@ from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.systems import load
 from shoal.systems.dqn import QLearning
-from shoal.systems.replayed import descent
+from shoal.topology.replayed import descent
 
 # Networks whose gradient is made by hand, by autograd behind a leaf, recurrent ones, and those of two parts
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -30,9 +30,9 @@ from shoal.program import Program
 from shoal.settings.ranges import Finite, OnlyWith, Parts
 from shoal.systems import apex_dpg
 from shoal.systems.apex_dpg import DPG, Expected
-from shoal.systems.config import Preset, Presets, require_box
 from shoal.systems.d4pg.possible_returns import require_atoms, require_order, return_range
-from shoal.systems.replayed import descent
+from shoal.topology.config import Preset, Presets, require_box
+from shoal.topology.replayed import descent
 from shoal.types import State, Values
 
 EDGES = 0.05  # probability on the outermost atoms from which a user is told

@@ -22,10 +22,11 @@ from shoal.roles.evaluator import MAX_STEPS
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
 from shoal.roles.random_observations import random_observations
 from shoal.settings.ranges import Count, Envs, Natural, Positive
-from shoal.systems.config import Preset, Presets, SystemConfig
 from shoal.systems.es.evolution import TASK, EvolutionAgent, EvolutionConfig, EvolutionLearner, statistics
 from shoal.systems.es.perturbed import population
-from shoal.systems.wiring import begin, parameters, queue, shapes
+from shoal.topology.channels import parameters, queue, shapes
+from shoal.topology.config import Preset, Presets, SystemConfig
+from shoal.topology.roles import begin
 
 
 @dataclass(frozen=True, kw_only=True)

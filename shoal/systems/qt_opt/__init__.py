@@ -33,11 +33,12 @@ from shoal.replay import ItemSpec, Ratio, TableSpec
 from shoal.roles.updater import LabelledLearnerRole, UpdaterRole
 from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, OnlyWith, Parts, Positive, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, at, linear
-from shoal.systems.config import Preset, Presets, require_box
 from shoal.systems.qt_opt.rule import STEP, Bellman, CEMAgent, CEMConfig, LabelledLearner, LabelledQ, Offline
-from shoal.systems.replayed import SamplingConfig, descent, progress
-from shoal.systems.sharded import add_servers, require_actors
-from shoal.systems.wiring import actor, begin, parameters, replay, stream
+from shoal.topology.channels import parameters, replay, stream
+from shoal.topology.config import Preset, Presets, require_box
+from shoal.topology.replay_shards import add_servers, require_actors
+from shoal.topology.replayed import SamplingConfig, descent, progress
+from shoal.topology.roles import actor, begin
 
 RISING = linear(0.01, 0.5)  # of a run that begins with what others did
 

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from shoal.api import Act, Arrays, Batch, Replay, Tensors, Update, observations
 from shoal.demonstrations.streams import restore_table, table_state
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.algorithm import Algorithm
-from shoal.learning.gradient_step import OptimiserConfig
-from shoal.learning.learner import SGDLearner, to_device
+from shoal.learning.algorithm import Algorithm, to_device
+from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import METRICS_EVERY
+from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.cem_network import CEMNetwork
 from shoal.nets.live import LiveTensors
 from shoal.nets.precision import inferring

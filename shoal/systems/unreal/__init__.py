@@ -14,10 +14,10 @@ from shoal.program import Program
 from shoal.settings.ranges import Count
 from shoal.settings.schedule import linear
 from shoal.systems import a3c
-from shoal.systems.config import Preset, Presets
 from shoal.systems.unreal.auxiliary import AuxiliaryConfig, AuxiliaryLearner, AuxiliaryNetwork, AuxiliaryTasks
 from shoal.systems.unreal.frame_replay import FrameReplay, frame_replay_nbytes
-from shoal.systems.wiring import trajectories
+from shoal.topology.channels import trajectories
+from shoal.topology.config import Preset, Presets
 
 
 @dataclass(frozen=True, kw_only=True)

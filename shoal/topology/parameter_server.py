@@ -11,13 +11,14 @@ import torch
 
 from shoal.api import UNIT, Context, ParamsWriter, PartsReader, PartsWriter, Reader, UsageError, bounds
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.optimiser import OptimiserConfig
 from shoal.learning.parameter_server import GRADIENT, OutlierFilter, RemoteLearner, Shard, gradient_spec
 from shoal.program import Channel, Program
 from shoal.roles.server import GradientRole, ServerRole
 from shoal.settings.ranges import Count, Natural, NonNegative, OnlyWith, Parts
 from shoal.settings.schedule import schedules
-from shoal.systems.wiring import begin, parameters, shapes
+from shoal.topology.channels import parameters, shapes
+from shoal.topology.roles import begin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""The parts that programs are wired from: channels and roles as most systems have them."""
+"""Roles as most systems have them, and the topology of most: actors and a learner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
@@ -11,12 +11,10 @@ from torch import nn
 from shoal.api import (
     Agent,
     Context,
-    Field,
     Learner,
     ParamsReader,
     ParamsWriter,
     Reducer,
-    ReplaySpec,
     Role,
     Spec,
     UsageError,
@@ -24,72 +22,20 @@ from shoal.api import (
 from shoal.envs import make
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.data_parallel import Team
+from shoal.learning.learner import Past, SGDLearner
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_spec
 from shoal.program import Channel, Program
-from shoal.replay import Ratio
-from shoal.roles.actor import ActorRole, unroll_spec
+from shoal.roles.actor import ActorRole
 from shoal.roles.collector import Collector
 from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
-from shoal.systems.config import SystemConfig
-from shoal.systems.sharded import add_shards, part_of
+from shoal.topology.channels import Network, parameters, shapes
+from shoal.topology.config import SystemConfig
+from shoal.topology.replay_shards import add_shards, part_of
 from shoal.types import Values
 
-Network = Callable[..., Any]  # (cfg, device) -> module
 Nets = TypeVar("Nets", bound=nn.Module)
-Made = TypeVar("Made")
-Extras = Mapping[str, tuple[tuple[int, ...], str]]  # what an agent stores beside its actions: name -> shape, dtype
-Q_VALUES: Extras = {"q_taken": ((), "float32"), "q_max": ((), "float32")}  # of which first priorities are made
-
-
-def shapes(network: Callable[[], Made]) -> Made:
-    """``network()`` without any memory: its tensors have shapes only. UsageError where 64 bits do not hold its size."""
-    try:
-        with torch.device("meta"):
-            return network()
-    except (RuntimeError, TypeError, OverflowError) as error:  # whichever torch raises
-        if "overflow" not in str(error).lower():
-            raise
-        raise UsageError(
-            "the network takes more than 2**63 bytes, which no machine has: make its layers smaller (hidden, "
-            "core_size, atoms, or those of its own)"
-        ) from None
-
-
-def queue(name: str, spec: Spec, capacity: int = 1) -> Channel:
-    """Items of each writer in order, ``capacity`` of them at most."""
-    return Channel(name, "queue", spec, capacity)
-
-
-def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
-    """A table of what actors have sent, sampled by one reader."""
-    return Channel(name, "replay", spec, 2, ratio, table)
-
-
-def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0, divided: int = 0) -> Channel:
-    """The parameters of ``network()``, which is built without allocating them: one writer, or one for each part of a
-    ``divided`` channel; the latest wins. lag: versions by which readers are behind (serial runtime)."""
-    state = shapes(network).state_dict()
-    spec = {k: Field(tuple(v.shape), str(v.dtype).removeprefix("torch."), axis=0) for k, v in state.items()}
-    return Channel(name, "params", spec, lag=lag, divided=divided)
-
-
-def trajectories(cfg: SystemConfig, network: Network, extras: Extras) -> Spec:
-    """Self-contained unrolls for an on-policy learner, with the recurrent state of ``network(cfg)`` before the first
-    observation; extras: what the agent stores beside its actions."""
-    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras, _state(cfg, network))
-
-
-def stream(cfg: SystemConfig, extras: Extras | None = None, network: Network | None = None) -> Spec:
-    """Unrolls that continue one another, for a replay table, with the recurrent state of ``network(cfg)`` before each
-    step."""
-    state = _state(cfg, network) if network is not None else {}
-    return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras or {}, state, stream=True)
-
-
-def _state(cfg: SystemConfig, network: Network) -> dict[str, tuple[int, ...]]:
-    state = shapes(lambda: network(cfg).initial_state(1))
-    return {k: tuple(v.shape[1:]) for k, v in state.items()}
 
 
 def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:
@@ -205,3 +151,16 @@ def actors_and_learner(
         memory=memory, params=params.writer(first=learners > 1), **into,
     )  # fmt: skip
     return p
+
+
+def trajectory_learner(
+    cfg: OptimiserConfig, algorithm: Algorithm, progress: Callable[[int], float], device: str, *, learners: int = 1,
+    parts: int = 1, replay: Past | None = None,
+) -> SGDLearner:  # fmt: skip
+    """Return the learner that minimises ``algorithm`` on trajectories as ``cfg`` says: one by itself, or one of several
+    ``learners`` that follow the mean of their gradients. progress, parts, replay: see ``SGDLearner``."""
+    kind = SGDLearner if learners == 1 else SynchronisedLearner
+    return kind(
+        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, progress=progress,
+        device=device, parts=parts, replay=replay,
+    )  # fmt: skip

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
-from shoal.api import Agent, Context, Spec, UsageError, spec_nbytes
+from shoal.api import Agent, Context, Learner, Spec, UsageError, spec_nbytes
 from shoal.learning.algorithm import Algorithm
-from shoal.learning.gradient_step import OptimiserConfig, make_optimiser
 from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import OffPolicyConfig, QLearningConfig
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
 from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith, Parts, Repeats
 from shoal.settings.schedule import Scheduled, linear
-from shoal.systems.config import SystemConfig
-from shoal.systems.wiring import Network, actors_and_learner, parameters, replay, require_parts, team
+from shoal.topology.channels import Network, parameters, replay
+from shoal.topology.config import SystemConfig
+from shoal.topology.roles import actors_and_learner, require_parts, team
 
 RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
@@ -130,7 +131,7 @@ def descent(
 
 def replay_program(
     name: str, cfg: TransitionConfig, stream: Spec, table: TableSpec, network: Network, agent: Callable[..., Agent],
-    learn: Callable[[Any, Context], SGDLearner],
+    learn: Callable[[Any, Context], Learner],
 ) -> Program:  # fmt: skip
     """Actors -> replay -> learner -> parameters -> actors: the topology of DQN, Ape-X and D4PG."""
     members = cfg.gradient_processes()

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoal.api import UsageError
-from shoal.learning.gradient_step import OptimiserConfig
+from shoal.learning.optimiser import OptimiserConfig
 from shoal.learning.segment_learner import parameters_spec
 from shoal.ops import SharedRMSProp
 from shoal.program import Channel
 from shoal.settings.ranges import Count, Envs, Positive, Replicas
 from shoal.settings.schedule import linear
-from shoal.systems.config import SystemConfig
-from shoal.systems.wiring import shapes
+from shoal.topology.channels import shapes
+from shoal.topology.config import SystemConfig
 
 
 @dataclass(frozen=True, kw_only=True)

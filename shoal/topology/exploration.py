@@ -9,7 +9,7 @@ import numpy as np
 from shoal.api import Context
 from shoal.ops import epsilon_ladder
 from shoal.settings.ranges import Fraction, NonNegative
-from shoal.systems.config import SystemConfig
+from shoal.topology.config import SystemConfig
 
 
 @dataclass(frozen=True, kw_only=True)
