@@ -88,7 +88,7 @@ def target_spec(params: Spec) -> Spec:
 
 
 class TargetLearner(GradientLearner, Protocol):
-    """Learns with a target network as well; see ``learning.segment_q.SegmentQLearner``."""
+    """Learns with a target network as well; see ``systems.async_q.SegmentQLearner``."""
 
     def load_target(self, params: Tensors) -> None: ...
 

@@ -30,7 +30,7 @@ log = logging.getLogger("shoal.initial")
 def read(source: str | Path, trust: bool = False) -> Tensors:
     """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote. Imports
     nothing that these name. UsageError where there are none. ``trust``: as in ``Run.open``."""
-    from shoal.run.population import best_member, is_population
+    from shoal.run.population.training import best_member, is_population
 
     path = Path(source)
     if path.is_dir():

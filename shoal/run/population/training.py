@@ -18,7 +18,6 @@ from typing import Any
 
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
-from shoal.learning.population import WINDOW, Copy, Member, Population, Rules
 from shoal.local.apart import apart
 from shoal.paths import require_new
 from shoal.records.checkpoint import FOLDER, completed
@@ -28,8 +27,8 @@ from shoal.records.presence import Presence
 from shoal.records.run_dir import FORMAT, NO_OVERWRITE
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
-from shoal.run.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
-from shoal.run.population_files import (
+from shoal.run.population.controller import WINDOW, Copy, Member, Population, Rules
+from shoal.run.population.files import (
     FILE as FILE,
     LINEAGE as LINEAGE,
     SCORES as SCORES,
@@ -41,7 +40,8 @@ from shoal.run.population_files import (
     read_setup,
     read_state,
 )
-from shoal.run.slots import Slots
+from shoal.run.population.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
+from shoal.run.population.slots import Slots
 from shoal.run.trust import note
 from shoal.runtime.interrupts import Interrupts
 from shoal.topology.config import anchored

@@ -11,9 +11,9 @@ from typing import Any
 import cloudpickle
 
 from shoal.api import RoleFailed, UsageError
-from shoal.learning.hyperparameters import Space
-from shoal.learning.population import Copy, Population, Rules
-from shoal.run.slots import Slots
+from shoal.run.population.controller import Copy, Population, Rules
+from shoal.run.population.hyperparameters import Space
+from shoal.run.population.slots import Slots
 from shoal.types import Values
 
 Objective = Callable[[Any, Values, int], tuple[Any, float]]

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from shoal.api import UsageError
-from shoal.learning.hyperparameters import FACTORS, Choice, Interval, Space, draw, perturb
+from shoal.run.population.hyperparameters import FACTORS, Choice, Interval, Space, draw, perturb
 from shoal.types import State, Values
 
 Exploit = Literal["truncation", "tournament", "ttest"]

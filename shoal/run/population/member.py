@@ -16,7 +16,6 @@ import torch
 
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
-from shoal.learning.hyperparameters import Choice, Space
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest, newest_params
@@ -24,6 +23,7 @@ from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK, RunLock
 from shoal.records.whole_files import write_whole
 from shoal.run.changes import at_start, shapes
+from shoal.run.population.hyperparameters import Choice, Space
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown

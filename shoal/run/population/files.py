@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from shoal.api import UsageError
-from shoal.learning.hyperparameters import Choice, Interval, Space
-from shoal.learning.population import Rules
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
+from shoal.run.population.controller import Rules
+from shoal.run.population.hyperparameters import Choice, Interval, Space
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import coerce_all
 from shoal.settings.flags import expect, ranged
