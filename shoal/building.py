@@ -36,6 +36,7 @@ from shoal.learning.algorithm import Algorithm as Algorithm
 from shoal.learning.learner import SGDLearner as SGDLearner
 from shoal.learning.off_policy import OffPolicy as OffPolicy, QLearningConfig as QLearningConfig
 from shoal.learning.optimiser import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
+from shoal.learning.ppo_learner import PPOConfig as PPOConfig, PPOLearner as PPOLearner
 from shoal.nets import MLP as MLP
 from shoal.nets.actor_critic import ActorCritic as ActorCritic, PolicyValue as PolicyValue
 from shoal.nets.box_network import BoxNetwork as BoxNetwork, Critic as Critic
@@ -49,8 +50,6 @@ from shoal.ops import (
     importance_weights as importance_weights,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
-    ppo_loss as ppo_loss,
-    td_loss as td_loss,
     vtrace as vtrace,
 )
 from shoal.program import Channel as Channel, Program as Program
@@ -66,13 +65,13 @@ from shoal.settings.ranges import (
     Positive as Positive,
 )
 from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at, linear as linear
-from shoal.systems.dqn import QAgent as QAgent, QLearning as QLearning
+from shoal.systems.dqn import QAgent as QAgent, QLearning as QLearning, td_loss as td_loss
 from shoal.systems.r2d2 import (
     RecurrentQAgent as RecurrentQAgent,
     RecurrentQConfig as RecurrentQConfig,
     RecurrentQLearning as RecurrentQLearning,
 )
-from shoal.systems.recurrent_ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
+from shoal.systems.recurrent_ppo import PPO as PPO, ppo_loss as ppo_loss
 from shoal.topology.channels import (
     parameters as parameters,
     queue as queue,

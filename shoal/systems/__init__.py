@@ -1,4 +1,4 @@
-"""One file per system: its config, the learning rule that is unique to it, and ``program(cfg)``."""
+"""One file or folder per system: its config, its loss and its agent, as its paper has them, and ``program(cfg)``."""
 
 from __future__ import annotations
 

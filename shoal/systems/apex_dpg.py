@@ -20,7 +20,7 @@ from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, obs
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
 from shoal.nets.dpg_network import DPGNetwork, Judgement, Returns
-from shoal.ops import dpg_loss
+from shoal.ops import check
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import (
@@ -149,6 +149,24 @@ class Expected(Returns):
     def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
         target = torch.addcmul(items["reward"], items["discount"], self.mean(after))
         return 0.5 * (self.mean(outputs) - target).square()
+
+
+def dpg_loss(actions: Tensor, value_gradients: Tensor, clip: float | None = None) -> Tensor:
+    """``-sum_j a_j * g_j`` with ``g = clip(dq/da, -clip, clip)`` held constant, plus a constant that makes it 0: its
+    gradient by the actions is ``-g``, so that descending it ascends the value.
+
+    Args: actions: float ``[..., A]``, of the policy that learns; value_gradients: float ``[..., A]``, of the critic's
+    value by these actions; clip: bound of each element of it (None: no bound). Returns: ``[...]``.
+    Source: Silver et al. (2014), Deterministic Policy Gradient Algorithms, eq. 9; the clip: Ape-X (Horgan et al.
+    2018), appendix D.
+    """
+    check.same_shape("dpg_loss", actions=actions, value_gradients=value_gradients)
+    gradients = value_gradients.detach()
+    if clip is not None:
+        if clip <= 0.0:
+            raise ValueError(f"dpg_loss: expected clip > 0, found {clip}")
+        gradients = gradients.clamp(-clip, clip)
+    return ((actions.detach() - actions) * gradients).sum(-1)
 
 
 class DPG(OffPolicy):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shoal.api import Arrays, Batch, Context, Field, ShoalError, Spec, Tensors, Update, UsageError, spec_nbytes
 from shoal.learning.algorithm import differentiate, to_device
+from shoal.learning.ppo_learner import PPOConfig, PPOLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets import RunningNorm
 from shoal.nets.actor_critic import ActorCritic
@@ -22,7 +23,7 @@ from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Envs, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
-from shoal.systems.recurrent_ppo import EXTRAS, METRICS, PPOConfig, PPOLearner, agent, network
+from shoal.systems.recurrent_ppo import EXTRAS, METRICS, PPO, agent, network
 from shoal.topology.channels import parameters, shapes, trajectories
 from shoal.topology.config import Preset, Presets
 from shoal.topology.roles import begin, collector
@@ -103,7 +104,7 @@ class RankLearner(PPOLearner):
     until that says that the update is complete."""
 
     def __init__(self, cfg: DecentralisedConfig, nets: ActorCritic, total_steps: int, seed: int, ranks: int) -> None:
-        super().__init__(cfg, nets, total_steps, seed)
+        super().__init__(PPO(cfg, nets), total_steps, seed)
         self._returns = torch.zeros(0)
         self.rules, self.ranks = cfg, ranks
         self.parameters = self.gradient_step.parameters

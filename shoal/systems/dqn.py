@@ -6,6 +6,7 @@ Wang et al. 2016; Schaul et al. 2016.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -14,12 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import fast
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, observations
+from shoal.fast import td as compiled
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.q_network import QNetwork
-from shoal.ops import select, td_loss
+from shoal.ops import check
 from shoal.ops.masks import random_actions
+from shoal.ops.value import (
+    double_q_target,
+    select,
+)  # fmt: skip
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Decay, Envs, Fraction, Natural, OnlyWith, Replicas
@@ -82,6 +89,41 @@ BOX2D: Preset = dict(
     hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
 PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+
+
+def td_loss(
+    q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor,
+    weight: Tensor, *, clip: float | None = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``sum_i w_i huber(delta_i)`` with ``delta = q[a] - (r + d * next_q[argmax selector_q])``.
+
+    Args: q: float ``[B, A]``, of the network that learns; actions: int64 ``[B]``; rewards, discounts, weight: float
+    ``[B]``; next_q (target network), selector_q (online network; ``next_q`` itself: plain Q-learning): float ``[B,
+    A]``; clip: of the error in the gradient (Huber's loss), None: the loss is ``delta^2 / 2``.
+    Returns: the loss, differentiable by ``q`` alone, and the absolute errors ``[B]``.
+    Raises: IndexError or RuntimeError for an action outside of [0, A).
+    Source: Mnih et al. (2015), Methods, algorithm 1; van Hasselt et al. (2016), eq. 4; Schaul et al. (2016), 3.4.
+    On a CPU its compiled twin is used, ``fast.td.td_loss``.
+    """
+    check.same_shape("td_loss", actions=actions, rewards=rewards, discounts=discounts, weight=weight)
+    check.values("td_loss", "q", q, rewards)
+    check.same_shape("td_loss", q=q, next_q=next_q, selector_q=selector_q)
+    bound = math.inf if clip is None else clip
+    if fast.ENABLED and q.device.type == "cpu":
+        return compiled.td_loss(q, actions, rewards, discounts, next_q, selector_q, weight, bound)
+    return plain_td_loss(q, actions, rewards, discounts, next_q, selector_q, weight, bound)
+
+
+def plain_td_loss(
+    q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor, weight: Tensor,
+    bound: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``td_loss`` in plain PyTorch, on any device."""
+    delta = select(q, actions) - double_q_target(rewards, discounts, next_q, selector_q)
+    slope = delta.detach().clamp(-bound, bound)
+    # Its gradient is the slope: (delta - slope / 2) slope is Huber's loss, or half the square
+    loss = ((delta - 0.5 * slope) * slope).dot(weight)
+    return loss, delta.detach().abs()
 
 
 class QLearning(OffPolicy):

@@ -6,6 +6,7 @@ Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforceme
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,11 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import fast
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, UsageError, observations
+from shoal.fast import sequence_td as compiled
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
-from shoal.ops import random_actions, select, sequence_td_loss, signed_hyperbolic_inverse
+from shoal.ops import check, random_actions
+from shoal.ops.rescaled import rescaled_n_step_targets
+from shoal.ops.sampling import sequence_priority
+from shoal.ops.value import select, signed_hyperbolic_inverse
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Repeats, Replicas
@@ -134,6 +140,52 @@ CLASSIC: Preset = dict(
     learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5, max_grad_norm=10.0,
 )  # fmt: skip
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
+
+
+def sequence_td_loss(
+    q: Tensor, target_q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, valid: Tensor, weight: Tensor, *,
+    double: bool = True, n: int = 5, eps: float | None = 1e-3, clip: float | None = None, eta: float = 0.9,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """``sum_b w_b sum_t huber(delta[t, b])`` over real steps, with ``delta = q[t][a] - rescaled_n_step_targets[t]``.
+
+    Args: q (of the network that learns), target_q (target network): float ``[T + 1, B, A]``, of the steps and of the
+    observation after them; actions: int64 ``[T, B]``; rewards, discounts: float ``[T, B]``; valid: bool ``[T + 1, B]``,
+    which steps are real; weight: float ``[B]``; double: the network that learns selects the action whose value is the
+    bootstrap; n: steps; eps: of the rescaling, None: none; clip: of the error in the gradient (Huber's loss), None: the
+    loss is ``delta^2 / 2``; eta: of ``sequence_priority``.
+    Returns: the loss, differentiable by ``q`` alone; the absolute errors ``[T, B]``, 0 where no step is real; and the
+    sequences' priorities ``[B]``.
+    Raises: IndexError or RuntimeError for an action outside of [0, A).
+    Source: Kapturowski et al. (2019), R2D2, section 2.3.
+    On a CPU its compiled twin is used, ``fast.sequence_td.sequence_td_loss``.
+    """
+    check.same_shape("sequence_td_loss", actions=actions, rewards=rewards, discounts=discounts)
+    check.same_shape("sequence_td_loss", q=q, target_q=target_q)
+    check.values("sequence_td_loss", "q", q[1:], rewards)
+    check.shape("sequence_td_loss", "valid", valid, q.shape[:2])
+    check.shape("sequence_td_loss", "weight", weight, q.shape[1:2])
+    check.in_range("sequence_td_loss", "eta", eta, 0.0, 1.0)
+    bound = math.inf if clip is None else clip
+    if fast.ENABLED and q.device.type == "cpu":
+        return compiled.sequence_td_loss(
+            q, target_q, actions, rewards, discounts, valid, weight, double, n, eps, bound, eta
+        )
+    return plain_sequence_td_loss(q, target_q, actions, rewards, discounts, valid, weight, double, n, eps, bound, eta)
+
+
+def plain_sequence_td_loss(
+    q: Tensor, target_q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, valid: Tensor, weight: Tensor,
+    double: bool, n: int, eps: float | None, bound: float, eta: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """``sequence_td_loss`` in plain PyTorch, on any device."""
+    selector_q, real = (q.detach() if double else target_q), valid[:-1]
+    targets = rescaled_n_step_targets(rewards, discounts, target_q[1:], selector_q[1:], ~valid[1:], n, eps)
+    delta = torch.where(real, select(q[:-1], actions) - targets, 0.0)
+    slope = delta.detach().clamp(-bound, bound)
+    # Its gradient is the slope: (delta - slope / 2) slope is Huber's loss, or half the square
+    loss = ((delta - 0.5 * slope) * slope).sum(0).dot(weight)
+    error = delta.detach().abs()
+    return loss, error, sequence_priority(error, eta, real)
 
 
 class RecurrentQLearning(OffPolicy):

@@ -5,58 +5,32 @@ Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as i
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from shoal.api import Batch, Context, Tensors, Update, UsageError, observations, spec_nbytes
-from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
-from shoal.learning.algorithm import Algorithm, to_device
-from shoal.learning.data_parallel import DataParallel, Team
-from shoal.learning.gradient_step import GradientStep
-from shoal.learning.optimiser import load_optimiser, make_optimiser
+from shoal import fast
+from shoal.api import Batch, Context, Tensors, Update, UsageError, spec_nbytes
+from shoal.fast import ppo as compiled
+from shoal.learning.actor_critic import ActorCriticAgent
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.ppo_learner import PPOConfig, PPOLearner
 from shoal.nets.actor_critic import ActorCritic, PolicyValue
-from shoal.nets.recurrent import column_axis, start_state
-from shoal.ops import discrete_ppo_loss, gae, ppo_loss
+from shoal.nets.recurrent import column_axis
+from shoal.ops import check
+from shoal.ops.value import discrete_policy
 from shoal.program import Program
-from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, Positive, Repeats
-from shoal.settings.schedule import Scheduled, linear
+from shoal.settings.ranges import Count, Envs
+from shoal.settings.schedule import linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
 from shoal.topology.roles import actors_and_learner, require_parts, team
-from shoal.types import State, Values
+from shoal.types import Values
 
 LEAST_CLIP = 1e-3  # a clip that has fallen to 0 would learn nothing
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOConfig(ActorCriticConfig):
-    """Proximal policy optimisation."""
-
-    learning_rate: float = linear(3e-4, 0.0)
-    entropy_cost: float = 0.0
-    epochs: Repeats = 4
-    """Passes over each batch."""
-    minibatches: Count = 4
-    """Parts of the batch in each pass; with a recurrent core, parts are whole trajectories."""
-    gae_lambda: Scheduled[Fraction] = 0.95
-    """Parameter λ of generalised advantage estimation."""
-    clip: Scheduled[NonNegative] = 0.2
-    """Clip range ε of the probability ratio in the objective; below 0.001 it is taken as 0.001."""
-    clip_value: bool = False
-    """Clip the value loss too: the larger of the squared errors of the value and of the value held within `clip` of
-    the old one."""
-    target_kl: Scheduled[Positive] | None = None
-    """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
-    separate_critic: bool = False
-    """Give the value a network of its own (feed-forward only)."""
-    normalise_reward: bool = False
-    """Divide rewards by the running standard deviation of the discounted return."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +79,67 @@ PRESETS: Presets = {
 }  # fmt: skip
 
 
+def ppo_loss(
+    log_prob: Tensor, entropy: Tensor, value: Tensor, old_log_prob: Tensor, old_value: Tensor, advantage: Tensor,
+    target: Tensor, weight: Tensor, *, clip: float, value_cost: float, entropy_cost: float, clip_value: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``sum_i w_i (-min(rho A, clip(rho, 1 - eps, 1 + eps) A) + c_v (V - target)^2 / 2 - c_e H)``.
+
+    Args: of the policy that learns, log-probability of the action taken, entropy and value; of the one that acted,
+    log-probability and value; advantage, target, weight: float ``[N]`` all; clip: epsilon; clip_value: of the value's
+    error and that of the value at most ``clip`` from the old one, the larger.
+    Returns: the loss, and ``[6]`` (detached): policy loss, value loss (half the squared error), entropy, KL (the
+    estimator ``rho - 1 - log rho``) and clipped fraction, as weighted sums, and the largest ``|rho - 1|``.
+    Source: Schulman et al. (2017), eq. 7 and 9; the value's clip: Huang et al. (2022), detail 9.
+    """
+    check.same_shape(
+        "ppo_loss", log_prob=log_prob, entropy=entropy, value=value, old_log_prob=old_log_prob, old_value=old_value,
+        advantage=advantage, target=target, weight=weight,
+    )  # fmt: skip
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    error = (value - target).square()
+    if clip_value:
+        clipped = old_value + (value - old_value).clamp(-clip, clip)
+        error = torch.maximum(error, (clipped - target).square())
+    loss = policy_loss + 0.5 * value_cost * error
+    if entropy_cost:
+        loss = loss - entropy_cost * entropy
+    with torch.no_grad():
+        off = (ratio - 1).abs()
+        kl = ratio - 1 - log_ratio
+        metrics = torch.stack((policy_loss, 0.5 * error, entropy, kl, (off > clip).float())).mv(weight)
+    largest = off.max() if off.numel() else off.new_zeros(())  # a member's part of a small minibatch may be empty
+    return loss.dot(weight), torch.cat((metrics, largest.view(1)))
+
+
+def discrete_ppo_loss(
+    outputs: Tensor, action: Tensor, old_log_prob: Tensor, old_value: Tensor, advantage: Tensor,
+    target: Tensor, weight: Tensor, *, clip: float, value_cost: float, entropy_cost: float, clip_value: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``ppo_loss`` of a policy of ``A`` discrete actions; on a CPU by its compiled twin, ``fast.ppo.ppo_loss``.
+
+    Args: outputs: float ``[N, A + 1]``, logits and, in the last column, the value; action: int64 ``[N]``; the others as
+    ``ppo_loss`` has them, float ``[N]``.
+    Returns: as ``ppo_loss``; the loss is differentiable by ``outputs`` alone.
+    Raises: IndexError for an action that is none.
+    """
+    check.same_shape(
+        "discrete_ppo_loss", action=action, old_log_prob=old_log_prob, old_value=old_value, advantage=advantage,
+        target=target, weight=weight,
+    )  # fmt: skip
+    check.values("discrete_ppo_loss", "outputs", outputs, action)
+    if fast.ENABLED and outputs.device.type == "cpu":
+        rest = (action, old_log_prob, old_value, advantage, target, weight, clip, value_cost, entropy_cost, clip_value)
+        return compiled.ppo_loss(outputs, *rest)
+    log_prob, entropy = discrete_policy("discrete_ppo_loss", outputs[:, :-1], action)
+    return ppo_loss(
+        log_prob, entropy, outputs[:, -1], old_log_prob, old_value, advantage, target, weight, clip=clip,
+        value_cost=value_cost, entropy_cost=entropy_cost, clip_value=clip_value,
+    )  # fmt: skip
+
+
 class PPO(Algorithm):
     """The clipped objective (equations 7 and 9) of some rows of a prepared batch."""
 
@@ -133,163 +168,6 @@ class PPO(Algorithm):
         """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
         steps = items["value"].ndim == 1
         return {k: v.index_select(0 if steps else column_axis(k), rows) for k, v in items.items()}
-
-
-class PPOLearner:
-    """``epochs`` passes over one batch of trajectories in ``minibatches`` parts. Counts as one update.
-
-    total_steps: environment steps after which the schedules end. team: its members share the gradient of each
-    minibatch. objective: makes what is minimised.
-    """
-
-    def __init__(
-        self, cfg: PPOConfig, nets: ActorCritic, total_steps: int, seed: int, team: Team | None = None,
-        objective: Callable[[Any, ActorCritic], PPO] = PPO,
-    ) -> None:  # fmt: skip
-        self.cfg, self.nets, self.total_steps = cfg, nets, total_steps
-        self.algorithm = objective(cfg, nets)
-        self.optimiser = make_optimiser(cfg, nets)
-        self.gradient_step = GradientStep(self.optimiser, cfg.max_grad_norm, cfg.epochs * cfg.minibatches)
-        self.workers = DataParallel(self.algorithm, self.gradient_step, team if self.algorithm.adds_up else None)
-        self.rng = torch.Generator().manual_seed(seed)
-        self.device = torch.device(nets.device)
-        self.step = 0
-        self.env_steps = 0
-
-    def update(self, batch: Batch) -> Update:
-        items = to_device(batch, self.device).items
-        scheduled = self._schedule(self.env_steps / self.total_steps)
-        metrics = self._epochs(self._prepare(items))
-        # Statistics change only between batches: acting and training see the same normalisation.
-        self.nets.update_statistics(items)
-        self.env_steps += int(items["valid"].sum())
-        self.step += 1
-        return Update({**metrics, **scheduled})
-
-    def _schedule(self, fraction: float) -> dict[str, float]:
-        """This share of the run is done: give schedules their values of now."""
-        self.gradient_step.at(fraction)
-        values = self.algorithm.at(fraction)
-        self.cfg = self.algorithm.cfg
-        return {**values, "learning_rate": self.optimiser.param_groups[0]["lr"]}
-
-    def params(self) -> Tensors:
-        return self.algorithm.params()
-
-    def state_dict(self) -> State:
-        learned = {"nets": self.nets.state_dict(), "optimiser": self.optimiser.state_dict()}
-        if self.workers.team is not None:  # whoever writes this down while training goes on would see it change
-            learned = copy.deepcopy(learned)
-        return {
-            **learned,
-            "step": self.step,
-            "env_steps": self.env_steps,
-            "skipped": self.gradient_step.skipped,
-            "rng": self.rng.get_state(),
-            "carried": None if self.nets.rewards is None else self.nets.rewards.carried,
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        self.nets.load_state_dict(state["nets"])
-        load_optimiser(self.optimiser, state["optimiser"])
-        self.workers.restart()
-        self.step, self.env_steps, self.gradient_step.skipped = state["step"], state["env_steps"], state["skipped"]
-        self.rng.set_state(state["rng"])
-        if self.nets.rewards is not None:
-            carried = state["carried"]
-            self.nets.rewards.carried = None if carried is None else carried.to(self.device)
-
-    @torch.no_grad()
-    def _prepare(self, items: Tensors) -> Tensors:
-        """Advantages and returns [T, B], beside what the loss needs of the batch."""
-        discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
-        reward, value = self._rewards(items, cut), items["value"][:-1]
-        advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
-        return {
-            **{k: v[:-1] for k, v in observations(items).items()},
-            **{f"state/{k}": v for k, v in start_state(items).items()},
-            "first": items["first"][:-1],
-            "action": items["action"],
-            "log_prob": items["log_prob"],
-            "valid": items["valid"],
-            "value": value,
-            "target": advantage + value,
-            "advantage": advantage,
-            "normalised_advantage": advantage.clone(),
-            "weight": torch.zeros_like(advantage),
-        }
-
-    def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
-        """The rewards to learn from [T, B]."""
-        scaler = self.nets.rewards
-        return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
-
-    def _laid_out(self, data: Tensors) -> tuple[Tensors, Tensor]:
-        """What minibatches are drawn from, and the indices that they are made of: with a recurrent core trajectories
-        [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
-        if self.nets.core.kind != "none":
-            return data, torch.arange(data["value"].shape[1], device=self.device)
-        rows = data["valid"].flatten().nonzero().squeeze(1)
-        return {k: v.flatten(0, 1) for k, v in data.items()}, rows
-
-    def _epochs(self, data: Tensors) -> dict[str, float]:
-        recurrent = self.nets.core.kind != "none"
-        data, rows = self._laid_out(data)
-        advantage, valid = data.pop("advantage"), data["valid"]
-        if not valid.any():  # nothing but steps between two episodes: there is nothing to learn from
-            return {"minibatches": 0.0, "skipped_updates": 0.0}
-        self.workers.load(data)
-        metrics: list[Tensor] = []  # of each minibatch and member: METRICS, and what an objective adds to them
-        norms: list[float] = []
-        skipped = 0
-        for _ in range(self.cfg.epochs):
-            order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
-            before = len(metrics)
-            chunks = order.tensor_split(min(self.cfg.minibatches, len(order)))
-            for chunk in chunks:
-                if recurrent:
-                    _weigh_columns(self.workers.items, advantage, valid, chunk)
-                else:
-                    _weigh_rows(self.workers.items, advantage, chunk)
-            for chunk in chunks:
-                norm, _, values, _ = self.workers.step(chunk)
-                if norm is None:
-                    skipped += 1
-                    continue
-                norms.append(norm)
-                metrics.append(values)
-            if self.cfg.target_kl is not None and metrics[before:]:
-                kl = torch.stack(metrics[before:])[..., self.workers.names.index("kl")].sum(1).mean()
-                if kl > self.cfg.target_kl:
-                    break
-        count = len(metrics)
-        out = {"minibatches": float(count), "skipped_updates": skipped / (count + skipped)}
-        if metrics:
-            parts, names = torch.stack(metrics), self.workers.names  # [minibatches, members, metrics]
-            out |= dict(zip(names, parts.sum(1).mean(0).tolist(), strict=True))
-            first = parts[0, :, names.index("ratio_error")]  # of the first minibatch: later ones should differ
-            out["ratio_error"] = float(first.max())
-            out["grad_norm"] = sum(norms) / count
-        return out
-
-
-def _weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
-    """Normalise the advantages of a minibatch of steps that all count, and give each its part of the mean."""
-    part = advantage.index_select(0, rows)
-    std, centre = torch.std_mean(part, correction=0)
-    items["normalised_advantage"].index_copy_(0, rows, (part - centre) / (std + 1e-8))
-    items["weight"].index_fill_(0, rows, 1.0 / len(rows))
-
-
-def _weigh_columns(items: Tensors, advantage: Tensor, valid: Tensor, columns: Tensor) -> None:
-    """The same of a minibatch of trajectories, whose steps count where ``valid``."""
-    part, counted = advantage[:, columns], valid[:, columns]
-    if not counted.any():
-        items["normalised_advantage"][:, columns] = items["weight"][:, columns] = 0.0
-        return
-    std, centre = torch.std_mean(part[counted], correction=0)
-    items["normalised_advantage"][:, columns] = (part - centre) / (std + 1e-8)
-    items["weight"][:, columns] = counted / counted.sum()
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
@@ -324,7 +202,7 @@ def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
     members = gradient_processes(cfg)
 
     def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
-        learner = PPOLearner(cfg, nets, cfg.steps, ctx.seed, team(ctx, members), objective)
+        learner = PPOLearner(objective(cfg, nets), cfg.steps, ctx.seed, team(ctx, members))
         require_parts(cfg, learner.algorithm)
         return learner
 

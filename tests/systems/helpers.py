@@ -16,12 +16,12 @@ import torch
 
 from shoal.api import Batch, Context, Role
 from shoal.learning.data_parallel import Team
+from shoal.learning.ppo_learner import PPOLearner
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Report, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import load, recurrent_ppo
-from shoal.systems.recurrent_ppo import PPOLearner
 
 ASYNCHRONOUS = ("a3c", "async-q", "async-sarsa", "async-nstep-q", "unreal")
 
@@ -75,7 +75,7 @@ def config(system: str, **fields: Any) -> Any:
 def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearner:
     torch.manual_seed(0)
     nets = recurrent_ppo.network(cfg)
-    return PPOLearner(cfg, nets, cfg.steps, 0, team)
+    return PPOLearner(recurrent_ppo.PPO(cfg, nets), cfg.steps, 0, team)
 
 
 def learning_role(system: str) -> str:

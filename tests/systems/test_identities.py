@@ -8,7 +8,6 @@ import torch
 from helpers import Snapshots, config, ppo_learner, record_batches, run
 
 import shoal
-from shoal import ops
 from shoal.api import UsageError, observations
 from shoal.learning.algorithm import differentiate
 from shoal.local.runtime import LocalRuntime
@@ -157,7 +156,7 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
     def by_operations(outputs, action, *rest, **rule):
         calls.append(len(outputs))
         dist = recurrent_ppo.network(cfg).dist
-        return ops.ppo_loss(*dist.evaluate(outputs[:, :-1], action), outputs[:, -1], *rest, **rule)
+        return recurrent_ppo.ppo_loss(*dist.evaluate(outputs[:, :-1], action), outputs[:, -1], *rest, **rule)
 
     def learned(hand):
         learner = ppo_learner(cfg)

@@ -20,12 +20,13 @@ from shoal.envs import EnvOptions, make, spec
 from shoal.learning.algorithm import differentiate
 from shoal.nets.distributions import sample_categorical
 from shoal.nets.q_network import QNetwork, ReturnNetwork
-from shoal.ops import discrete_ppo_loss, draw_allowed, forbid
+from shoal.ops import draw_allowed, forbid
 from shoal.policy import Policy
 from shoal.policy.export import export, policy_module
 from shoal.systems import SYSTEMS, dqn, load
 from shoal.systems.dqn import QAgent, QLearning
-from shoal.systems.rainbow import Quantiles
+from shoal.systems.rainbow.returns import Quantiles
+from shoal.systems.recurrent_ppo import discrete_ppo_loss
 
 ENVS = Path(__file__).parents[1] / "envs"
 sys.path.insert(0, str(ENVS))

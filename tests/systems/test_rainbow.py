@@ -17,15 +17,8 @@ from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow
 from shoal.systems.dqn import QLearning
-from shoal.systems.rainbow import (
-    Categorical,
-    DistributionalQLearning,
-    Mean,
-    NoisyQAgent,
-    Quantiles,
-    ReturnsConfig,
-    described,
-)
+from shoal.systems.rainbow import DistributionalQLearning, NoisyQAgent, ReturnsConfig, described
+from shoal.systems.rainbow.returns import Categorical, Mean, Quantiles
 
 
 def algorithm(seed: int = 3, sigma: float | None = None, **fields: Any) -> DistributionalQLearning:

@@ -22,6 +22,7 @@ from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
+from shoal.learning.ppo_learner import _weigh_columns, _weigh_rows
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
@@ -35,7 +36,6 @@ from shoal.systems.dqn import QLearning
 from shoal.systems.es.evolution import EvolutionLearner
 from shoal.systems.es.perturbed import ModulePopulation, PerceptronPopulation
 from shoal.systems.qt_opt.rule import Bellman, LabelledQ
-from shoal.systems.recurrent_ppo import _weigh_columns, _weigh_rows
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 

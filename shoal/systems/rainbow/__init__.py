@@ -7,23 +7,23 @@ al. 2018; Fortunato et al. 2018.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.api import MASK, Batch, Context, Learner, Tensors, Update, UsageError, observations
 from shoal.learning.off_policy import QLearningConfig
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
-from shoal.ops import categorical_td_loss, forbid, known_loss, quantile_td_loss
+from shoal.ops import forbid, known_loss
 from shoal.ops.noise import scale_noise
-from shoal.ops.value import huber
 from shoal.program import Program
 from shoal.settings.ranges import Finite, NonNegative, OnlyWith, Parts
 from shoal.settings.schedule import linear
 from shoal.systems import dqn
 from shoal.systems.dqn import QAgent, QLearning
+from shoal.systems.rainbow.returns import Categorical, Mean, Quantiles, Returns
 from shoal.topology.config import Preset, Presets, require_actions
 from shoal.topology.replayed import RISING, descent, replay_program
 from shoal.types import State, Values
@@ -113,83 +113,6 @@ PRESETS: Presets = {
     "rank": RANK, "prioritised-dueling": {**PRIORITISED, "dueling": True, "max_grad_norm": 10.0}, "noisy": NOISY,
     "c51": C51, "qr-dqn": QR_DQN, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
 }  # fmt: skip
-
-
-class Terms(NamedTuple):
-    """Of each item [B]: its loss, its priority, the loss's gradient by what describes the return [B, atoms] (None: ask
-    autograd), and what part of its target's probability lies outside the support."""
-
-    loss: Tensor
-    priority: Tensor
-    gradient: Tensor | None = None
-    clipped: Tensor | None = None
-
-
-class Mean(nn.Module):
-    """A return described by its mean, one number: DQN."""
-
-    atoms = 1
-
-    def __init__(self, clip: float | None = 1.0) -> None:
-        super().__init__()
-        self.clip = clip
-
-    def mean(self, described: Tensor) -> Tensor:
-        """[..., 1] -> [...]."""
-        return described.squeeze(-1)
-
-    def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
-        """The squared or Huber loss of the TD error, which is the priority (Mnih et al. 2015; Schaul et al. 2016)."""
-        delta = rewards + discounts * after.squeeze(-1) - now.squeeze(-1)
-        loss = 0.5 * delta.square() if self.clip is None else huber(delta, self.clip)
-        return Terms(loss, delta.detach().abs())
-
-
-class Categorical(nn.Module):
-    """A return described by logits of ``atoms`` values from ``low`` to ``high``: C51."""
-
-    support: Tensor
-
-    def __init__(self, atoms: int, low: float, high: float) -> None:
-        super().__init__()
-        if atoms < 2 or not low < high:
-            raise UsageError(
-                f"a categorical distribution needs at least 2 atoms and v_min below v_max, found {atoms} atoms from "
-                f"{low:g} to {high:g}"
-            )
-        self.atoms = atoms
-        values = torch.tensor(np.linspace(low, high, atoms), dtype=torch.float32)
-        self.register_buffer("support", values, persistent=False)
-
-    def mean(self, described: Tensor) -> Tensor:
-        """[..., atoms] -> [...]."""
-        return described.softmax(-1) @ self.support
-
-    def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
-        """Cross-entropy against the projected target (Bellemare et al. 2017, algorithm 1); the priority is the
-        Kullback-Leibler divergence (Hessel et al. 2018), which differs by the target's entropy."""
-        loss, gradient, divergence, outside = categorical_td_loss(now, rewards, discounts, after, self.support)
-        return Terms(loss, divergence.clamp_min(0.0), gradient, outside)  # rounding can take a divergence below 0
-
-
-class Quantiles(nn.Module):
-    """A return described by ``atoms`` quantiles, at the middles of as many equal shares: QR-DQN."""
-
-    def __init__(self, atoms: int, kappa: float = 1.0) -> None:
-        super().__init__()
-        self.atoms, self.kappa = atoms, kappa
-
-    def mean(self, described: Tensor) -> Tensor:
-        """[..., atoms] -> [...]."""
-        return described.mean(-1)
-
-    def terms(self, now: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor) -> Terms:
-        """The quantile Huber loss (Dabney et al. 2018, algorithm 1), which is also the priority."""
-        loss, gradient = quantile_td_loss(now, rewards, discounts, after, self.kappa)
-        return Terms(loss, loss, gradient)
-
-
-Returns = Mean | Categorical | Quantiles
 
 
 def described(cfg: ReturnsConfig) -> Returns:
