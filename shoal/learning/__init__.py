@@ -1,1 +1,1 @@
-"""What systems share of learning: algorithm, gradient step, learners, agents."""
+"""The learning code that several systems share: algorithms, gradient steps, learners, agents."""

@@ -83,7 +83,7 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
 
 
 def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What surrounds an episode's end: discounts, next values and cuts, each [T, B].
+    """Return what surrounds an episode's end: discounts, next values and cuts, each [T, B].
 
     value [T + 1, B]. The discount is 0 only at termination. At a truncation the next value is that of the true
     last observation: the next row, or ``final_value`` where the environment resets within the step. The trace is

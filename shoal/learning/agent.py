@@ -1,4 +1,4 @@
-"""What all agents that act by a network share: its parameters, their random numbers, and the state of both."""
+"""An agent that acts by a network: its parameters, its random numbers, and the state of both."""
 
 from __future__ import annotations
 

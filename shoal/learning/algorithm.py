@@ -65,15 +65,15 @@ class Algorithm:
         raise NotImplementedError
 
     def prepare(self, batch: Batch) -> Batch:
-        """What is worked out once for a whole batch, however many processes share its gradient."""
+        """Return the batch with what is worked out once for all of it, however many processes share its gradient."""
         return batch
 
     def rows(self, items: Tensors) -> int:
-        """How many parts a prepared batch's loss has, of which processes take equal numbers."""
+        """Return how many parts a prepared batch's loss has, of which processes take equal numbers."""
         return len(next(iter(items.values())))
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
-        """Some rows (int64) of a prepared batch's items."""
+        """Return some rows (int64) of a prepared batch's items."""
         return {k: v.index_select(0, rows) for k, v in items.items()}
 
     def after_step(self, step: int) -> None:
@@ -84,7 +84,7 @@ class Algorithm:
         the place of ``after_step``, which knows of every step."""
 
     def params(self) -> Tensors:
-        """What actors get."""
+        """Return what actors get."""
         return self._live.tensors
 
     def moved(self) -> None:

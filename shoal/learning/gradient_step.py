@@ -76,9 +76,9 @@ def finite(loss: float, norm: float) -> bool:
 
 
 def skipped(before: int, loss: float, norm: float, unit: str, patience: int = MAX_SKIPPED) -> int:
-    """How many gradients in a row are not to be followed, as their loss or norm is not finite, of which ``before``
-    were known: 0 for one that is. Raises Diverged for ``patience`` of them; ``unit``: what is counted, in the
-    plural."""
+    """Return how many gradients in a row are not to be followed, as their loss or norm is not finite, of which
+    ``before`` were known: 0 for one that is. Raises Diverged for ``patience`` of them; ``unit``: what is counted, in
+    the plural."""
     if finite(loss, norm):
         return 0
     if before + 1 >= patience:
@@ -102,7 +102,7 @@ def global_norm(grads: list[Tensor]) -> float:
 
 
 def excess(norm: float, max_norm: float) -> float:
-    """What a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
+    """Return what a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
     return (norm + 1e-6) / max_norm if norm > max_norm else 1.0
 
 

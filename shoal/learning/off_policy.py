@@ -1,4 +1,4 @@
-"""What algorithms that learn from replayed transitions share: a target network and importance weights."""
+"""Algorithms that learn from a replay: a target network, importance weights, and their settings."""
 
 from __future__ import annotations
 

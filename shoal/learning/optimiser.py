@@ -17,7 +17,7 @@ from shoal.types import State
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
-    """How a learner descends."""
+    """The optimiser of a learner, and the clip of its gradient."""
 
     at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
     only_with: ClassVar[OnlyWith] = {
@@ -45,7 +45,7 @@ class OptimiserConfig:
 
 
 def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Optimiser:
-    """The optimiser of ``nets`` that ``cfg`` asks for."""
+    """Return the optimiser of ``nets`` that ``cfg`` asks for."""
     if cfg.optimiser == "adam":
         return Adam(nets.parameters(), cfg.learning_rate, eps=cfg.optimiser_eps)
     if cfg.optimiser == "adagrad":

@@ -204,7 +204,7 @@ class Shard:
         self._rate, self._progress = cfg.learning_rate, progress
 
     def params(self) -> Tensors:
-        """What is published: the interval, as the field ``part``."""
+        """Return what is published: the interval, as the field ``part``."""
         return {PART: self._part}
 
     def offer(self, part: Tensor) -> None:

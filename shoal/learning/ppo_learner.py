@@ -116,7 +116,7 @@ class PPOLearner:
 
     @torch.no_grad()
     def _prepare(self, items: Tensors) -> Tensors:
-        """Advantages and returns [T, B], beside what the loss needs of the batch."""
+        """Return advantages and returns [T, B], beside what the loss needs of the batch."""
         discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
         reward, value = self._rewards(items, cut), items["value"][:-1]
         advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
@@ -135,13 +135,13 @@ class PPOLearner:
         }
 
     def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
-        """The rewards to learn from [T, B]."""
+        """Return the rewards to learn from [T, B]."""
         scaler = self.nets.rewards
         return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
 
     def _laid_out(self, data: Tensors) -> tuple[Tensors, Tensor]:
-        """What minibatches are drawn from, and the indices that they are made of: with a recurrent core trajectories
-        [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
+        """Return what minibatches are drawn from, and the indices that they are made of: with a recurrent core
+        trajectories [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
         if self.nets.core.kind != "none":
             return data, torch.arange(data["value"].shape[1], device=self.device)
         rows = data["valid"].flatten().nonzero().squeeze(1)
@@ -197,7 +197,7 @@ def _weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
 
 
 def _weigh_columns(items: Tensors, advantage: Tensor, valid: Tensor, columns: Tensor) -> None:
-    """The same of a minibatch of trajectories, whose steps count where ``valid``."""
+    """Do the same for a minibatch of trajectories, whose steps count where ``valid``."""
     part, counted = advantage[:, columns], valid[:, columns]
     if not counted.any():
         items["normalised_advantage"][:, columns] = items["weight"][:, columns] = 0.0

@@ -62,7 +62,7 @@ class SegmentLearner:
         return differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
 
     def state_dict(self) -> State:
-        """What the algorithm keeps from segment to segment; the parameters are the channel's."""
+        """Return what the algorithm keeps from segment to segment; the parameters are the channel's."""
         return {"algorithm": self.algorithm.state_dict() if isinstance(self.algorithm, Stateful) else {}}
 
     def load_state_dict(self, state: State) -> None:
@@ -71,7 +71,7 @@ class SegmentLearner:
 
 
 def interrupted(last: Tensors, first: Tensor) -> Tensor:
-    """Where environments have begun anew between two segments, as when a run is resumed: nothing may pass there.
+    """Return where environments have begun anew between two segments, as when a run is resumed: nothing may pass there.
 
     last: a segment's last step, [B] each; first: bool [B], whether the next segment begins with an episode's first
     observation. Returns bool [B].

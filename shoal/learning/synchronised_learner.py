@@ -71,7 +71,7 @@ class SynchronisedLearner(SGDLearner):
 
 
 def gradient_spec(nets: nn.Module) -> Spec:
-    """What learners average: the gradient of all parameters as one vector, and the loss."""
+    """Return what learners average: the gradient of all parameters as one vector, and the loss."""
     size = sum(p.numel() for p in nets.parameters())
     return {"gradient": Field((size,), axis=0), "loss": Field((), "float64")}
 

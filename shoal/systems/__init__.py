@@ -39,7 +39,7 @@ SYSTEMS: dict[str, str] = {
 
 
 class System(Protocol):
-    """What a system's module offers. ``PRESETS`` maps a preset's name to the fields it sets."""
+    """A system's module, or package. ``PRESETS`` maps a preset's name to the fields it sets."""
 
     Config: type[SystemConfig]
     PRESETS: dict[str, Values]

@@ -101,12 +101,13 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Transitions inserted between two removals of the replay's surplus."""
 
     def idle(self) -> dict[str, str]:
-        """Also of the layers, if neither network has one."""
+        """Return the idle settings, those of the layers among them if neither network has one."""
         layers = self.hidden or self.policy_hidden
         return super().idle() | ({} if layers else dict.fromkeys(("activation", "layer_norm"), "hidden is empty"))
 
     def shares(self) -> int:
-        """Also of vectors, whose critic and policy learn apart, where a share's products are many."""
+        """Return the shares of a batch, also of vectors, whose critic and policy learn apart, where a share's products
+        are many."""
         if self.has_images():
             return super().shares()
         seen = sum(math.prod(o.shape) for o in self.env_spec().observations.values())
@@ -114,7 +115,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
         return self.batch * sum(a * b for widths in layers for a, b in pairwise(widths)) // SHARE
 
     def returns(self) -> Returns:
-        """What the critic says of the return: its mean."""
+        """Return how the critic describes a return: by its mean."""
         return Expected()
 
 
@@ -181,7 +182,7 @@ class DPG(OffPolicy):
         self.cfg, self.returns = cfg, nets.returns
 
     def prepare(self, batch: Batch) -> Batch:
-        """Also draws the noise of the critic's loss."""
+        """Return the batch with weights and with the noise that the critic's loss draws."""
         batch = super().prepare(batch)
         reward = batch.items["reward"]
         assert self.generator is not None
@@ -193,7 +194,7 @@ class DPG(OffPolicy):
         return super().rows(items) * (1 if self.nets.shared else 2)
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
-        """Of the critic's rows, which come first, and of the policy's."""
+        """Return some of the critic's rows, which come first, and of the policy's."""
         if self.nets.shared:
             return super().select(items, rows)
         count, first = len(items["reward"]), int(rows[0]) if len(rows) else 0

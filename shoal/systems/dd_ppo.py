@@ -35,7 +35,7 @@ _REWARDS = "rewards"
 
 @dataclass(frozen=True, kw_only=True)
 class DecentralisedConfig(PPOConfig):
-    """What PPO by ranks adds to PPO."""
+    """The settings that PPO by ranks adds to PPO's."""
 
     normalise_advantage: bool = True
     """Normalise advantages by the moments of all ranks' rollouts; without it, they stay as they are."""
@@ -84,7 +84,7 @@ PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "pointgo
 
 @dataclass
 class _Pass:
-    """Where a rank is in learning from its rollout: plain data, so that it can be saved at any moment."""
+    """A rank's place in learning from its rollout: plain data, so that it can be saved at any moment."""
 
     data: Tensors = field(default_factory=dict)  # what the loss reads: rows [N, ...] or trajectories [T, B, ...]
     rows: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # those that count
@@ -233,8 +233,8 @@ class RankLearner(PPOLearner):
 
 
 def moments_spec(nets: ActorCritic) -> Spec:
-    """What ranks add up once per rollout: environment steps, moments (count, sum, sum of squares) of advantages and of
-    whatever is normalised by running statistics, and a digest of the parameters."""
+    """Return what ranks add up once per rollout: environment steps, moments (count, sum, sum of squares) of advantages
+    and of whatever is normalised by running statistics, and a digest of the parameters."""
     norms = {k: tuple(cast(RunningNorm, n).shape) for k, n in nets.norms.items()}
     if nets.rewards is not None:
         norms[_REWARDS] = ()
@@ -244,7 +244,7 @@ def moments_spec(nets: ActorCritic) -> Spec:
 
 
 def gradient_spec(nets: ActorCritic) -> Spec:
-    """What ranks average for each minibatch: the gradient of all parameters as one vector; metrics and the loss."""
+    """Return what ranks average for each minibatch: the gradient of all parameters as one vector; metrics, the loss."""
     size = sum(p.numel() for p in nets.parameters())
     return {"gradient": Field((size,), axis=0), "metrics": Field((len(METRICS) + 2,), "float64", 0)}
 
@@ -257,7 +257,7 @@ def moments(x: Tensor, mask: Tensor) -> np.ndarray:
 
 
 def mean_variance(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of moments [3, ...]: mean, population variance and count (one number)."""
+    """Return the mean, the population variance and the count (one number) that moments [3, ...] are of."""
     count = sums[0].clamp(min=1.0)
     mean = sums[1] / count
     return mean, (sums[2] / count - mean.square()).clamp(min=0.0), sums[0].flatten()[0]

@@ -127,7 +127,8 @@ def plain_td_loss(
 
 
 class QLearning(OffPolicy):
-    """The loss. ``beta`` is the exponent of the importance weights, constant or a schedule (None: no weights)."""
+    """Minimises the TD errors of single transitions. ``beta`` is the exponent of the importance weights, constant or a
+    schedule (None: no weights)."""
 
     cfg: QLearningConfig
     adds_up = True
@@ -137,7 +138,7 @@ class QLearning(OffPolicy):
         self.cfg = cfg
 
     def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
-        """The squared or Huber loss of the TD errors; outputs: the values [B, A]."""
+        """Return the squared or Huber loss of the TD errors; outputs: the values [B, A]."""
         items = batch.items
         with torch.no_grad():
             next_obs = observations(items, "next/")
@@ -187,7 +188,7 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator]):
         return Act(action, state, extras)
 
     def values(self, obs: Tensors, greedy: bool) -> Tensor:
-        """The action values [B, A] that it chooses by."""
+        """Return the action values [B, A] that it chooses by."""
         return cast(Tensor, self.nets(obs))
 
     def state_dict(self) -> State:
@@ -199,7 +200,7 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator]):
 
 
 def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:
-    """Action values [B, A] of observations."""
+    """Return the network: action values [B, A] of observations."""
     env = cfg.env_spec()
     require_actions(cfg.system(), env, "discrete")
     return QNetwork(
@@ -208,13 +209,13 @@ def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
-    """What acts by ``network(cfg)``; see ``explorer``."""
+    """Return an agent that acts by ``network(cfg)``; see ``explorer``."""
     return explorer(cfg, network(cfg), seed, ctx)
 
 
 def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAgent:
-    """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, an agent for
-    evaluation. Tells the values that first priorities follow from, if they are asked for."""
+    """Return an agent whose epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's
+    ``ctx``, one for evaluation. It tells the values that first priorities follow from, if they are asked for."""
     if ctx is None:
         return QAgent(nets, cfg.eval_epsilon, seed)
     replicas, start, last = ctx.replicas, cfg.epsilon_start, ladder(cfg, ctx) if cfg.epsilon_ladder else cfg.epsilon_end
@@ -227,22 +228,22 @@ def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAg
 
 
 def sent(cfg: Config) -> Spec:
-    """What actors send: steps, with values for the first priorities if those are the actor's."""
+    """Return what actors send: steps, with values for the first priorities if those are the actor's."""
     return stream(cfg, Q_VALUES if cfg.actor_priorities else None)
 
 
 def table(cfg: Config, **fields: Any) -> TableSpec:
-    """The replay table; ``fields`` are what a system adds."""
+    """Return the replay table; ``fields`` are what a system adds."""
     return cfg.table(initial="given" if cfg.actor_priorities else "max", **fields)
 
 
 def importance_exponent(cfg: ReplayConfig) -> float | None:
-    """Exponent β of the importance weights; None without prioritised replay."""
+    """Return the exponent β of the importance weights; None without prioritised replay."""
     return cfg.importance_exponent if cfg.prioritised else None
 
 
 def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], Learner]:
-    """What makes the learner of a network."""
+    """Return a function that makes the learner of a network."""
     return lambda nets, ctx: descent(cfg, ctx, QLearning(cfg, nets, importance_exponent(cfg)))
 
 

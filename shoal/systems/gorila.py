@@ -39,7 +39,7 @@ class Config(dqn.Config, ServerConfig):
     outliers: NonNegative = 4.0
 
     def progress(self, update: int) -> float:
-        """Of the server's updates, each of which may be made of several batches."""
+        """Return the share done of the server's updates, each of which may be made of several batches."""
         return super().progress(update) * self.n_push * self.pieces
 
 

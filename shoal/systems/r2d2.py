@@ -287,7 +287,7 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> RecurrentQA
 
 
 def sent(cfg: Config) -> Spec:
-    """What actors send: steps, with values for the first priorities and, where they are used, recurrent states."""
+    """Return what actors send: steps, with values for the first priorities and, where used, recurrent states."""
     return stream(cfg, Q_VALUES, network if cfg.start_state == "stored" or cfg.staleness else None)
 
 

@@ -44,7 +44,7 @@ class Config(r2d2.Config):
     """Measure by ΔQ how stale stored states are; not with demonstrations, which have none."""
 
     def remarks(self) -> list[str]:
-        """Also that no demonstrations are shown, and why."""
+        """Return remarks, one of which says if no demonstrations are shown, and why."""
         if not self.demonstrations:
             return [*super().remarks(), "no demonstrations are given, so this is r2d2: --demonstrations ID, or a path"]
         if not self.demo_ratio:

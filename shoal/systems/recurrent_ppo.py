@@ -182,7 +182,8 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCritic
 
 
 def gradient_processes(cfg: Config) -> int:
-    """How many share a gradient. A share of fewer than 32 images or 512 other steps costs its process as much."""
+    """Return how many processes share a gradient. A share of fewer than 32 images or 512 other steps costs its process
+    as much."""
     columns, images = cfg.num_actors() * cfg.envs, cfg.has_images()
     shares = columns * cfg.unroll // cfg.minibatches // (32 if images else 512)
     if cfg.core != "none":  # a share is whole trajectories

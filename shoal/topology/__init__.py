@@ -1,1 +1,1 @@
-"""What systems share of a program: configurations, channels, and roles wired in the same way."""
+"""Configurations, channels and roles that several systems share, and how they are wired into programs."""

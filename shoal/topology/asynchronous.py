@@ -1,4 +1,4 @@
-"""What systems of asynchronous workers share: the fields of workers, and the parameters that all of them change."""
+"""Configuration and wiring of asynchronous workers: their fields, and the parameters that all of them change."""
 
 from __future__ import annotations
 

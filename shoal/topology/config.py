@@ -1,4 +1,4 @@
-"""What every system's configuration shares: the environment, the actors, the length of the run."""
+"""The settings that every system has: the environment, the actors, the length of the run."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ class SystemConfig(EnvOptions):
         return max(n for n in range(1, most + 1) if self.total_envs % n == 0)
 
     def kept(self) -> Values:
-        """What a run keeps that follows from several settings, by name: it cannot go on with those that change it."""
+        """Return what a run keeps that follows from several settings, by name: it cannot go on with those that change
+        it."""
         return {}
 
     def updates(self) -> float | None:
@@ -155,7 +156,7 @@ class SystemConfig(EnvOptions):
         return type(self).__module__.rpartition(".")[2].replace("_", "-")
 
     def env_spec(self) -> EnvSpec:
-        """What the environment offers under these options."""
+        """Return what the environment offers under these options."""
         return spec(self.env, self)
 
     def has_images(self) -> bool:
@@ -163,8 +164,8 @@ class SystemConfig(EnvOptions):
         return any(o.kind == "image" for o in self.env_spec().observations.values())
 
     def processes(self, worth: int) -> int:
-        """How many processes share a gradient: as many as asked for or, on a CPU, one per core, but no more than are
-        ``worth`` it. Raises UsageError where several are asked for and none but a CPU's can share."""
+        """Return how many processes share a gradient: as many as asked for or, on a CPU, one per core, but no more than
+        are ``worth`` it. Raises UsageError where several are asked for and none but a CPU's can share."""
         wanted, device = self.learner_processes, self.learner_device()
         if device == "cpu":
             return wanted or max(1, min(cores(), worth))
@@ -182,7 +183,7 @@ def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
 
 
 def messages_per_batch(batch: int, envs: int) -> int:
-    """How many messages of ``envs`` trajectories are read at a time to learn from ``batch`` (0: one message)."""
+    """Return how many messages of ``envs`` trajectories are read at a time to learn from ``batch`` (0: one message)."""
     if batch and batch % envs and envs % batch:
         raise UsageError(f"batch ({batch} trajectories) must be a multiple or a divisor of envs ({envs})")
     return max(1, batch // envs)

@@ -69,7 +69,7 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
         )
 
     def gradient_processes(self) -> int:
-        """How many share a gradient; where nobody waits for the learner, the cores are the actors'."""
+        """Return how many processes share a gradient; where nobody waits for the learner, the cores are the actors'."""
         return self.processes(self.shares() if self.samples_per_insert and self.shares_gradient else 1)
 
     def shares(self) -> int:

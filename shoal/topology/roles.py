@@ -39,8 +39,8 @@ Nets = TypeVar("Nets", bound=nn.Module)
 
 
 def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:
-    """What makes an actor of a program: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. It reads ``params`` and
-    writes items of ``spec`` to its one other port."""
+    """Return a function that makes an actor: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. It reads
+    ``params`` and writes items of ``spec`` to its one other port."""
 
     def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> ActorRole:
         (writer,) = ports.values()
@@ -53,8 +53,8 @@ def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callabl
 def collector(
     ctx: Context, cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec
 ) -> Callable[[ParamsReader], Collector]:
-    """What makes the collector of a role that also learns, given where its parameters come from: ``agent(cfg, seed,
-    ctx)`` in ``cfg.envs`` environments, whose trajectories are of ``spec``."""
+    """Return a function that makes the collector of a role that also learns, given where its parameters come from:
+    ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments, whose trajectories are of ``spec``."""
     return lambda own: Collector(ctx, make(cfg.env, cfg.envs, cfg), agent(cfg, ctx.seed, ctx), own, spec)
 
 
@@ -83,8 +83,8 @@ def begin(ctx: Context, nets: Nets) -> Nets:
 def learner(
     cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner]
 ) -> Callable[..., LearnerRole]:
-    """What makes the learner of a program: ``learn(nets, ctx)`` of ``network(cfg, device)``. It reads its one other
-    port and writes ``params``."""
+    """Return a function that makes the learner: ``learn(nets, ctx)`` of ``network(cfg, device)``. It reads its one
+    other port and writes ``params``."""
 
     def make_learner(ctx: Context, params: ParamsWriter, **ports: Any) -> LearnerRole:
         (reader,) = ports.values()
@@ -98,7 +98,7 @@ def learner(
 def synchronised(
     cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], SynchronisedLearner]
 ) -> Callable[..., SynchronisedRole]:
-    """What makes one of several learners of a program, as ``learner``; it is joined to the others by ``gradients``."""
+    """Return a function that makes one of several learners, as ``learner``; ``gradients`` join it to the others."""
 
     def make_learner(
         ctx: Context, params: ParamsWriter | None, gradients: Reducer, initial: ParamsReader, **ports: Any

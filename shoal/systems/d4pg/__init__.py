@@ -76,7 +76,7 @@ class Config(apex_dpg.Config):
     evict: Literal["proportional", "fifo"] = "fifo"
 
     def idle(self) -> dict[str, str]:
-        """Also of the range of returns."""
+        """Return the idle settings, those of the range of returns among them."""
         given = self.v_min is not None and self.v_max is not None
         return {**super().idle(), "reward_range": "v_min and v_max are given"} if given else super().idle()
 
@@ -92,7 +92,8 @@ class Config(apex_dpg.Config):
         return return_range(self.env, self, self.gamma, self.v_min, self.v_max, self.reward_range)
 
     def returns(self) -> Returns:
-        """What the critic says of the return. A range not yet known does not matter to actors: parameters bring it."""
+        """Return how the critic describes a return. A range not yet known does not matter to actors: parameters bring
+        it."""
         low, high = self.v_min or 0.0, self.v_max or 0.0
         if self.critic == "categorical":
             return Categorical(low, high, self.atoms)

@@ -1,4 +1,4 @@
-"""Which returns an environment can give, as far as random play tells: the range of a distribution of returns."""
+"""The range of a distribution of returns: what an environment can give, as far as random play tells."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ _seen: dict[tuple[str, str, tuple[str, ...]], Rewards] = {}  # of what was playe
 
 
 def rewards_seen(env: str, options: EnvOptions) -> Rewards:
-    """Those of ``STEPS`` steps with actions uniform in the box."""
+    """Return the rewards of ``STEPS`` steps with actions uniform in the box."""
     key = known_as(env, options)
     if key not in _seen:
         _seen[key] = look(env, options, _play)

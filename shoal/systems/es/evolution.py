@@ -170,7 +170,7 @@ class EvolutionAgent(ActorCriticAgent):
 
 
 def own(params: Tensors) -> Tensors:
-    """What is the policy's of the tensors published."""
+    """Return the policy's own of the tensors that are published."""
     return {name: tensor for name, tensor in params.items() if not name.startswith(TASK)}
 
 

@@ -55,7 +55,7 @@ class Population(ABC):
 
 
 class PerceptronPopulation(Population):
-    """Of perceptrons: every layer of all policies is one batched matrix product."""
+    """A population of perceptrons: every layer of all policies is one batched matrix product."""
 
     def __init__(self, policy: EvolutionPolicy, size: int) -> None:
         super().__init__(policy, size)
@@ -121,7 +121,7 @@ class PerceptronPopulation(Population):
 
 
 class ModulePopulation(Population):
-    """Of any networks: one copy each, which step one after another."""
+    """A population of any networks: one copy each, which step one after another."""
 
     def __init__(self, policy: EvolutionPolicy, size: int) -> None:
         super().__init__(policy, size)

@@ -80,7 +80,7 @@ class Config(CEMConfig, SamplingConfig):
     """With `demonstrations`, the share of each batch that is of this run's own actors."""
 
     def idle(self) -> dict[str, str]:
-        """Also of the search."""
+        """Return the idle settings, those of the search among them."""
         out = super().idle()
         return {**out, "cem_floor": "cem_iterations is 1"} if self.cem_iterations == 1 else out
 
@@ -88,7 +88,7 @@ class Config(CEMConfig, SamplingConfig):
         return self.actors or self.sharing(max(self.updaters, cores() - 1))
 
     def search(self) -> Search:
-        """How the cross-entropy method looks for an action."""
+        """Return how the cross-entropy method looks for an action."""
         return Search(self.cem_samples, self.cem_elites, self.cem_iterations, self.cem_floor)
 
 
@@ -119,7 +119,7 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> CEMAgent:
 
 
 def labelled(cfg: Config, sent: Spec) -> Spec:
-    """What an updater sends: observations and actions [B, ...], labels, and when these were made."""
+    """Return what an updater sends: observations and actions [B, ...], labels, and when these were made."""
     found = cfg.table().batch(sent, cfg.batch)
     labels = {"target": Field((cfg.batch,), axis=0), STEP: Field((cfg.batch,), "int64", 0)}
     return {**observations(found), "action": found["action"], **labels}

@@ -178,8 +178,8 @@ class Bellman:
                 live.load(tensors)
 
     def label(self, batch: Batch, step: int) -> tuple[Arrays, dict[str, float]]:
-        """What a learner gets of a batch of transitions (observations, actions, labels), and metrics. step: gradient
-        steps that the parameters have seen."""
+        """Return what a learner gets of a batch of transitions (observations, actions, labels), and metrics. step:
+        gradient steps that the parameters have seen."""
         metrics: dict[str, float] = {}
         if self.offline is not None:
             batch, metrics["demonstrations"] = self.offline.mix(batch, step)

@@ -31,7 +31,7 @@ from shoal.types import State, Values
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnsConfig(QLearningConfig):
-    """What is learned of the returns, and noisy networks."""
+    """The settings of descriptions of returns, and of noisy networks."""
 
     at_start: ClassVar[tuple[str, ...]] = ("returns", "v_min", "v_max")
     only_with: ClassVar[OnlyWith] = {
@@ -116,7 +116,7 @@ PRESETS: Presets = {
 
 
 def described(cfg: ReturnsConfig) -> Returns:
-    """How ``cfg`` describes a return. Raises UsageError for a support without an extent."""
+    """Return how ``cfg`` describes a return. Raises UsageError for a support without an extent."""
     if cfg.returns == "categorical":
         return Categorical(cfg.atoms, cfg.v_min, cfg.v_max)
     return Quantiles(cfg.atoms, cfg.kappa) if cfg.returns == "quantile" else Mean(cfg.td_clip)
@@ -137,7 +137,7 @@ class DistributionalQLearning(QLearning):
         self.rng = np.random.default_rng(seed)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Also adds the noise."""
+        """Return the batch with weights, as ``OffPolicy`` has them, and noise."""
         batch = super().prepare(batch)
         count, device = self.nets.head.normals, batch.items["reward"].device
         if count:

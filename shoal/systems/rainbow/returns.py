@@ -1,5 +1,4 @@
-"""What describes a return, and the loss of a description: its mean (DQN), a categorical distribution (C51), quantiles
-(QR-DQN).
+"""Descriptions of returns and their losses: the mean (DQN), a categorical distribution (C51), quantiles (QR-DQN).
 
 Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning"; Dabney et al. 2018, "Distributional
 Reinforcement Learning with Quantile Regression".

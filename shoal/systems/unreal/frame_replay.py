@@ -96,7 +96,7 @@ class FrameReplay:
         return self.rows["reward"].shape[1]
 
     def _places(self, ages: np.ndarray) -> Tensor:
-        """Where the steps lie that are so many after the oldest."""
+        """Return where the steps lie that are so many after the oldest."""
         return torch.from_numpy((ages + self.next - self.size) % self.capacity)
 
     def state_dict(self) -> State:
