@@ -68,7 +68,8 @@ def huber(delta: Tensor, kappa: float = 1.0) -> Tensor:
     Its derivative is ``clip(delta, -kappa, kappa)``: DQN's error clipping. Multiply importance weights into
     the result; ``huber(w * delta)`` is something else.
 
-    Args: delta: float, any shape; kappa: positive. Returns: the shape of ``delta``.
+    Args: delta: float, any shape; kappa: positive, infinite for half the square everywhere. Returns: the shape of
+    ``delta``.
     Source: Huber (1964); Mnih et al. (2015), Methods, "Training algorithm" (error clipping).
     """
     if kappa <= 0.0:

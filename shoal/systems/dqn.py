@@ -25,6 +25,7 @@ from shoal.ops import check
 from shoal.ops.masks import random_actions
 from shoal.ops.value import (
     double_q_target,
+    huber,
     select,
 )  # fmt: skip
 from shoal.program import Program
@@ -120,10 +121,7 @@ def plain_td_loss(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``td_loss`` in plain PyTorch, on any device."""
     delta = select(q, actions) - double_q_target(rewards, discounts, next_q, selector_q)
-    slope = delta.detach().clamp(-bound, bound)
-    # Its gradient is the slope: (delta - slope / 2) slope is Huber's loss, or half the square
-    loss = ((delta - 0.5 * slope) * slope).dot(weight)
-    return loss, delta.detach().abs()
+    return huber(delta, bound).dot(weight), delta.detach().abs()
 
 
 class QLearning(OffPolicy):

@@ -23,7 +23,7 @@ from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.ops import check, random_actions
 from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.sampling import sequence_priority
-from shoal.ops.value import select, signed_hyperbolic_inverse
+from shoal.ops.value import huber, select, signed_hyperbolic_inverse
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Repeats, Replicas
@@ -181,9 +181,7 @@ def plain_sequence_td_loss(
     selector_q, real = (q.detach() if double else target_q), valid[:-1]
     targets = rescaled_n_step_targets(rewards, discounts, target_q[1:], selector_q[1:], ~valid[1:], n, eps)
     delta = torch.where(real, select(q[:-1], actions) - targets, 0.0)
-    slope = delta.detach().clamp(-bound, bound)
-    # Its gradient is the slope: (delta - slope / 2) slope is Huber's loss, or half the square
-    loss = ((delta - 0.5 * slope) * slope).sum(0).dot(weight)
+    loss = huber(delta, bound).sum(0).dot(weight)
     error = delta.detach().abs()
     return loss, error, sequence_priority(error, eta, real)
 
