@@ -145,7 +145,7 @@ def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, at
     position = (image.clamp(low, high) - low) * (last / (high - low))
     lower = position.floor().clamp(0, last - 1)
     upper_share = (position - lower).clamp(0.0, 1.0)
-    index = lower.long()
+    index = lower.nan_to_num(0.0).long()  # a reward that is no number reaches no index: its shares are none
     out = torch.zeros_like(probs)
     out.scatter_add_(-1, index, probs * (1.0 - upper_share))
     return out.scatter_add_(-1, index + 1, probs * upper_share)
