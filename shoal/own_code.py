@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from shoal.api import UsageError
+from shoal.paths import working_directory
 
 VERSION = "_shoal_version"  # attribute of a module that was read from a file: which version of the file it is
 
@@ -29,7 +30,7 @@ def is_file(module: str) -> bool:
 
 def find(module: str) -> ModuleSpec | None:
     """Where Python, or else the working directory, has a top-level module of this name; nothing is imported."""
-    return importlib.util.find_spec(module) or PathFinder.find_spec(module, [os.getcwd()])
+    return importlib.util.find_spec(module) or PathFinder.find_spec(module, [working_directory()])
 
 
 def origin(name: str) -> str | None:
@@ -89,8 +90,9 @@ def load(module: str, what: str, kind: str = "own") -> ModuleType:
 def by_name(module: str, what: str) -> ModuleType:
     """The module that Python, or the working directory, has under this name. ``what`` is it for, as a message begins.
     Raises UsageError if there is none, or it fails."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command has no working directory on its path
+    here = working_directory()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # an installed command has no working directory on its path
     with failing(f"{what} cannot be imported"):
         return importlib.import_module(module)
 
@@ -150,13 +152,27 @@ def failing(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module raises
         told = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what}: {told}{_place(error)}") from error
+        raise UsageError(f"{what}: {told}{place(error)}") from error
 
 
-def _place(error: BaseException) -> str:
-    """Where in the user's code it was raised, if it was there."""
+def told(error: BaseException) -> str:
+    """Return what an exception of the user's code says, in one line, and where it was raised; of one that says nothing
+    (``assert level < 3``) the line of code."""
+    lines = str(error).strip().splitlines()
+    at = _raised(error)
+    said = lines[0] if lines else f"{type(error).__name__}{f' at {at.line!r}' if at is not None and at.line else ''}"
+    return f"{said}{place(error)}"
+
+
+def place(error: BaseException) -> str:
+    """Return where in code that is not Shoal's it was raised, in brackets; "" if it was not there."""
+    at = _raised(error)
+    return "" if at is None else f" ({at.filename}, line {at.lineno})"
+
+
+def _raised(error: BaseException) -> traceback.FrameSummary | None:
     if isinstance(error, SyntaxError):  # says so itself
-        return ""
+        return None
     at = traceback.extract_tb(error.__traceback__)[-1]
-    here = (__file__, importlib.__file__)
-    return "" if at.filename.startswith("<") or at.filename in here else f" ({at.filename}, line {at.lineno})"
+    ours = at.filename == importlib.__file__ or Path(at.filename).is_relative_to(Path(__file__).parent)
+    return None if at.filename.startswith("<") or ours else at

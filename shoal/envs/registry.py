@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -21,6 +20,7 @@ from shoal.settings.kinds import env_kind, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
+from .advice import constructing, did_you_mean, no_env, offered
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
@@ -100,15 +100,14 @@ def find(env: str, options: EnvOptions) -> Found:
 
         return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=own)
     if env.startswith(("toy:", "pointgoal:")):
-        raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, list(OWN))}")
+        raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(OWN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")
         loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
         if name not in gym.registry:
-            names = [n for n in vars(loaded) if not n.startswith("_")]
-            raise UsageError(f"module {module!r} has no {name!r}{_did_you_mean(name, names)}")
+            raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, offered(loaded))}")
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
@@ -188,21 +187,6 @@ def _make_one(env: str, options: EnvOptions) -> Env:
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
 
 
-class constructing:
-    """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
-
-    def __init__(self, env: str):
-        self.env = env
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
-            text = str(error).strip().splitlines()
-            detail = text[0] if text else type(error).__name__
-            raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
-
-
 def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     """Gymnasium's entry, after importing what registers it; None if there is none but EnvPool has one."""
     missing = ""
@@ -229,7 +213,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         if now in gym.registry:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
     raise UsageError(
-        f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
+        f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
     )
 
@@ -256,26 +240,6 @@ def _import(package: str) -> bool:
     if package == "minatar" and "MinAtar/Breakout-v1" not in gym.registry:
         importlib.import_module("minatar.gym").register_envs()
     return True
-
-
-def _did_you_mean(name: str, names: list[str]) -> str:
-    """The nearest of ``names``; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
-    asked = name.lower()
-    whole = "/" in name
-    plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
-    known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    versions = [other for other in known if other.rpartition("-v")[0] == asked]
-    begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if versions or begun:
-        return f"; did you mean {known[max(versions) if versions else min(begun, key=len)]!r}?"
-    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
-    near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
-    close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
-    if not close:
-        return ""
-    best = difflib.SequenceMatcher(None, asked, close[0]).ratio()
-    ties = [other for other in close if difflib.SequenceMatcher(None, asked, other).ratio() >= best]
-    return f"; did you mean {known[max(ties)]!r}?"
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:
@@ -321,7 +285,7 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
         with constructing(env):
             made: Env = factory(**kwargs)
             if not isinstance(made, gym.Env):
-                raise UsageError(f"environment {env!r} made {type(made).__name__}, not a gymnasium.Env")
+                raise UsageError(f"environment {env!r} made {no_env(made)}")
             if options.max_episode_steps is not None:
                 made = gym.wrappers.TimeLimit(made, options.max_episode_steps)
             return made

@@ -23,7 +23,7 @@ from typing import Any
 from shoal import machine, own_code
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import MOST_INFOS, Snapshot
-from shoal.paths import require_new
+from shoal.paths import fixed, require_new
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
@@ -50,7 +50,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
     """A new, empty directory under ``runs``, made in one step, so that runs that start together get one each; what is
     refused before it writes anything leaves none behind."""
     parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
-    base = root / "-".join(map(str, parts))
+    base = fixed(root) / "-".join(map(str, parts))
     made = not root.exists()
     path, n = base, 2
     while True:

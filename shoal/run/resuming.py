@@ -12,6 +12,7 @@ from shoal.api import UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.own_settings import own_settings
+from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
@@ -86,7 +87,7 @@ def go_on(
     anew = {**anew, **{name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}}
     if limits["steps"] is not None:
         settings = {**settings, "steps": limits["steps"]}
-    path = Path(path)
+    path = fixed(path)
     directory = ranks.reopened(path, trust)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))

@@ -17,6 +17,7 @@ from shoal.envs import given, looking
 from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
+from shoal.paths import fixed, shown
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
@@ -37,7 +38,7 @@ from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
-from shoal.systems.config import anchored
+from shoal.systems.config import anchored, rooted
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
@@ -144,7 +145,7 @@ def start(
     if options.run_dir is None:
         with ranks.new_directory(name, cfg.env, options.seed) as path:
             return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust)
-    path = Path(options.run_dir)
+    path, resolved = fixed(options.run_dir), replace(resolved, cfg=rooted(resolved.cfg))
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
         "config": as_json(resolved),
@@ -190,7 +191,7 @@ class Training:
         if options.evaluation.every:
             whole = options.runtime == "serial"
             require_video(resolved.cfg, options.evaluation, self.apart)
-            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
+            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path, whole)
         self.runtime.check(self.program)
         check_devices(self.program)
         self.stop = replace(options.stop(resolved.cfg.steps), asked=self.observers.end if observers else None)
@@ -231,10 +232,10 @@ class Training:
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
             launch = Launch(
-                seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
+                seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
                 observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
                 saving=Saving(
-                    self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
+                    self.path / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
                 resume=checkpoint, spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
@@ -247,7 +248,7 @@ class Training:
             directory.failed(error)
             if isinstance(error, RoleFailed) and completed(self.path / FOLDER):
                 error.args = (
-                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(str(self.path))})",
+                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(shown(self.path))})",
                 )
             raise
         finally:

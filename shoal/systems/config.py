@@ -23,6 +23,7 @@ Presets = dict[str, Preset]
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 FEW = 100  # updates, below which a run hardly learns
+OWN = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
@@ -186,11 +187,15 @@ def messages_per_batch(batch: int, envs: int) -> int:
     return max(1, batch // envs)
 
 
+def rooted(cfg: Any) -> Any:
+    """Return the configuration ``cfg`` as ``anchored``: an environment may change the working directory."""
+    return replace(cfg, **anchored({name: getattr(cfg, name) for name in OWN if hasattr(cfg, name)}))
+
+
 def anchored(values: Mapping[str, Any]) -> Values:
     """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
     policy or a population goes on from another directory."""
-    own = ("env", "torso", "demonstrations")  # that may be ``file.py:name``
-    out = {**values, **{field: absolute(values[field]) for field in own if values.get(field)}}
+    out = {**values, **{field: absolute(values[field]) for field in OWN if values.get(field)}}
     demonstrations = values.get("demonstrations")
     if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
         out["demonstrations"] = str(Path(demonstrations).absolute())
