@@ -20,6 +20,7 @@ import cloudpickle
 from shoal.api import UsageError
 from shoal.paths import working_directory
 
+_places: dict[str, Path] = {}  # of files by the names they were asked for: an environment may change the directory
 VERSION = "_shoal_version"  # attribute of a module that was read from a file: which version of the file it is
 
 
@@ -62,7 +63,8 @@ def version(module: str) -> str:
 
 def forget_edited() -> None:
     """A run begins: files that were edited since they were read are read again. (Within a run they stay as they
-    were.)"""
+    were, and where they were.)"""
+    _places.clear()
     for name, module in [*sys.modules.items()]:
         was = vars(module).get(VERSION) if name.startswith("_shoal_") else None
         if was is not None and was != version(str(module.__file__)):
@@ -74,9 +76,10 @@ def load(module: str, what: str, kind: str = "own") -> ModuleType:
     UsageError if there is none, or it fails."""
     if not is_file(module):
         return by_name(module, what)
-    path = Path(module).resolve()
+    path = _places.get(module) or Path(module).resolve()
     if not path.is_file():
         raise UsageError(f"{what}: there is no file {module!r}")
+    _places[module] = path
     name = f"_shoal_{kind}_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path):

@@ -45,11 +45,11 @@ def require_folder(path: Path) -> None:
     """UsageError unless the directory that the file ``path`` is to be in exists."""
     require_local(path)
     if not path.parent.is_dir():
-        raise UsageError(f"no such directory: '{path.parent}'")
+        raise UsageError(f"no such directory: '{shown(path.parent)}'")
 
 
 def require_new(path: Path, why: str = "") -> None:
     """UsageError unless ``path`` is an empty directory or nothing at all. ``why``: ends the sentence."""
     require_local(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"'{path}' exists and is not empty{why}")
+        raise UsageError(f"'{shown(path)}' exists and is not empty{why}")

@@ -20,7 +20,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "jit": set(),
     "machine": set(),
     "paths": set(),
-    "own_code": set(),
+    "dependencies": set(),
+    "own_code": {"paths"},
     "own_settings": set(),
     "untrusted": set(),
     "terminal": {"untrusted"},
@@ -41,7 +42,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings"},
     "shm": {"runtime", "program", "replay", "metering"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine"},
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
@@ -51,7 +52,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,
-    "__main__": {"cli"},
+    "__main__": {"cli", "dependencies"},
 }
 
 

@@ -111,7 +111,7 @@ class Run:
             raise unknown("value", which, ("last", "best"), "which")
         path = self.path if which == "last" else self.path / BEST
         if which == "best" and not (path / "params.json").is_file():
-            raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
+            raise UsageError(f"'{shown(self.path)}' holds no best parameters: it was trained without --eval-every")
 
         check_trust(self.path, self.system, self.config, trust or self.trusted)
         own_code.forget_edited()
@@ -185,7 +185,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
     if not isinstance(facts, dict) or not {"format", "system", "config", "version"} <= facts.keys():
-        raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
+        raise UsageError(f"'{shown(file)}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, FORMAT)
     check_config(file, facts)
     check_trust(file, facts["system"], facts["config"], trust)

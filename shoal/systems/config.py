@@ -188,8 +188,10 @@ def messages_per_batch(batch: int, envs: int) -> int:
 
 
 def rooted(cfg: Any) -> Any:
-    """Return the configuration ``cfg`` as ``anchored``: an environment may change the working directory."""
-    return replace(cfg, **anchored({name: getattr(cfg, name) for name in OWN if hasattr(cfg, name)}))
+    """Return the configuration ``cfg`` with its demonstrations, if they are a directory, by their whole path: an
+    environment may change the working directory."""
+    name = "demonstrations"
+    return replace(cfg, **anchored({name: getattr(cfg, name)})) if hasattr(cfg, name) else cfg
 
 
 def anchored(values: Mapping[str, Any]) -> Values:
