@@ -10,13 +10,13 @@ if sys.platform == "win32":
     raise ImportError("Shoal runs on Linux and macOS; on Windows it runs in WSL (the Windows Subsystem for Linux)")
 
 if TYPE_CHECKING:
-    from shoal.algos.hyperparameters import Choice, Interval
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Channel, Program
     from shoal.records.metric_files import read_curve
     from shoal.replay import Ratio
     from shoal.run import Evaluation, Run, evaluate, launch, load, pbt, resume, train
+    from shoal.run.population.hyperparameters import Choice, Interval
     from shoal.runtime.launch import Stop
     from shoal.settings.schedule import linear
 
@@ -30,7 +30,7 @@ _HOME = {
     "Run": "shoal.run", "launch": "shoal.run", "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run",
     "train": "shoal.run", "Evaluation": "shoal.run", "evaluate": "shoal.run", "Stop": "shoal.runtime.launch",
     "linear": "shoal.settings.schedule", "read_curve": "shoal.records.metric_files",
-    "Choice": "shoal.algos.hyperparameters", "Interval": "shoal.algos.hyperparameters",
+    "Choice": "shoal.run.population.hyperparameters", "Interval": "shoal.run.population.hyperparameters",
 }  # fmt: skip
 
 

@@ -20,17 +20,17 @@ FLAGS: Values = {
     "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone,
 }  # fmt: skip
-RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``algos.population.Rules``
+RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``
 
 
 def train(args: list[str]) -> int:
     """shoal train pbt"""
     from shoal import systems
-    from shoal.algos.population import Exploit, Explore, Rules
     from shoal.machine import cores
     from shoal.records.run_dir import new_directory
     from shoal.run.flags import resolve_flags
-    from shoal.run.population import PopulationRun, Setup
+    from shoal.run.population.controller import Exploit, Explore, Rules
+    from shoal.run.population.training import PopulationRun, Setup
     from shoal.settings.flags import ranged
     from shoal.settings.schedule import plain
 
@@ -73,7 +73,7 @@ def train(args: list[str]) -> int:
 def space_of(text: str, values: Values, system: str, hints: Mapping[str, Any]) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
     ``values``. hints: the types of fields."""
-    from shoal.algos.hyperparameters import interval_of
+    from shoal.run.population.hyperparameters import interval_of
     from shoal.settings.flags import unknown
     from shoal.settings.schedule import is_schedule, read
 
@@ -96,7 +96,7 @@ def space_of(text: str, values: Values, system: str, hints: Mapping[str, Any]) -
 
 def resume(path: Path, limits: Values, quiet: bool, trust: bool = False) -> int:
     """shoal resume, of a population; of the ``limits``, it has steps only."""
-    from shoal.run.population import PopulationRun
+    from shoal.run.population.training import PopulationRun
 
     if others := [name for name, value in limits.items() if value is not None and name != "steps"]:
         raise UsageError(f"a population ends after its steps; it takes no --{others[0].replace('_', '-')}")

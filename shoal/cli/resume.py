@@ -20,7 +20,7 @@ def command(args: list[str]) -> int:
     from shoal.api import UsageError
     from shoal.run.changes import refuse_options
     from shoal.run.options import FLAGS, LIMITS, RESUMABLE_FLAGS, given_by
-    from shoal.run.population import is_population
+    from shoal.run.population.training import is_population
     from shoal.run.resuming import go_on
     from shoal.settings.flags import divide, options, split
 

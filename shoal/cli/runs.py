@@ -79,7 +79,7 @@ def plot(args: list[str]) -> int:
     """shoal plot RUN..."""
     from shoal.analysis.curves import groups
     from shoal.analysis.plot import AXES, draw
-    from shoal.run.population import is_population
+    from shoal.run.population.training import is_population
 
     paths, rest = _runs(args, "plot")
     opts = options(rest, FLAGS["plot"], "plot")

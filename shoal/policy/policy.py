@@ -22,7 +22,7 @@ from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
-from shoal.systems.config import anchored
+from shoal.topology.config import anchored
 
 FORMAT = 1  # of the files that ``save`` writes
 

@@ -244,9 +244,7 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
     if channel is None and len(channels) == 1:
         (channel,) = channels
     if channel is None:
-        raise ShoalError(
-            f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which"
-        )
+        raise ShoalError(f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which")
     if channel not in channels:
         raise ShoalError(f"'{shown(path)}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
     file = path / channels[channel]

@@ -25,7 +25,7 @@ from shoal.records.metric_files import read_curve
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json, read_report
 from shoal.roles.evaluator import Returns
-from shoal.run.population import best_member, is_population
+from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all

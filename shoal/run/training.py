@@ -38,7 +38,7 @@ from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
-from shoal.systems.config import anchored, rooted
+from shoal.topology.config import anchored, rooted
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere

@@ -1,4 +1,4 @@
-"""One file per system: its config, the learning rule that is unique to it, and ``program(cfg)``."""
+"""One file or folder per system: its config, its loss and its agent, as its paper has them, and ``program(cfg)``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.settings.flags import nearest
 from shoal.settings.other_names import ALIASES, ELSEWHERE
-from shoal.systems.config import SystemConfig
+from shoal.topology.config import SystemConfig
 from shoal.types import Values
 
 SYSTEMS: dict[str, str] = {

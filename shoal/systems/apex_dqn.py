@@ -11,8 +11,8 @@ from typing import ClassVar
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Natural, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets
-from shoal.systems.replayed import replay_program
+from shoal.topology.config import Preset, Presets
+from shoal.topology.replayed import replay_program
 
 
 @dataclass(frozen=True, kw_only=True)

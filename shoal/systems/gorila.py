@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.q_learning import QLearning, QNetwork
 from shoal.api import Context, UsageError
+from shoal.learning.algorithm import Algorithm
+from shoal.nets.q_network import QNetwork
 from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets
-from shoal.systems.replayed import progress
-from shoal.systems.served import ParameterServer, ServerConfig
-from shoal.systems.sharded import add_servers, require_actors
-from shoal.systems.wiring import actor, replay
+from shoal.systems.dqn import QLearning
+from shoal.topology.channels import replay
+from shoal.topology.config import Preset, Presets
+from shoal.topology.parameter_server import ParameterServer, ServerConfig
+from shoal.topology.replay_shards import add_servers, require_actors
+from shoal.topology.replayed import progress
+from shoal.topology.roles import actor
 
 
 @dataclass(frozen=True, kw_only=True)

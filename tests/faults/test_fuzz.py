@@ -24,8 +24,8 @@ from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.records import run_dir
 from shoal.run import resuming, training
-from shoal.run.member import train_slice
-from shoal.run.population import PopulationRun
+from shoal.run.population.member import train_slice
+from shoal.run.population.training import PopulationRun
 
 TASTE, LONG = 10.0, 300.0  # seconds
 ROOT = Path(__file__).parents[2]

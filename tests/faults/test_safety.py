@@ -32,8 +32,8 @@ OWN_CHILDREN = {  # between a run and its own children, over pipes that they inh
     ("local/apart.py", "cloudpickle.loads"),
     ("ray_runtime/agent.py", "cloudpickle.loads"),  # of the run's own driver, by Ray, whose connections have a token
     ("torchrun/group.py", "pickle.loads"),  # of the run's own ranks, by torchrun's store, as torch's object collectives
-    ("run/slots.py", "cloudpickle.loads"),
-    ("run/search.py", "cloudpickle.loads"),
+    ("run/population/slots.py", "cloudpickle.loads"),
+    ("run/population/search.py", "cloudpickle.loads"),
 }
 
 

@@ -8,12 +8,10 @@ import torch
 from helpers import Snapshots, config, ppo_learner, record_batches, run
 
 import shoal
-from shoal import ops
-from shoal.algos.actor_critic import start_state
-from shoal.algos.algorithm import differentiate
-from shoal.algos.ppo import METRICS
 from shoal.api import UsageError, observations
+from shoal.learning.algorithm import differentiate
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.recurrent import start_state
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dqn, impala, load, recurrent_ppo
 
@@ -162,7 +160,7 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
     def by_operations(outputs, action, *rest, **rule):
         calls.append(len(outputs))
         dist = recurrent_ppo.network(cfg).dist
-        return ops.ppo_loss(*dist.evaluate(outputs[:, :-1], action), outputs[:, -1], *rest, **rule)
+        return recurrent_ppo.ppo_loss(*dist.evaluate(outputs[:, :-1], action), outputs[:, -1], *rest, **rule)
 
     def learned(path):
         """Metrics and gradients of every minibatch; before each the parameters are those of ``path``, if there is
@@ -184,10 +182,10 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
         return made
 
     hand = learned(None)
-    monkeypatch.setattr("shoal.algos.ppo.discrete_ppo_loss", by_operations)
+    monkeypatch.setattr("shoal.systems.recurrent_ppo.discrete_ppo_loss", by_operations)
     operations = learned(hand)
     assert calls and len(hand) == len(operations) == 3 * cfg.epochs * cfg.minibatches
-    clipped = METRICS.index("clip_fraction")
+    clipped = recurrent_ppo.METRICS.index("clip_fraction")
     assert sum(metrics[0, clipped].item() for _, _, metrics in hand) > 0.0
     for (_, found, metrics), (_, wanted, expected) in zip(hand, operations, strict=True):
         torch.testing.assert_close(metrics, expected, rtol=1e-4, atol=1e-5)
@@ -252,8 +250,9 @@ def test_the_messages_of_two_workers_are_one_with_twice_the_environments():
 
 def test_dqn_target_is_double_q():
     """dqn-family sheet, item 5: online [1, 2], target [5, 3], r = 0, gamma = 0.9: double 2.7, plain 4.5."""
-    from shoal.algos.q_learning import QLearning, QLearningConfig
     from shoal.api import Batch
+    from shoal.learning.off_policy import QLearningConfig
+    from shoal.systems.dqn import QLearning
 
     class Table(torch.nn.Module):
         def __init__(self, values):

@@ -14,12 +14,12 @@ import torch
 from helpers import config, ppo_learner
 from ops import oracles
 
-from shoal.algos.actor_critic import PolicyValue
-from shoal.algos.decentralised import RankLearner, gradient_spec
-from shoal.algos.ppo import METRICS, PPO
-from shoal.algos.recurrent_q import RecurrentQLearning
 from shoal.api import Batch, Tensors
+from shoal.nets.actor_critic import PolicyValue
 from shoal.systems import a3c, dd_ppo, impala, r2d2, recurrent_ppo
+from shoal.systems.dd_ppo import RankLearner, gradient_spec
+from shoal.systems.r2d2 import RecurrentQLearning
+from shoal.systems.recurrent_ppo import METRICS, PPO
 
 STEPS, COLUMNS, ACTIONS = 5, 4, 2  # CartPole's actions
 CLOSE: dict[str, float] = dict(rtol=2e-4, atol=2e-5)  # float32 against float64, sums of some 100 terms of size 1

@@ -1,0 +1,1 @@
+"""What systems share of learning: algorithm, gradient step, learners, agents."""
