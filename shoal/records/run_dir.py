@@ -157,14 +157,14 @@ class RunDirectory:
             self._failed = False
 
     def finish(self, report: Report) -> None:
-        """Write the parameters and ``report.json``; closes the metric files."""
+        """Write the parameters and ``report.json``; the metric files are complete."""
         self.present.require()
         try:
             save_params(self.path, report)
         except OSError as error:
             raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
         self._report(report)
-        self.close()
+        self._close_files()
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
@@ -187,15 +187,18 @@ class RunDirectory:
 
     def close(self) -> None:
         self._log.close()
-        with contextlib.suppress(OSError):  # a full disk, reported before
-            if self._files is not None:
-                self._files.close()
+        self._close_files()
         self.lock.release()
         if self._refused:
             for path in self.path.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if self._made:
                 self.path.rmdir()
+
+    def _close_files(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk, reported before
+            if self._files is not None:
+                self._files.close()
 
     def _report(self, report: Report) -> None:
         self._write("report.json", json.dumps({"format": FORMAT, **report.to_json()}, indent=2) + "\n")
