@@ -19,6 +19,7 @@ from shoal.own_settings import own_settings
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
+from shoal.records.publication import Publication
 from shoal.records.run_dir import RunDirectory
 from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
@@ -251,7 +252,8 @@ class Training:
                 saving=Saving(
                     self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
-                resume=checkpoint, spans=SPANS if self.trace is not None else 0,
+                resume=checkpoint, publication=Publication(self.path.absolute()),
+                spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
             report = self.runtime.launch(self.program, launch)
             directory.finish(report)
