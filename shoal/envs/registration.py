@@ -6,6 +6,7 @@ import copy
 import secrets
 import sys
 import types
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,41 +15,54 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal.types import Values
 
+from .given import Given
+
 MAIN = "_shoal_main"  # module of other processes that holds what a registration names in the program's ``__main__``
 _HERE = secrets.token_hex(8)  # this process and those that are forked from it, which have the same registry
 
 
 @dataclass(frozen=True)
 class Registration:
-    """An entry of Gymnasium's registry. ``objects``: what its strings name in the script that runs, by name; every
+    """Entries of Gymnasium's registry. ``objects``: what their strings name in the script that runs, by name; every
     process has a script of its own."""
 
-    entry: EnvSpec
+    entries: tuple[EnvSpec, ...]
     objects: Values
     process: str = _HERE
 
     def enter(self) -> None:
-        """Make the entry known in this process; it has it already where the registration was taken."""
+        """Make the entries known in this process; it has them already where the registration was taken."""
         if self.process == _HERE:
             return
         if self.objects:
             vars(sys.modules.setdefault(MAIN, types.ModuleType(MAIN))).update(self.objects)
-        gym.registry[self.entry.id] = self.entry
+        warnings.filterwarnings(
+            "ignore", ".*Overriding environment"
+        )  # by packages that register when they are imported
+        gym.registry.update({entry.id: entry for entry in self.entries})
 
 
 def registration(env: str) -> Registration | None:
-    """The entry of ``env``, an id or ``module:id``, for another process to ``enter``; None if none is known by now."""
-    entry = gym.registry.get(env.rpartition(":")[2])
-    if entry is None:
-        return None
+    """The entry of ``env``, an id or ``module:id``, for another process to ``enter``; None if none is known by now. Of
+    a function or a class, which may make others by their ids: every entry that Gymnasium itself has not."""
+    if isinstance(env, Given):
+        entries = [e for e in gym.registry.values() if not str(e.entry_point).startswith("gymnasium.")]
+    else:
+        entries = [entry] if (entry := gym.registry.get(env.rpartition(":")[2])) is not None else []
     objects: Values = {}
+    sent = tuple(_sent(entry, objects) for entry in entries)
+    return Registration(sent, objects) if sent else None
+
+
+def _sent(entry: EnvSpec, objects: Values) -> EnvSpec:
+    """A copy of ``entry`` for another process; what it names of the script that runs is added to ``objects``."""
     sent = copy.copy(entry)
     sent.entry_point = _movable(entry.entry_point, objects)
     sent.vector_entry_point = _movable(entry.vector_entry_point, objects)
     sent.additional_wrappers = tuple(
         replace(wrapper, entry_point=_movable(wrapper.entry_point, objects)) for wrapper in entry.additional_wrappers
     )
-    return Registration(sent, objects)
+    return sent
 
 
 def _movable(entry_point: Any, objects: Values) -> Any:

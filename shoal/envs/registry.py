@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal import own_code
 from shoal.api import UsageError
-from shoal.settings.kinds import env_kind, is_atari
+from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
@@ -77,10 +77,15 @@ def foreign(env: str, options: EnvOptions) -> bool:
     require_again(env)
     if env in OWN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
         return False
-    if isinstance(env, Given) or ":" in env:
+    if is_factory(env):
         return True
-    registered = _registered(env, options)
+    registered = _registered(_spelled(env), options)
     return registered is None or not str(registered.entry_point).startswith("gymnasium.envs.")
+
+
+def is_factory(env: str) -> bool:
+    """Whether an environment is made by code of the user's: a function or class, by itself or as ``module:name``."""
+    return isinstance(env, Given) or (":" in env and env not in OWN and not env.startswith(("toy:", "pointgoal:")))
 
 
 def find(env: str, options: EnvOptions) -> Found:
@@ -111,11 +116,20 @@ def find(env: str, options: EnvOptions) -> Found:
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
+    env = _spelled(env)
     registered = _registered(env, options)
     if registered is None:
         return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.make(env, num, options))
     own_atari = registered.entry_point == "ale_py.env:AtariEnv"
     return _choose(env, registered, options, own_atari and is_atari(env))
+
+
+def _spelled(env: str) -> str:
+    """Return the id by which what is installed here has an environment that another package calls ``env``."""
+    if env in gym.registry:
+        return env
+    pooled = envpool_id(env)
+    return pooled if pooled != env and pooled in pool.names() else gymnasium_id(env)
 
 
 def _choose(env: str, registered: EnvSpec, options: EnvOptions, atari: bool) -> Found:

@@ -39,6 +39,7 @@ from shoal.types import Values
 from shoal.untrusted import excerpt, parse_json, read_text, require_plain
 
 FORMAT = 1
+NEWEST = "newest"  # folder of the parameters of a run that goes on
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
@@ -117,7 +118,7 @@ class RunDirectory:
         self.lock.at_least(int(after.manifest["launch"]) + 1)
         checkpoint.clean(after.path.parent)
         self._files = MetricFiles(self.path, int(after.manifest["row"]))
-        self._outdated = [self.path / name for name in ("report.json", "params.json")]
+        self._outdated = [self.path / name for name in ("report.json", "params.json", f"{NEWEST}/params.json")]
 
     def describe(
         self, config: Mapping[str, Any], drawings: Mapping[str, str], made_with: Mapping[str, Any] | None = None
@@ -157,14 +158,15 @@ class RunDirectory:
             self._failed = False
 
     def finish(self, report: Report) -> None:
-        """Write the parameters and ``report.json``; closes the metric files."""
+        """Write the parameters and ``report.json``; the metric files are complete."""
         self.present.require()
         try:
             save_params(self.path, report)
         except OSError as error:
             raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
+        shutil.rmtree(self.path / NEWEST, ignore_errors=True)
         self._report(report)
-        self.close()
+        self._close_files()
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
@@ -187,15 +189,18 @@ class RunDirectory:
 
     def close(self) -> None:
         self._log.close()
-        with contextlib.suppress(OSError):  # a full disk, reported before
-            if self._files is not None:
-                self._files.close()
+        self._close_files()
         self.lock.release()
         if self._refused:
             for path in self.path.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if self._made:
                 self.path.rmdir()
+
+    def _close_files(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk, reported before
+            if self._files is not None:
+                self._files.close()
 
     def _report(self, report: Report) -> None:
         self._write("report.json", json.dumps({"format": FORMAT, **report.to_json()}, indent=2) + "\n")
@@ -228,16 +233,18 @@ def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[st
 
 
 def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
-    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end, or in its newest
-    checkpoint. ShoalError if there are none of it."""
+    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end or, of one that
+    goes on or was killed, what it published or its newest checkpoint, whichever is newer. ShoalError if there are none
+    of it."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not (path / "params.json").is_file():
         saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
-        if saved is not None:
-            return saved
-    facts = read_json(path / "params.json", "parameters (the run did not finish, and has no checkpoint)")
+        published = load_params(path / NEWEST, channel) if (path / NEWEST / "params.json").is_file() else None
+        if found := max((each for each in (saved, published) if each is not None), key=lambda p: p[0], default=None):
+            return found
+    facts = read_json(path / "params.json", "parameters (the run has published none yet, and has no checkpoint)")
     with reading(path / "params.json"):
         channels = {name: Path(entry["file"]).name for name, entry in facts["channels"].items()}
         updates = int(facts["updates"])

@@ -29,6 +29,12 @@ KNOWN = {  # records that have a name and a place of their own
 OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
 
 
+def watched() -> bool:
+    """Whether a person looks at standard output: a terminal, or the cell of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stdout.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
+
+
 class _Nobody(io.StringIO):
     """Takes everything and keeps nothing."""
 

@@ -144,7 +144,7 @@ def train_slice(task: Slice) -> Reached:
                 saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
                 returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
                 return Reached(checkpoint.steps, returns, 0.0, "steps")
-        options = RunOptions(runtime=task.runtime, seed=task.seed, checkpoint_every=0.0)
+        options = RunOptions(runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, quiet=True)
         settings = {
             "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
             "actors": cfg.num_actors(), "policy": program.policy_channel().name, **options.to_json(task.until),
