@@ -58,6 +58,9 @@ class Config(SystemConfig, ActorCriticConfig):
     advantages alone; epsilon, a small number added to π; none."""
     lag: Natural = 0
     """Updates by which the parameters of actors are too old, to study the lag (serial runtime only)."""
+    pop_art: bool = False
+    """Learn values on the scale of the returns, whatever the size of rewards, and divide advantages by it (Hessel et
+    al. 2019)."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over batch and time (the paper sums)."""
     activation: Activation = "relu"
@@ -94,6 +97,7 @@ class VTrace(Algorithm):
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
         super().__init__(nets)
         self.cfg = cfg
+        self._returns: tuple[Tensor, Tensor] | None = None  # of the newest batch, and which of them count
 
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]
@@ -112,8 +116,13 @@ class VTrace(Algorithm):
             log_prob = (log_prob.exp() + 1e-6).log()  # section 5.2.2
         mask = items["valid"].float()
         scale = 1.0 / mask.sum().clamp(min=1.0) if cfg.reduction == "mean" else 1.0
+        error = targets.vs - value[:-1]
+        if self.nets.pop_art is not None:
+            self._returns = targets.vs, items["valid"]
+            spread = self.nets.pop_art.spread().float()
+            advantages, error = advantages / spread, error / spread
         policy_loss = -(advantages * log_prob * mask).sum() * scale
-        value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
+        value_loss = 0.5 * (error.square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         self.nets.update_statistics(items)
@@ -125,9 +134,14 @@ class VTrace(Algorithm):
         })  # fmt: skip
 
 
+    def after_step(self, step: int) -> None:
+        if self._returns is not None:
+            self.nets.pop_art.update(self.nets.value.linear, *self._returns)
+
+
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     """Policy and value on one network."""
-    return ActorCritic.of(cfg, cfg.env_spec(), device)
+    return ActorCritic.of(cfg, cfg.env_spec(), device, pop_art=cfg.pop_art)
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
@@ -139,8 +153,9 @@ def program(cfg: Config) -> Program:
     """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
     env, nets, writers = cfg.env_spec(), shapes(lambda: network(cfg)), max(1, cfg.num_actors() // cfg.learners)
-    if cfg.learners > 1 and cfg.normalise_obs:
-        raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
+    for name in ("normalise_obs", "pop_art"):
+        if cfg.learners > 1 and getattr(cfg, name):
+            raise UsageError(f"{name} serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((nets.dist.params_size,), "float32")})
 
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
