@@ -173,10 +173,16 @@ def _has_vector(registered: EnvSpec) -> bool:
     return registered.vector_entry_point is not None and not registered.additional_wrappers
 
 
+def _limit(options: EnvOptions, own: int | None) -> int | None:
+    """The time limit that an environment is to get, whose own is ``own`` (None: it has none); None: it stays."""
+    bound = options.episode_bound if own is None and options.episode_bound else None
+    return options.max_episode_steps or bound
+
+
 def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
     kwargs: Values = dict(options.env_kwargs)
-    if options.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = options.max_episode_steps
+    if (limit := _limit(options, gym.registry[env].max_episode_steps)) is not None:
+        kwargs["max_episode_steps"] = limit
     with constructing(env):
         return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
 
@@ -184,7 +190,8 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
 def _make_one(env: str, options: EnvOptions) -> Env:
     kwargs: Values = dict(options.env_kwargs)
     with constructing(env):
-        made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
+        limit = _limit(options, gym.registry[env].max_episode_steps)
+        made = gym.make(env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
 
 
@@ -322,8 +329,9 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
             made: Env = factory(**kwargs)
             if not isinstance(made, gym.Env):
                 raise UsageError(f"environment {env!r} made {type(made).__name__}, not a gymnasium.Env")
-            if options.max_episode_steps is not None:
-                made = gym.wrappers.TimeLimit(made, options.max_episode_steps)
+            own = made.spec.max_episode_steps if made.spec is not None else None
+            if (limit := _limit(options, own)) is not None:
+                made = gym.wrappers.TimeLimit(made, limit)
             return made
 
     return Found(env, "gymnasium", "your factory makes one environment at a time", single=single)

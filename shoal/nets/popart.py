@@ -33,24 +33,38 @@ class PopArt(nn.Module):
 
     def spread(self) -> Tensor:
         """The standard deviation of the returns; 1 before any update."""
-        return (self.square - self.mean.square()).clamp(min=SPREAD[0] ** 2).sqrt().clamp(max=SPREAD[1])
+        return _spread(self.mean, self.square)
 
     def value(self, said: Tensor) -> Tensor:
         """What the head said, in the unit of rewards; float32 of the same shape."""
         return said * self.spread().float() + self.mean.float()
 
     @torch.no_grad()
+    def spread_with(self, returns: Tensor, mask: Tensor) -> Tensor:
+        """What the ``spread`` will be after an ``update`` with these: the unit of a loss, the very first one too."""
+        return _spread(*self._moments(returns, mask))
+
+    @torch.no_grad()
     def update(self, head: nn.Linear, returns: Tensor, mask: Tensor) -> None:
         """Take in the returns [...] that the ``mask`` (bool [...]) counts. Returns that are not finite change nothing:
         the learner skips them too."""
-        rows = returns[mask].double()
-        if not len(rows) or not bool(torch.isfinite(rows).all()):
-            return
         mean, spread = self.mean.clone(), self.spread()
-        share = torch.clamp(1.0 / (self.count + 1.0), min=self.step)
-        self.mean.lerp_(rows.mean(), share)
-        self.square.lerp_(rows.square().mean(), share)
+        now_mean, now_square = self._moments(returns, mask)
+        self.mean.copy_(now_mean)
+        self.square.copy_(now_square)
         self.count.add_(1.0)
         now = self.spread()
         head.weight.mul_((spread / now).float())
         head.bias.copy_(((spread * head.bias.double() + mean - self.mean) / now).float())
+
+    def _moments(self, returns: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and mean square with these returns."""
+        rows = returns[mask].double()
+        if not len(rows) or not bool(torch.isfinite(rows).all()):
+            return self.mean, self.square
+        share = torch.clamp(1.0 / (self.count + 1.0), min=self.step)
+        return self.mean.lerp(rows.mean(), share), self.square.lerp(rows.square().mean(), share)
+
+
+def _spread(mean: Tensor, square: Tensor) -> Tensor:
+    return (square - mean.square()).clamp(min=SPREAD[0] ** 2).sqrt().clamp(max=SPREAD[1])

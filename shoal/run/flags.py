@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.envs import looking
+from shoal.run.runtimes import looked_at
 from shoal.run.trust import check_resolved
 from shoal.settings.config import Resolved, resolve
 from shoal.settings.fields import RUN_FLAGS
@@ -21,7 +23,8 @@ def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]
     check_flags(system.Config, rest, own, short_name(name))
     opts = options(mine, own, name)
     flags, file = parse_flags(system.Config, rest, short_name(name)), opts.get("config")
-    resolved = resolve(system, opts.get("preset"), file, flags, name=name)
+    with looking(looked_at(opts.get("runtime", ""))):
+        resolved = resolve(system, opts.get("preset"), file, flags, name=name)
     check_resolved(resolved, file, bool(opts.get("trust")))
     return opts, resolved
 

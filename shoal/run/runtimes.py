@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.api import UsageError
+from shoal.local.apart import Call, apart, call_here
 from shoal.runtime.launch import Runtime
 from shoal.settings.flags import unknown
 from shoal.torchrun.place import place
@@ -52,6 +53,12 @@ def meant(name: str) -> str:
     if name in RUNTIMES and name not in ("local", "torchrun"):
         raise UsageError(f"torchrun starts every rank itself: --runtime {name} expects to be started without it")
     return "torchrun" if name in RUNTIMES else name
+
+
+def looked_at(name: str) -> Call:
+    """How an environment is looked at before a run by the runtime called ``name``: in a process of its own, unless it
+    will be stepped in this one."""
+    return call_here if name in HERE else apart
 
 
 def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> Runtime:

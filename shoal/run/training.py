@@ -14,7 +14,6 @@ from typing import Any
 from shoal import own_code
 from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import given, looking
-from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
 from shoal.program import Program
@@ -27,7 +26,7 @@ from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.run import Run
-from shoal.run.runtimes import HERE, make_runtime
+from shoal.run.runtimes import looked_at, make_runtime
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
@@ -110,7 +109,8 @@ def train(
         overrides["env"] = given(overrides["env"])
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
-    resolved = resolve(module, asked, config, overrides, source="argument", name=name)
+    with looking(looked_at(options.runtime)):
+        resolved = resolve(module, asked, config, overrides, source="argument", name=name)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
     return start(name, module, resolved, options, observers=functions, trust=trust)
@@ -183,7 +183,7 @@ class Training:
         self.observers = Observers(observers)
         self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
         loggers.check(options.log)
-        self.apart: Call = call_here if options.runtime in HERE else apart  # environments are stepped elsewhere
+        self.apart = looked_at(options.runtime)
         with looking(self.apart):
             self.program = system.program(resolved.cfg)
             self.spec = resolved.cfg.env_spec()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_OPTIONS, check_fields
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
-from shoal.settings.kinds import env_kind, preset_kinds
+from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
 from shoal.untrusted import parse_json, read_text
@@ -80,7 +80,9 @@ def resolve(
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"file {file}", in_file), (source, overrides or {})]
     defaults = default_values(Config)
     env = next((layer["env"] for _, layer in reversed(layers) if "env" in layer), defaults.get("env", ""))
-    preset, why = _choose_preset(name, presets, asked, str(env))
+    given = {key.replace("-", "_"): value for _, layer in layers for key, value in layer.items()}
+    look = None if file is not None and is_run(file) else getattr(Config, "interface", None)  # it has all values
+    preset, why = _choose_preset(name, presets, asked, str(env), None if look is None else lambda: look(given))
     if file is not None and of_file not in (None, preset) and is_run(file):
         raise UsageError(f"{file} has a value for every setting, those of its preset '{of_file}': give no other preset")
     if preset != "none":
@@ -174,11 +176,19 @@ def refuse_foreign(Config: Any, values: Mapping[str, Any], origins: Mapping[str,
             )
 
 
-def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str) -> tuple[str, str]:
+def _choose_preset(
+    name: str, presets: Mapping[str, Any], preset: str, env: str, interface: Callable[[], str] | None
+) -> tuple[str, str]:
+    """The preset, and why it is that one. interface: what the environment shows and takes (``INTERFACES``), looked at
+    only where no preset stands under the kind of its id; None: nobody can look."""
     if preset == "auto":
         for kind in preset_kinds(env):
             if kind in presets:
                 return kind, f"{env} is of the kind '{kind}'; --preset none turns it off"
+        if interface is not None and any(kind in presets for kind in INTERFACES):
+            kind = interface()
+            if kind in presets:
+                return kind, f"{env} {INTERFACES[kind]}; --preset none turns it off"
         return "none", f"{name} has no preset for {env}"
     if preset == "none" or preset in presets:
         return preset, "asked for"

@@ -20,6 +20,15 @@ DM_CONTROL = {  # as EnvPool names them: the domain, then the task
 }  # fmt: skip
 BOX2D = {"LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing"}
 
+INTERFACES = {  # under which presets stand for any environment that has none under its kind: what it shows and takes
+    "states": "shows discrete states",
+    "vector": "shows vectors",
+    "picture": "shows pictures",
+    "states_continuous": "shows discrete states and takes continuous actions",
+    "vector_continuous": "shows vectors and takes continuous actions",
+    "picture_continuous": "shows pictures and takes continuous actions",
+}
+
 
 def is_atari(env: str) -> bool:
     """Whether an id names a game of the Arcade Learning Environment."""

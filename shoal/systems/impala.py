@@ -119,7 +119,7 @@ class VTrace(Algorithm):
         error = targets.vs - value[:-1]
         if self.nets.pop_art is not None:
             self._returns = targets.vs, items["valid"]
-            spread = self.nets.pop_art.spread().float()
+            spread = self.nets.pop_art.spread_with(*self._returns).float()
             advantages, error = advantages / spread, error / spread
         policy_loss = -(advantages * log_prob * mask).sum() * scale
         value_loss = 0.5 * (error.square() * mask).sum() * scale
