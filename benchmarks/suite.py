@@ -7,9 +7,9 @@
     python benchmarks/suite.py --list                the tasks, their marks and where these come from
 
 Tasks and marks are in ``suite_tasks.py``. A run is one seed of one pair, in a process of its own that may be ended at
-any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (configuration, raw learning curve, result) is
-not run again, unless with ``--again``. The score is the mean return of fresh episodes of the policy that the system evaluates by
-default; the other one, greedy or sampled, stands beside it.
+any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (configuration, raw learning curve, result)
+is not run again, unless with ``--again``. The score is the mean return of fresh episodes of the policy that the system
+evaluates by default; the other one, greedy or sampled, stands beside it.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def summary() -> str:
     columns = ["kind", "task", "system", "preset", "preset was", "mark", "score", "policy", "the other policy", "seeds"]
     total = sum(1 for _ in pairs([]))
     return (
-        f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed recorded; "
-        f"{len(rows)} of {total} pairs have been run.\n\n{table(columns, rows)}\n"
+        f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed "
+        f"recorded; {len(rows)} of {total} pairs have been run.\n\n{table(columns, rows)}\n"
     )
 
 

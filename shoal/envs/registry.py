@@ -215,7 +215,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     missing = ""
     for package, marks in PACKAGES.items():
         if env.startswith(marks) or env.endswith(marks):
-            missing = "" if _import(package) else package
+            missing = "" if import_package(package) else package
     if env in gym.registry:
         return _current(env)
     if options.backend in ("auto", "envpool") and env in pool.names():
@@ -223,7 +223,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if missing:
         raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
     for package in PACKAGES:
-        _import(package)
+        import_package(package)
     if env in gym.registry:
         return _current(env)
     if env_kind(env) == "dm_control" and not pool.installed():
@@ -255,7 +255,7 @@ def _current(env: str) -> EnvSpec:
     )
 
 
-def _import(package: str) -> bool:
+def import_package(package: str) -> bool:
     """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False

@@ -81,7 +81,14 @@ VECTOR: Preset = dict(
     steps=300_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
     epsilon_steps=100_000,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "states": STATES, "vector": VECTOR}
+PRESETS: Presets = {
+    "paper": PAPER,
+    "atari": ATARI,
+    "classic": CLASSIC,
+    "box2d": BOX2D,
+    "states": STATES,
+    "vector": VECTOR,
+}
 
 
 def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:

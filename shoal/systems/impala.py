@@ -19,7 +19,7 @@ from shoal.algos.synchronised import SynchronisedLearner
 from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
 from shoal.api import Batch, Context, Update, UsageError
 from shoal.nets.torsos import Activation
-from shoal.ops import vtrace
+from shoal.ops import explained_variance, vtrace
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Fraction, Natural, NonNegative, OnlyWith, Parts, Unbounded
 from shoal.settings.schedule import Scheduled, linear
@@ -130,9 +130,9 @@ class VTrace(Algorithm):
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropies.detach()[-1].mean(),
+            "explained_variance": explained_variance(targets.vs - value[:-1].detach(), targets.vs, items["valid"]),
             "rho": log_rhos.clamp(max=10.0).exp().mean(),
         })  # fmt: skip
-
 
     def after_step(self, step: int) -> None:
         if self._returns is not None:
