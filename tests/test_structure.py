@@ -163,7 +163,7 @@ def test_the_reader_of_imports(text, expected):
     assert imports(ROOT / "nets" / "x.py", text) == expected
 
 
-OWN_LINES = {"impala": 80, "dqn": 75, "recurrent_ppo": 65, "apex_dqn": 35}  # at most, of systems that others learn from
+OWN_LINES = {"impala": 85, "dqn": 75, "recurrent_ppo": 65, "apex_dqn": 35}  # at most, of systems that others learn from
 
 
 @pytest.mark.parametrize("system", OWN_LINES)

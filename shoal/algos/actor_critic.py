@@ -115,6 +115,7 @@ class ActorCritic(nn.Module):
         self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
         self.pop_art = PopArt() if pop_art else None
+        self._returns: tuple[Tensor, Tensor] | None = None  # of a batch whose step is being taken, and which count
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
@@ -184,6 +185,20 @@ class ActorCritic(nn.Module):
         mask = items["valid"] & items["fresh"] if "fresh" in items else items["valid"]
         for name in self.norms:
             cast(RunningNorm, self.norms[name]).update(items[name][:-1], mask)
+
+    def unit_of(self, returns: Tensor, valid: Tensor) -> Tensor | float:
+        """What errors of values and advantages are divided by: the deviation of the returns, those of this batch
+        included ([T, B], of which ``valid`` count); 1 without ``pop_art``. ``rescale`` takes them in."""
+        if self.pop_art is None:
+            return 1.0
+        self._returns = returns, valid
+        return self.pop_art.spread_with(returns, valid).float()
+
+    def rescale(self) -> None:
+        """Move ``pop_art``, if there is one, to the scale of the returns that ``unit_of`` was given last."""
+        if self.pop_art is not None and self._returns is not None:
+            self.pop_art.update(self.value.linear, *self._returns)
+            self._returns = None
 
     def _normalise(self, obs: Tensors) -> Tensors:
         return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if len(self.norms) else obs

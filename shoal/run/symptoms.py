@@ -60,7 +60,7 @@ class Symptoms:
         return float(np.median(late)) if late else math.nan
 
     def growth(self, name: str) -> float:
-        """By what factor a metric is larger in the last quarter of the run so far than in the second; nan if unknown."""
+        """By what factor a metric is larger in the last quarter of the run so far than in the second; nan: unknown."""
         quarters: list[list[float]] = [[], [], [], []]
         for steps, value in self._seen.get(name, ()):
             quarters[min(3, 4 * steps // max(self.steps, 1))].append(value)

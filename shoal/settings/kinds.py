@@ -8,7 +8,8 @@ MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
-NARROW = {  # of MuJoCo's: those whose episodes end when the body falls, and those with rewards of another size
+NARROW = {  # parts of kinds: continuous actions; of MuJoCo's where the body may fall, and rewards of another size
+    "classic_continuous": {"MountainCarContinuous", "Pendulum"},
     "mujoco_upright": {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"},
     "mujoco_small": {"Reacher", "Pusher", "Swimmer"},
     "mujoco_standup": {"HumanoidStandup"},
@@ -53,7 +54,7 @@ def env_kind(env: str) -> str | None:
 def preset_kinds(env: str) -> list[str]:
     """The kinds of an environment id under which a preset for it may stand, the narrowest first."""
     kind = env_kind(env)
-    narrow = [name for name, names in NARROW.items() if kind == "mujoco" and _base(env) in names]
+    narrow = [name for name, names in NARROW.items() if kind and name.startswith(kind) and _base(env) in names]
     return [*narrow, *([kind] if kind else [])]
 
 

@@ -88,7 +88,16 @@ BOX2D: Preset = dict(
     steps=2_000_000, total_envs=64, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
     max_grad_norm=1.0, entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed below 0 stays there
+    steps=1_500_000, total_envs=64, batch=8, trace_lambda=0.95, learning_rate=linear(1e-3, 0.0), max_grad_norm=1.0,
+    entropy_cost=linear(0.01, 0.0), pop_art=True, normalise_obs=True, activation="tanh",
+)  # fmt: skip
+VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
+STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500, "novelty": 1.0}
+PRESETS: Presets = {
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
+    "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+}  # fmt: skip
 
 
 class VTrace(Algorithm):
@@ -97,7 +106,6 @@ class VTrace(Algorithm):
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
         super().__init__(nets)
         self.cfg = cfg
-        self._returns: tuple[Tensor, Tensor] | None = None  # of the newest batch, and which of them count
 
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]
@@ -116,13 +124,9 @@ class VTrace(Algorithm):
             log_prob = (log_prob.exp() + 1e-6).log()  # section 5.2.2
         mask = items["valid"].float()
         scale = 1.0 / mask.sum().clamp(min=1.0) if cfg.reduction == "mean" else 1.0
-        error = targets.vs - value[:-1]
-        if self.nets.pop_art is not None:
-            self._returns = targets.vs, items["valid"]
-            spread = self.nets.pop_art.spread_with(*self._returns).float()
-            advantages, error = advantages / spread, error / spread
-        policy_loss = -(advantages * log_prob * mask).sum() * scale
-        value_loss = 0.5 * (error.square() * mask).sum() * scale
+        unit = self.nets.unit_of(targets.vs, items["valid"])
+        policy_loss = -(advantages / unit * log_prob * mask).sum() * scale
+        value_loss = 0.5 * (((targets.vs - value[:-1]) / unit).square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         self.nets.update_statistics(items)
@@ -135,8 +139,7 @@ class VTrace(Algorithm):
         })  # fmt: skip
 
     def after_step(self, step: int) -> None:
-        if self._returns is not None:
-            self.nets.pop_art.update(self.nets.value.linear, *self._returns)
+        self.nets.rescale()
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
@@ -153,9 +156,9 @@ def program(cfg: Config) -> Program:
     """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
     env, nets, writers = cfg.env_spec(), shapes(lambda: network(cfg)), max(1, cfg.num_actors() // cfg.learners)
-    for name in ("normalise_obs", "pop_art"):
-        if cfg.learners > 1 and getattr(cfg, name):
-            raise UsageError(f"{name} serves one learner: several would each have statistics of their own")
+    if cfg.learners > 1 and (cfg.normalise_obs or cfg.pop_art):
+        name = "normalise_obs" if cfg.normalise_obs else "pop_art"
+        raise UsageError(f"{name} serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((nets.dist.params_size,), "float32")})
 
     def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
