@@ -21,9 +21,10 @@ class Novelty:
     """Adds ``weight`` times a bonus to the training reward; ``Episode.ret`` stays raw.
 
     The bonus of a step is how far a trained network is from a fixed random one at the observation that the step leads
-    to, in units of the running standard deviation of its own discounted return. It is large where little has been
-    seen, and falls there as the network learns. Each actor has networks of its own. As the bonus is a part of the one
-    reward that systems know, an episode's end ends it as well, unlike in section 2.3.
+    to, large where little has been seen. It is divided by the running standard deviation of its own discounted return
+    and multiplied by that of the reward's (by 1 as long as that is 0), so that ``weight`` means the same whatever the
+    size of rewards. Each actor has networks of its own. As the bonus is a part of the one reward that systems know, an
+    episode's end ends it as well, unlike in section 2.3.
     """
 
     def __init__(self, inner: EnvBatch, weight: float) -> None:
@@ -31,18 +32,19 @@ class Novelty:
         self._weight = weight
         self._features = Features(inner.spec)
         self._same = inner.spec.autoreset == "same_step"
-        self._returns = np.zeros(inner.num_envs)
-        self._scale = Moments(())
+        self._begin()
         self._networks: Distillation | None = None
 
     def reset(self, seed: int) -> Arrays:
         obs = self.inner.reset(seed)
         self._networks = Distillation(self._features.size, seed)
-        self._returns[:] = 0.0
-        self._scale = Moments(())
+        self._begin()
         self._features.reset()
         self._features(obs)
         return obs
+
+    def _begin(self) -> None:
+        self._returns, self._scales = np.zeros((2, self.num_envs)), (Moments(()), Moments(()))  # of reward and bonus
 
     def step(self, action: np.ndarray) -> EnvStep:
         step = self.inner.step(action)
@@ -53,9 +55,12 @@ class Novelty:
             assert step.final_obs is not None
             seen[ended] = self._features({k: v[ended] for k, v in step.final_obs.items()})
         error = self._networks(seen, step.valid)
-        self._returns = self._returns * GAMMA + error * step.valid
-        self._scale.update(self._returns[step.valid])
-        bonus = self._weight * error / max(float(self._scale.deviation()), 1e-8) * step.valid
+        self._returns = self._returns * GAMMA + np.stack((step.reward, error)) * step.valid
+        for scale, returns in zip(self._scales, self._returns, strict=True):
+            scale.update(returns[step.valid])
+        self._returns[0, ended] = 0.0
+        reward, own = (float(scale.deviation()) for scale in self._scales)
+        bonus = self._weight * error * (reward or 1.0) / max(own, EPSILON) * step.valid
         return step._replace(reward=step.reward + bonus.astype(np.float32))
 
     def so_far(self) -> list[Episode]:

@@ -41,10 +41,10 @@ def explained_variance(error: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """``1 - var(error) / var(target)`` of what ``mask`` counts: 1 for perfect values, 0 for a constant.
 
     Args: error: targets less values, target: float ``[...]``; mask: bool ``[...]``. Returns: ``[]``, nan where the
-    targets are all the same.
+    targets are all the same, or none counts.
     """
     error, target = error[mask], target[mask]
-    return 1.0 - error.var(correction=0) / target.var(correction=0)
+    return 1.0 - (error - error.mean()).square().mean() / (target - target.mean()).square().mean()
 
 
 def discrete_policy(op: str, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:

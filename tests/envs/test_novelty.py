@@ -50,7 +50,6 @@ def test_bonus_falls_where_it_is_and_stays_where_it_has_not_been():
 
 def test_a_gradient_step_descends_the_squared_difference():
     network, rows = Distillation(3, 1), np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
-    hidden, difference = network._difference(rows)
     told = []
     network._descend = told.append
     network._learn(rows)
@@ -61,6 +60,17 @@ def test_a_gradient_step_descends_the_squared_difference():
     w[index] -= 2 * step
     below = np.square(network._difference(rows)[1]).mean()
     assert told[0][2][index] == pytest.approx((above - below) / (2 * step), rel=1e-2)
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_bonus_grows_with_the_size_of_rewards(scale):
+    def bonuses(scale):
+        batch, plain = (make("toy:point", 4, EnvOptions(reward_scale=scale, novelty=w)) for w in (0.5, 0.0))
+        batch.reset(0), plain.reset(0)
+        move = np.zeros((4, 2), np.float32)
+        return np.array([batch.step(move).reward - plain.step(move).reward for _ in range(100)])[20:]
+
+    assert bonuses(scale) / scale == pytest.approx(bonuses(1.0), rel=1e-3, abs=1e-4)
 
 
 def test_moments_are_those_of_all_rows():
