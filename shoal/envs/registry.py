@@ -186,10 +186,16 @@ def _has_vector(registered: EnvSpec) -> bool:
     return registered.vector_entry_point is not None and not registered.additional_wrappers
 
 
+def _limit(options: EnvOptions, own: int | None) -> int | None:
+    """The time limit that an environment is to get, whose own is ``own`` (None: it has none); None: it stays."""
+    bound = options.episode_bound if own is None and options.episode_bound else None
+    return options.max_episode_steps or bound
+
+
 def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
     kwargs: Values = dict(options.env_kwargs)
-    if options.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = options.max_episode_steps
+    if (limit := _limit(options, gym.registry[env].max_episode_steps)) is not None:
+        kwargs["max_episode_steps"] = limit
     with constructing(env):
         return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
 
@@ -197,7 +203,8 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
 def _make_one(env: str, options: EnvOptions) -> Env:
     kwargs: Values = dict(options.env_kwargs)
     with constructing(env):
-        made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
+        limit = _limit(options, gym.registry[env].max_episode_steps)
+        made = gym.make(env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
 
 
@@ -206,7 +213,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     missing = ""
     for package, marks in PACKAGES.items():
         if env.startswith(marks) or env.endswith(marks):
-            missing = "" if _import(package) else package
+            missing = "" if import_package(package) else package
     if env in gym.registry:
         return _current(env)
     if options.backend in ("auto", "envpool") and env in pool.names():
@@ -214,7 +221,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if missing:
         raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
     for package in PACKAGES:
-        _import(package)
+        import_package(package)
     if env in gym.registry:
         return _current(env)
     if env_kind(env) == "dm_control" and not pool.installed():
@@ -246,7 +253,7 @@ def _current(env: str) -> EnvSpec:
     )
 
 
-def _import(package: str) -> bool:
+def import_package(package: str) -> bool:
     """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False
@@ -300,8 +307,9 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
             made: Env = factory(**kwargs)
             if not isinstance(made, gym.Env):
                 raise UsageError(f"environment {env!r} made {no_env(made)}")
-            if options.max_episode_steps is not None:
-                made = gym.wrappers.TimeLimit(made, options.max_episode_steps)
+            own = made.spec.max_episode_steps if made.spec is not None else None
+            if (limit := _limit(options, own)) is not None:
+                made = gym.wrappers.TimeLimit(made, limit)
             return made
 
     return Found(env, "gymnasium", "your factory makes one environment at a time", single=single)

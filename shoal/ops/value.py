@@ -19,6 +19,7 @@ __all__ = [
     "categorical_projection",
     "double_q_target",
     "dueling",
+    "explained_variance",
     "huber",
     "quantile_huber",
     "select",
@@ -34,6 +35,16 @@ def select(q: Tensor, actions: Tensor) -> Tensor:
     """
     check.shape("select", "actions", actions, q.shape[:-1])
     return q.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+
+
+def explained_variance(error: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """``1 - var(error) / var(target)`` of what ``mask`` counts: 1 for perfect values, 0 for a constant.
+
+    Args: error: targets less values, target: float ``[...]``; mask: bool ``[...]``. Returns: ``[]``, nan where the
+    targets are all the same, or none counts.
+    """
+    error, target = error[mask], target[mask]
+    return 1.0 - (error - error.mean()).square().mean() / (target - target.mean()).square().mean()
 
 
 def discrete_policy(op: str, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:

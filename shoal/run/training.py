@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -26,11 +27,13 @@ from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.kinds import playing
+from shoal.run.observed import observed
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.progress import Progress
 from shoal.run.run import Run
 from shoal.run.runtimes import environment_call, make_runtime
+from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
@@ -44,6 +47,7 @@ from shoal.topology.config import anchored, rooted
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
+MOST_SENTENCES = 2  # on why a run does not learn
 SPANS = 100_000  # of each replica in a profile
 log = logging.getLogger("shoal.run")
 
@@ -116,7 +120,9 @@ def train(
         overrides["env"] = given(overrides["env"])
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
-    resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=playing(options.runtime))
+    plays = playing(options.runtime)
+    with looking(environment_call(options.runtime)):
+        resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
     return start(name, module, resolved, options, observers=functions, trust=trust)
@@ -201,6 +207,7 @@ class Training:
         check_devices(self.program)
         self.stop = replace(options.stop(resolved.cfg.steps), asked=self.observers.end if observers else None)
         self.policy = _policy(self.program)
+        self.symptoms: Symptoms | None = None
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
@@ -213,8 +220,8 @@ class Training:
             if interrupts.reason not in ("", report.reason):
                 raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
             self.observers.check()
-            if not report.updates and report.reason not in EXIT_CODES and not ranks.follows():
-                log.warning("nothing was learned: %s", self._why_no_update(report.steps))
+            if report.reason not in EXIT_CODES and not ranks.follows():
+                self._diagnose(report)
             self._evaluate(report, backs)
             for back in backs:
                 back.keep()
@@ -232,6 +239,8 @@ class Training:
         progress = None
         try:
             begun = 0 if checkpoint is None else checkpoint.steps
+            if checkpoint is None and self.options.init_from is None:  # else it did not begin with what is known here
+                self.symptoms = Symptoms(self.resolved.cfg, self.resolved.cfg.steps)
             config = {name: self.facts[name] for name in ("system", "preset", "runtime", "seed")} | self.facts["config"]
             args = self.options.log_args
             backs += [loggers.Logger(name, self.path, config, begun, args.get(name)) for name in self.options.log]
@@ -244,12 +253,14 @@ class Training:
                 for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
-                    self.program.name, self.spec, self.stop, resolved, self.path, program=self.program
+                    self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
+                    symptoms=self.symptoms,
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
+            watching = [observer for observer in (self.symptoms, self.trace) if observer is not None]
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
-                observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
+                observers=[directory, *backs, *watching, self.observers],
                 saving=Saving(
                     self.path / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
@@ -280,6 +291,18 @@ class Training:
                 evaluation_files.forget_after(self.path, checkpoint.steps)
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
+
+    def _diagnose(self, report: Report) -> None:
+        """Say why the run has learned nothing, where that shows."""
+        if not report.updates:
+            log.warning("nothing was learned: %s", self._why_no_update(report.steps))
+        elif self.symptoms is not None and report.reason != "episode_return":
+            found = self.symptoms.sentences()
+            if self.symptoms.stuck:
+                seen = self.apart(partial(observed, self.resolved.cfg, self.options.seed))
+                found += [seen] if seen else []
+            for sentence in found[:MOST_SENTENCES]:
+                log.warning("the return has not improved: %s", sentence)
 
     def _why_no_update(self, steps: int) -> str:
         """Return why a run that took so many steps made no update, and what would have sufficed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from shoal.envs._make import Codec
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
-from shoal.settings.flags import expect
+from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Device, Envs, Natural, Replicas, Threads
 from shoal.types import State, Values
 
@@ -158,6 +158,17 @@ class SystemConfig(EnvOptions):
     def env_spec(self) -> EnvSpec:
         """What the environment offers under these options."""
         return spec(self.env, self)
+
+    @classmethod
+    def interface(cls, given: Mapping[str, Any]) -> str:
+        """What the environment of the ``given`` settings shows and takes: one of ``settings.kinds.INTERFACES``. It is
+        a picture if any part of it is, and discrete states if every part is."""
+        hints, options = ranged(cls), {f.name for f in fields(EnvOptions)}
+        values = {name: expect(hints[name], value, f"'{name}'") for name, value in given.items() if name in options}
+        found = spec(given.get("env", cls.env), EnvOptions(**values))
+        kinds = {o.kind for o in found.observations.values()}
+        shows = "picture" if "image" in kinds else "vector" if "vector" in kinds else "states"
+        return f"{shows}_continuous" if found.action.kind == "continuous" else shows
 
     def has_images(self) -> bool:
         """Whether the environment shows images."""

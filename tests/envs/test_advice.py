@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from shoal.api import UsageError
@@ -43,10 +46,15 @@ gym.register("Aunts-v0", entry_point="oldgame:Sisters")
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "oldgame.py").write_text(OLD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return "oldgame"
+    for id in ("Cousins-v0", "Bare-v0", "Aunts-v0"):
+        monkeypatch.delitem(gym.registry, id, raising=False)
+    yield "oldgame"
+    for id in ("Cousins-v0", "Bare-v0", "Aunts-v0"):
+        gym.registry.pop(id, None)
+    sys.modules.pop("oldgame", None)
 
 
 def refusal(env: str) -> str:

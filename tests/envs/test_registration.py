@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
+from shoal.envs.given import given
 from shoal.envs.registration import MAIN, registration
 
 PROGRAM = """
@@ -61,17 +64,17 @@ def output(command: list[str], given: str | None, tmp_path: Path) -> str:
     done = subprocess.run(
         [sys.executable, *command], input=given, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
     )
-    return done.stdout + done.stderr
+    return done.stdout or done.stderr
 
 
 def test_a_script_trains_what_it_registered(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PROGRAM)
     names = ["ByClass-v0", "ByName-v0", "ByLambda-v0", "ByFunction-v0", "Wrapped-v0"]
-    assert output(["mine.py", "runs", *names], None, tmp_path).endswith("ALL RIGHT\n")
+    assert output(["mine.py", "runs", *names], None, tmp_path) == "ALL RIGHT\n"
 
 
 def test_a_program_from_standard_input_trains_what_it_registered(tmp_path: Path) -> None:
-    assert output(["-", "runs", "ByName-v0"], PROGRAM, tmp_path).endswith("ALL RIGHT\n")
+    assert output(["-", "runs", "ByName-v0"], PROGRAM, tmp_path) == "ALL RIGHT\n"
 
 
 def test_a_registration_of_another_process_is_entered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +82,11 @@ def test_a_registration_of_another_process_is_entered_once(monkeypatch: pytest.M
     gym.register("Mine-v0", entry_point="__main__:made_here")
     try:
         sent = registration("some.module:Mine-v0")
-        assert (
-            sent is not None and sent.entry.entry_point == f"{MAIN}:made_here" and list(sent.objects) == ["made_here"]
-        )
+        assert sent is not None and list(sent.objects) == ["made_here"] and sent.asked == "Mine-v0"
         assert gym.registry["Mine-v0"].entry_point == "__main__:made_here", "the program's own entry stays"
         sent.enter()  # of this process: there is nothing to do
         assert gym.registry["Mine-v0"].entry_point == "__main__:made_here" and MAIN not in sys.modules
-        other = type(sent)(sent.entry, sent.objects, process="another")
+        other = replace(sent, process="another")
         other.enter()
         assert gym.registry["Mine-v0"].entry_point == f"{MAIN}:made_here"
         assert sys.modules[MAIN].made_here is sent.objects["made_here"]
@@ -93,3 +94,36 @@ def test_a_registration_of_another_process_is_entered_once(monkeypatch: pytest.M
         gym.registry.pop("Mine-v0", None)
         sys.modules.pop(MAIN, None)
     assert registration("Unknown-v0") is None
+
+
+def test_a_function_gets_the_entries_that_can_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may make any of them by its id; one whose module the other process lacks keeps none of the others back."""
+
+    class Lost:
+        def __init__(self, **given: object) -> None: ...
+
+        def __reduce__(self) -> object:
+            return _not_there, ()
+
+    gym.register("Lost-v0", entry_point=Lost())  # type: ignore[arg-type]
+    gym.register("Untold-v0", entry_point=threading.Lock())  # type: ignore[arg-type]
+    gym.register("Kept-v0", entry_point=lambda: None)
+    try:
+        sent = registration(given(lambda: None))
+        assert sent is not None and sent.asked == ""
+        for id in ("Lost-v0", "Untold-v0", "Kept-v0"):
+            gym.registry.pop(id)
+        replace(sent, process="another").enter()
+        assert "Kept-v0" in gym.registry and not {"Lost-v0", "Untold-v0"} & gym.registry.keys()
+        gym.register("Lost-v0", entry_point=Lost())  # type: ignore[arg-type]
+        asked = registration("Lost-v0")
+        assert asked is not None
+        with pytest.raises(ModuleNotFoundError, match="as another process would"):
+            replace(asked, process="another").enter()
+    finally:
+        for id in ("Lost-v0", "Untold-v0", "Kept-v0"):
+            gym.registry.pop(id, None)
+
+
+def _not_there() -> None:
+    raise ModuleNotFoundError("as another process would")
