@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
     "envs": {"jit", "settings", "own_code"},
-    "replay": {"ops", "jit"},
+    "replay": {"jit"},
     "demonstrations": {"envs", "own_code"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "shm": {"runtime", "program", "replay", "metering"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records"},
+    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings"},
     "run": ANYTHING,  # the front door

@@ -17,8 +17,8 @@ from shoal.api import Arrays, Spec, Tensors
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel
 from shoal.program.groups import ROUNDS
+from shoal.runtime.channel_checks import InTurn
 from shoal.runtime.reduction import combine, got
-from shoal.serial.groups import InTurn
 from shoal.types import State
 
 WIDE = "float64"  # remarks travel before the fields of this type
