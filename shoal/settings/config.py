@@ -184,7 +184,8 @@ def _choose_preset(
     if preset == "auto":
         for kind in preset_kinds(env):
             if kind in presets:
-                return kind, f"{env} is of the kind '{kind}'; --preset none turns it off"
+                told = INTERFACES.get(kind, f"is of the kind '{kind}'")
+                return kind, f"{env} {told}; --preset none turns it off"
         if interface is not None and any(kind in presets for kind in INTERFACES):
             kind = interface()
             if kind in presets:
