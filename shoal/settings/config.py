@@ -195,8 +195,9 @@ def _choose_preset(
     if preset == "auto":
         for kind in preset_kinds(played):
             if kind in presets:
-                what = f"{env} is" if played == env else f"{env} makes {played}, which is"
-                return kind, f"{what} of the kind '{kind}'; --preset none turns it off"
+                what = env if played == env else f"{env} makes {played}, which"
+                told = INTERFACES.get(kind, f"is of the kind '{kind}'")
+                return kind, f"{what} {told}; --preset none turns it off"
         if interface is not None and any(kind in presets for kind in INTERFACES):
             kind = interface()
             if kind in presets:

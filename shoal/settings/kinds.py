@@ -8,12 +8,13 @@ MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
-NARROW = {  # parts of kinds: continuous actions; of MuJoCo's where the body may fall, and rewards of another size
-    "classic_continuous": {"MountainCarContinuous", "Pendulum"},
+NARROW = {  # parts of kinds: of MuJoCo's those whose episodes end when the body falls, and rewards of another size
     "mujoco_upright": {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"},
     "mujoco_small": {"Reacher", "Pusher", "Swimmer"},
     "mujoco_standup": {"HumanoidStandup"},
+    "classic_continuous": {"MountainCarContinuous", "Pendulum"},
 }
+RARE = {"MountainCar": "vector", "MountainCarContinuous": "vector_continuous"}  # need presets that explore for long
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
 DM_CONTROL = {  # as EnvPool names them: the domain, then the task
     "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
@@ -87,7 +88,8 @@ def preset_kinds(env: str) -> list[str]:
     """The kinds of an environment id under which a preset for it may stand, the narrowest first."""
     kind = env_kind(env)
     narrow = [name for name, names in NARROW.items() if kind and name.startswith(kind) and _base(env) in names]
-    return [*narrow, *([kind] if kind else [])]
+    rare = [RARE[_base(env)]] if kind and _base(env) in RARE else []
+    return [*rare, *narrow, *([kind] if kind else [])]
 
 
 def _base(env: str) -> str:

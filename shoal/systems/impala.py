@@ -91,10 +91,10 @@ BOX2D: Preset = dict(
 )  # fmt: skip
 VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed below 0 stays there
     steps=1_500_000, total_envs=64, batch=8, trace_lambda=0.95, learning_rate=linear(1e-3, 0.0), max_grad_norm=1.0,
-    entropy_cost=linear(0.01, 0.0), pop_art=True, normalise_obs=True, activation="tanh",
+    entropy_cost=linear(0.01, 0.0), pop_art=True, normalise_obs=True, activation="tanh", novelty=0.5,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
-STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500, "novelty": 1.0}
+STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500}
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
     "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,

@@ -70,16 +70,13 @@ BOX2D: Preset = dict(
 )  # fmt: skip
 VECTOR: Preset = dict(  # of any environment: rewards of any size, vectors of any scale
     total_envs=32, unroll=64, epochs=4, minibatches=8, steps=1_000_000, learning_rate=linear(1e-3, 0.0),
-    entropy_cost=linear(0.01, 0.0), normalise_obs=True, normalise_reward=True,
+    entropy_cost=linear(0.01, 0.0), normalise_obs=True, normalise_reward=True, novelty=0.5,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = dict(
     total_envs=16, unroll=128, epochs=10, minibatches=32, steps=1_000_000, learning_rate=linear(3e-4, 0.0),
-    separate_critic=True, normalise_obs=True, normalise_reward=True,
+    separate_critic=True, normalise_obs=True, normalise_reward=True, novelty=0.5,
 )  # fmt: skip
-STATES: Preset = dict(
-    total_envs=32, unroll=64, epochs=4, minibatches=8, steps=1_000_000, learning_rate=linear(2e-3, 0.0),
-    entropy_cost=linear(0.02, 0.0), normalise_reward=True, episode_bound=500, novelty=1.0,
-)  # fmt: skip
+STATES: Preset = {**CLASSIC, "steps": 500_000, "episode_bound": 500, "novelty": 0.5}
 POINTGOAL: Preset = dict(
     total_envs=32, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
@@ -88,7 +85,7 @@ POINTGOAL: Preset = dict(
 EXTRAS: Extras = {"log_prob": ((), "float32"), "value": ((), "float32")}  # of the policy that acted
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "pointgoal": POINTGOAL,
-    "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
 }  # fmt: skip
 
 
