@@ -21,6 +21,7 @@ from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
+from .blame import raised_at
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
@@ -214,6 +215,8 @@ class constructing:
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
             text = str(error).strip().splitlines()
             detail = text[0] if text else type(error).__name__
+            if place := raised_at(error):
+                detail += f" ({place})"
             raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
 
 
