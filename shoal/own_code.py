@@ -168,14 +168,25 @@ def told(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Return where in code that is not Shoal's it was raised, in brackets; "" if it was not there."""
+    """Return where in somebody else's code it was raised, in brackets; "" if it was not there."""
+    return f" ({at})" if (at := raised_at(error)) else ""
+
+
+def raised_at(error: BaseException) -> str:
+    """Return ``FILE, line N`` of the innermost line of ``error`` that is neither Shoal's nor Gymnasium's; "" if there
+    is none."""
     at = _raised(error)
-    return "" if at is None else f" ({at.filename}, line {at.lineno})"
+    return "" if at is None else f"{at.filename}, line {at.lineno}"
+
+
+def is_theirs(file: str) -> bool:
+    """Whether the code in ``file`` is somebody else's: not Shoal's, Gymnasium's or Python's own."""
+    path = Path(file)
+    ours = path.is_relative_to(Path(__file__).parent) or "gymnasium" in path.parts or file == importlib.__file__
+    return path.is_file() and not ours
 
 
 def _raised(error: BaseException) -> traceback.FrameSummary | None:
     if isinstance(error, SyntaxError):  # says so itself
         return None
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    ours = at.filename == importlib.__file__ or Path(at.filename).is_relative_to(Path(__file__).parent)
-    return None if at.filename.startswith("<") or ours else at
+    return next((at for at in reversed(traceback.extract_tb(error.__traceback__)) if is_theirs(at.filename)), None)

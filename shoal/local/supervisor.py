@@ -195,6 +195,8 @@ class Supervisor:
             elif kind in ("snapshot", "saved"):
                 if self._checkpoints is not None:
                     self._checkpoints.hear(replica.label, kind, content)
+            elif kind == "repeats":
+                replica.repeats = True
             else:
                 replica.cause = content
 

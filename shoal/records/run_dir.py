@@ -187,6 +187,11 @@ class RunDirectory:
         with contextlib.suppress(ShoalError):
             self._report(replace(report, reason="failed", error=f"{error}" or type(error).__name__))
 
+    @property
+    def advanced(self) -> bool:
+        """Whether the run has made a step that it can go on from."""
+        return self._last is not None and self._last.steps > 0
+
     def close(self) -> None:
         self._log.close()
         self._close_files()

@@ -272,7 +272,7 @@ class Training:
             return report
         except BaseException as error:
             directory.failed(error)
-            if isinstance(error, RoleFailed) and completed(self.path / FOLDER):
+            if isinstance(error, RoleFailed) and directory.advanced and completed(self.path / FOLDER):
                 error.args = (
                     f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(shown(self.path))})",
                 )
