@@ -37,6 +37,11 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'shoal' has no attribute '{name}'")
+    if "shoal.api" not in sys.modules:
+        from shoal.dependencies import unsuitable
+
+        if told := unsuitable():
+            raise ImportError(told)
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
 
 

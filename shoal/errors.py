@@ -37,7 +37,12 @@ class Stopped(ShoalError):
 
 
 class EnvironmentFailed(ShoalError):
-    """An environment raised, or returned what it must not; the text names environment and action."""
+    """An environment raised, or returned what it must not; the text names environment and action. chance: another try
+    may go well, though nothing was raised."""
+
+    def __init__(self, text: str, chance: bool = False):
+        self.chance = chance
+        super().__init__(text)
 
 
 class Diverged(ShoalError):
@@ -48,6 +53,18 @@ class Diverged(ShoalError):
         self.facts: Values = facts or {}
         self.tensors: Values = {}
         super().__init__(text)
+
+
+PROGRAMMING = (NameError, TypeError, AttributeError, ImportError, NotImplementedError, SyntaxError)
+
+
+def repeats(error: BaseException) -> bool:
+    """Return True if whoever tries again will fail in the same way: by a wrong name or value, by a mistake in a
+    program, or by an environment that does not keep to Gymnasium's interface."""
+    if isinstance(error, EnvironmentFailed):
+        cause = error.__cause__
+        return not error.chance if cause is None else isinstance(cause, PROGRAMMING)
+    return isinstance(error, (UsageError, *PROGRAMMING))
 
 
 class RoleFailed(ShoalError):

@@ -59,7 +59,8 @@ shoal train SYSTEM --env ID: train a system; every field of its config is a flag
       --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
       --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
-      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names)
+      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names); --log-args
+                                wandb.group=NAME ... are arguments of theirs
       --quiet                   show nothing
       --trust                   with --config RUN: import the code that it names
 """,
@@ -82,7 +83,7 @@ shoal resume RUN: go on from a run's newest checkpoint
       --steps N, --seconds S, --until-return R
                                 new limits, counted from the run's beginning
       --runtime local|ray, --address A, --quiet
-      --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --eval-...
+      --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --log-args, --eval-...
                                 and any field of its config that changes no shape, such as --learning-rate X, are
                                 changed from there on
 """

@@ -133,7 +133,7 @@ def train(args: list[str]) -> int:
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     options = RunOptions.from_flags(opts)
     note(name, as_json(resolved))
-    return report(start(name, system, resolved, options, trust=bool(opts.get("trust"))), options.quiet)
+    return report(start(name, system, resolved, options, trust=bool(opts.get("trust"))), not options.shows)
 
 
 def resume(args: list[str]) -> int:

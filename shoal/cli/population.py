@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shoal.api import UsageError
+from shoal.paths import fixed, shown
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas
@@ -64,7 +65,7 @@ def train(args: list[str]) -> int:
         space, size, asdict(rules), steps, slots, seed, runtime, opts.get("eval-episodes", 0),
     )  # fmt: skip
     quiet = bool(opts.get("quiet"))
-    named = contextlib.nullcontext(Path(opts["run-dir"])) if "run-dir" in opts else None
+    named = contextlib.nullcontext(fixed(opts["run-dir"])) if "run-dir" in opts else None
     with named or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
         return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
 
@@ -111,5 +112,6 @@ def tell(ended: Any, quiet: bool) -> int:
     """How a population ended; the exit code."""
     if not quiet:
         score = "none" if ended.best.score is None else f"{ended.best.score:.4g}"
-        print(f"{ended.path}: best member {ended.best.index}, score {score}, {ended.copies} copies ({ended.reason})")
+        best = f"best member {ended.best.index}, score {score}"
+        print(f"{shown(ended.path)}: {best}, {ended.copies} copies ({ended.reason})")
     return EXIT_CODES.get(ended.reason, 0)

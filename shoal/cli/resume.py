@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.paths import shown
 from shoal.types import Values
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def report(run: Run, quiet: bool) -> int:
     if not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ", no episode has ended"
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
-        path = shlex.quote(str(run.path))
-        print(f"saved in {run.path} (shoal eval {path})")
+        path = shlex.quote(shown(run.path))
+        print(f"saved in {shown(run.path)} (shoal eval {path})")
         if code:
             from shoal.records.checkpoint import FOLDER, completed
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import UsageError
+from shoal.paths import fixed, shown
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.terminal import styled
@@ -30,6 +31,7 @@ def evaluate(args: list[str]) -> int:
 
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
+    film = fixed(opts.get("video", "video.mp4"))
     seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
     opened = Run.open(run, trust=bool(opts.get("trust")))
     policy = opened.policy(which="best" if opts.get("best") else "last")
@@ -38,7 +40,7 @@ def evaluate(args: list[str]) -> int:
     if "video" in opts:
         from shoal.policy.video import record
 
-        shown = record(policy, Path(opts["video"]), seed, greedy, limit)
+        shown = record(policy, film, seed, greedy, limit)
         print(f"{opts['video']}: an episode with the return {shown[0]:g}" + (f" ({shown.why})" if shown.why else ""))
     returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8), limit)
     print("returns: " + " ".join(f"{r:g}" for r in returns))
@@ -63,13 +65,13 @@ def export(args: list[str]) -> int:
     if "to" not in opts:
         raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
     choice("--to", opts["to"], tuple(FILES))
-    run, which = Run.open(path, trust=bool(opts.get("trust"))), "best" if opts.get("best") else "last"
+    which = "best" if opts.get("best") else "last"
+    out = fixed(opts.get("out", Path(path, "export", f"{opts['to']}-{which}")))  # of a population, beside its members
+    run = Run.open(path, trust=bool(opts.get("trust")))
     policy = run.policy(which=which)
-    folder = Path(path)  # also of a population, whose member may be replaced
-    out = Path(opts.get("out", folder / "export" / f"{opts['to']}-{which}"))
     about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
     write(policy, opts["to"], out, about)
-    print(f"{out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
+    print(f"{shown(out)}: {', '.join(sorted(p.name for p in out.iterdir()))}")
     return 0
 
 

@@ -8,7 +8,7 @@ one that was ``given`` in Python. The factory gets ``EnvOptions.env_kwargs`` and
 
 from __future__ import annotations
 
-from ._make import Codec, autoreset_mode, known, make, one, remember, spec
+from ._make import Codec, autoreset_mode, known, make, one, plays, remember, spec
 from .batch import sub_seeds
 from .film import playable
 from .given import given, is_given, require_again
@@ -20,6 +20,6 @@ from .wrappers import training_reward
 
 __all__ = [
     "Codec", "EnvOptions", "autoreset_mode", "given", "held_out", "is_given", "known", "known_as", "look",
-    "looking", "make", "one", "playable", "registration", "remember", "require_again", "spec", "sub_seeds",
+    "looking", "make", "one", "playable", "plays", "registration", "remember", "require_again", "spec", "sub_seeds",
     "training_reward",
 ]  # fmt: skip

@@ -13,10 +13,11 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
 
-from . import ale, masks, registry, wrappers
+from . import ale, masks, registry, underlying, wrappers
 from .action_box import ActionBox
 from .batch import VectorBatch
 from .looks import Key, known_as, look
+from .novelty import Novelty
 from .one_by_one import OneByOne
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec, batch_of
@@ -33,6 +34,7 @@ class Described:
     spec: EnvSpec
     observation_space: Space
     action_space: Space
+    plays: str = ""  # the id of Gymnasium's of what a function or class makes; "" where it has none
 
 
 Known = dict[Key, Described]
@@ -42,6 +44,13 @@ _known: Known = {}  # of what was made: building an Atari game takes a tenth of 
 def spec(env: str, options: EnvOptions) -> EnvSpec:
     """What ``make`` would give. Builds one sub-environment, if none was built or told of before, and throws it away."""
     return describe(env, options).spec
+
+
+def plays(env: str, options: EnvOptions) -> str:
+    """Return the id of the environment that ``env`` makes where it is a function, a class or ``module:name``, without
+    what is wrapped around it; "" if that has none, or shows or takes something else than the environment by itself.
+    Any other ``env`` is its own id."""
+    return describe(env, options).plays if registry.is_factory(env) else str(env)
 
 
 def describe(env: str, options: EnvOptions) -> Described:
@@ -149,10 +158,14 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
         batch = ale.LifeLoss(inner, options.frame_stack, ale.FIRE if fire else 0)
     if options.reward_clip != "none" or options.reward_scale != 1.0:
         batch = wrappers.TrainingReward(batch, options.reward_clip, options.reward_scale)
+    if options.novelty:
+        batch = Novelty(batch, options.novelty)
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
-    _known[known_as(env, options)] = Described(batch.spec, raw.single_observation_space, raw.single_action_space)
+    _known[known_as(env, options)] = Described(
+        batch.spec, raw.single_observation_space, raw.single_action_space, underlying.id_of(raw)
+    )
     return batch
 
 

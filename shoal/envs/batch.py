@@ -261,7 +261,8 @@ class VectorBatch:
                 row = int(wrong.reshape(self.num_envs, -1).any(1).argmax())
                 raise EnvironmentFailed(
                     f"environment {self.spec.id!r} returned a value of {name!r} that is not in its space: "
-                    f"{obs[name][row].tolist()}, counted from 0, of {sizes.tolist()} ({self._at(row, action)})"
+                    f"{obs[name][row].tolist()}, counted from 0, of {sizes.tolist()} ({self._at(row, action)})",
+                    chance=True,
                 )
         if reward.shape != (self.num_envs,):
             raise EnvironmentFailed(
@@ -277,7 +278,7 @@ class VectorBatch:
             row = int(bad.argmax())
             where = self._at(row, action)
             raise EnvironmentFailed(
-                f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})"
+                f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})", chance=True
             )
 
     def _at(self, row: int, action: np.ndarray | None) -> str:

@@ -109,7 +109,7 @@ def check(mask: np.ndarray, action: Action, over: np.ndarray | None, env: str, w
     if stuck.any():
         row = int(stuck.argmax())
         what = "every action" if action.kind == "discrete" else "every value of a part of the action"
-        raise EnvironmentFailed(f"environment {env!r} forbids {what} ({where(row)})")
+        raise EnvironmentFailed(f"environment {env!r} forbids {what} ({where(row)})", chance=True)
 
 
 def ends(finals: np.ndarray, info: Mapping[str, Any], rows: np.ndarray) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -17,10 +16,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal import own_code
 from shoal.api import UsageError
-from shoal.settings.kinds import env_kind, is_atari
+from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
+from .advice import constructing, did_you_mean, no_env, offered
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
@@ -77,10 +77,15 @@ def foreign(env: str, options: EnvOptions) -> bool:
     require_again(env)
     if env in OWN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
         return False
-    if isinstance(env, Given) or ":" in env:
+    if is_factory(env):
         return True
-    registered = _registered(env, options)
+    registered = _registered(_spelled(env), options)
     return registered is None or not str(registered.entry_point).startswith("gymnasium.envs.")
+
+
+def is_factory(env: str) -> bool:
+    """Whether an environment is made by code of the user's: a function or class, by itself or as ``module:name``."""
+    return isinstance(env, Given) or (":" in env and env not in OWN and not env.startswith(("toy:", "pointgoal:")))
 
 
 def find(env: str, options: EnvOptions) -> Found:
@@ -100,23 +105,31 @@ def find(env: str, options: EnvOptions) -> Found:
 
         return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=own)
     if env.startswith(("toy:", "pointgoal:")):
-        raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, list(OWN))}")
+        raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(OWN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")
         loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
         if name not in gym.registry:
-            names = [n for n in vars(loaded) if not n.startswith("_")]
-            raise UsageError(f"module {module!r} has no {name!r}{_did_you_mean(name, names)}")
+            raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, offered(loaded))}")
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
+    env = _spelled(env)
     registered = _registered(env, options)
     if registered is None:
         return Found(env, "envpool", "only EnvPool has it here", vector=lambda num: pool.make(env, num, options))
     own_atari = registered.entry_point == "ale_py.env:AtariEnv"
     return _choose(env, registered, options, own_atari and is_atari(env))
+
+
+def _spelled(env: str) -> str:
+    """Return the id by which what is installed here has an environment that another package calls ``env``."""
+    if env in gym.registry:
+        return env
+    pooled = envpool_id(env)
+    return pooled if pooled != env and pooled in pool.names() else gymnasium_id(env)
 
 
 def _choose(env: str, registered: EnvSpec, options: EnvOptions, atari: bool) -> Found:
@@ -173,10 +186,16 @@ def _has_vector(registered: EnvSpec) -> bool:
     return registered.vector_entry_point is not None and not registered.additional_wrappers
 
 
+def _limit(options: EnvOptions, own: int | None) -> int | None:
+    """The time limit that an environment is to get, whose own is ``own`` (None: it has none); None: it stays."""
+    bound = options.episode_bound if own is None and options.episode_bound else None
+    return options.max_episode_steps or bound
+
+
 def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
     kwargs: Values = dict(options.env_kwargs)
-    if options.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = options.max_episode_steps
+    if (limit := _limit(options, gym.registry[env].max_episode_steps)) is not None:
+        kwargs["max_episode_steps"] = limit
     with constructing(env):
         return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
 
@@ -184,23 +203,9 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
 def _make_one(env: str, options: EnvOptions) -> Env:
     kwargs: Values = dict(options.env_kwargs)
     with constructing(env):
-        made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
+        limit = _limit(options, gym.registry[env].max_episode_steps)
+        made = gym.make(env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
-
-
-class constructing:
-    """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
-
-    def __init__(self, env: str):
-        self.env = env
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
-            text = str(error).strip().splitlines()
-            detail = text[0] if text else type(error).__name__
-            raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
 
 
 def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
@@ -208,7 +213,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     missing = ""
     for package, marks in PACKAGES.items():
         if env.startswith(marks) or env.endswith(marks):
-            missing = "" if _import(package) else package
+            missing = "" if import_package(package) else package
     if env in gym.registry:
         return _current(env)
     if options.backend in ("auto", "envpool") and env in pool.names():
@@ -216,7 +221,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if missing:
         raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
     for package in PACKAGES:
-        _import(package)
+        import_package(package)
     if env in gym.registry:
         return _current(env)
     if env_kind(env) == "dm_control" and not pool.installed():
@@ -229,7 +234,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         if now in gym.registry:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
     raise UsageError(
-        f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
+        f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
     )
 
@@ -248,7 +253,7 @@ def _current(env: str) -> EnvSpec:
     )
 
 
-def _import(package: str) -> bool:
+def import_package(package: str) -> bool:
     """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False
@@ -256,26 +261,6 @@ def _import(package: str) -> bool:
     if package == "minatar" and "MinAtar/Breakout-v1" not in gym.registry:
         importlib.import_module("minatar.gym").register_envs()
     return True
-
-
-def _did_you_mean(name: str, names: list[str]) -> str:
-    """The nearest of ``names``; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
-    asked = name.lower()
-    whole = "/" in name
-    plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
-    known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    versions = [other for other in known if other.rpartition("-v")[0] == asked]
-    begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if versions or begun:
-        return f"; did you mean {known[max(versions) if versions else min(begun, key=len)]!r}?"
-    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
-    near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
-    close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
-    if not close:
-        return ""
-    best = difflib.SequenceMatcher(None, asked, close[0]).ratio()
-    ties = [other for other in close if difflib.SequenceMatcher(None, asked, other).ratio() >= best]
-    return f"; did you mean {known[max(ties)]!r}?"
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:
@@ -321,9 +306,10 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
         with constructing(env):
             made: Env = factory(**kwargs)
             if not isinstance(made, gym.Env):
-                raise UsageError(f"environment {env!r} made {type(made).__name__}, not a gymnasium.Env")
-            if options.max_episode_steps is not None:
-                made = gym.wrappers.TimeLimit(made, options.max_episode_steps)
+                raise UsageError(f"environment {env!r} made {no_env(made)}")
+            own = made.spec.max_episode_steps if made.spec is not None else None
+            if (limit := _limit(options, own)) is not None:
+                made = gym.wrappers.TimeLimit(made, limit)
             return made
 
     return Found(env, "gymnasium", "your factory makes one environment at a time", single=single)

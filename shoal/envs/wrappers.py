@@ -11,8 +11,10 @@ from gymnasium import spaces as gs
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Episode, Observation, UsageError
+from shoal.own_code import raised_at
 
 from . import masks
+from .blame import defined_at
 from .infos import numbers
 from .options import ActionMask, RewardClip
 from .spaces import ActionCodec
@@ -68,11 +70,12 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in reset (index {self._index}, "
-                f"seed {self._last_seed}): {error}"
+                f"seed {self._last_seed}): {error}{_at(raised_at(error))}"
             ) from error
         if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned {_kinds(returned)} from reset instead of (observation, info)"
+                f"{_defined(self.env, 'reset')}"
             )
         obs, info = returned
         if self._check and (wrong := misfit(self._space, obs)):
@@ -92,11 +95,12 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in step ({self._doing(action)}): {error}"
+                f"{_at(raised_at(error))}"
             ) from error
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned {_kinds(returned)} from step instead of (observation, reward, "
-                f"terminated, truncated, info), as Gymnasium has it ({self._doing(action)})"
+                f"terminated, truncated, info), as Gymnasium has it ({self._doing(action)}){_defined(self.env, 'step')}"
             )
         obs, reward, terminated, truncated, info = returned
         if type(reward) is np.ndarray:
@@ -116,12 +120,21 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         if reward.size != 1:
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned a reward of shape {list(reward.shape)} instead of a number "
-                f"({self._doing(action)})"
+                f"({self._doing(action)}){_defined(self.env, 'step')}"
             )
         return float(reward.item())
 
     def _doing(self, action: Nested) -> str:
         return f"index {self._index}, action {np.asarray(action).tolist()}, seed {self._last_seed}"
+
+
+def _at(place: str) -> str:
+    return f" ({place})" if place else ""
+
+
+def _defined(env: Env, method: str) -> str:
+    """Where the environment defines ``method``, for the end of a sentence."""
+    return f"; its {method} is in {place}" if (place := defined_at(env, method)) else ""
 
 
 def _kinds(returned: Any) -> str:

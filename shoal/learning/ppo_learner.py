@@ -20,7 +20,7 @@ from shoal.learning.gradient_step import GradientStep
 from shoal.learning.optimiser import load_optimiser, make_optimiser
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import start_state
-from shoal.ops import gae
+from shoal.ops import explained_variance, gae
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear
 from shoal.types import State
@@ -74,12 +74,14 @@ class PPOLearner:
     def update(self, batch: Batch) -> Update:
         items = to_device(batch, self.device).items
         scheduled = self._schedule(self.env_steps / self.total_steps)
-        metrics = self._epochs(self._prepare(items))
+        data = self._prepare(items)
+        explained = {"explained_variance": explained_variance(data["advantage"], data["target"], data["valid"])}
+        metrics = self._epochs(data)
         # Statistics change only between batches: acting and training see the same normalisation.
         self.nets.update_statistics(items)
         self.env_steps += int(items["valid"].sum())
         self.step += 1
-        return Update({**metrics, **scheduled})
+        return Update({**metrics, **explained, **scheduled})
 
     def _schedule(self, fraction: float) -> dict[str, float]:
         """This share of the run is done: give schedules their values of now."""

@@ -23,8 +23,10 @@ import cloudpickle
 import torch
 
 from shoal import api, jit
+from shoal.errors import repeats
 from shoal.local import processes, signals
 from shoal.local.checkpoint_save import Saver, restore
+from shoal.local.failures import cause_of
 from shoal.local.heartbeat import DUMP, RAISE, Pulse
 from shoal.local.pace import Pace, lower_priority
 from shoal.local.telemetry import Outbox
@@ -197,7 +199,9 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         _run(plan, spec, job, seed, Session(arena, recorder, reporter.tick), reporter)
     except BaseException as error:  # noqa: BLE001 - told to the parent, which names it
         reporter.last()
-        outbox.send(("failed", traceback.format_exc() + dumps.save(error, job.run_dir)))
+        if repeats(error):
+            outbox.send(("repeats", None))
+        outbox.send(("failed", cause_of(error) + dumps.save(error, job.run_dir)))
         if reporter.log is not None:
             reporter.log.note(f"failed: {traceback.format_exc().rstrip()}")
             reporter.log.trim()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import time
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
-from shoal.api import RoleFailed
+from shoal.api import EnvironmentFailed, RoleFailed
 from shoal.local import processes
 from shoal.local.replica import Replica
 
+OURS = Path(__file__).parents[1]  # the folder of Shoal's own code
 log = logging.getLogger("shoal.runtime")
 
 
@@ -30,6 +33,19 @@ class Patience:
     still_born: int = 3
 
 
+def cause_of(error: BaseException) -> str:
+    """Return the traceback of ``error``; of an environment's failure, only the lines that are not Shoal's."""
+    if not isinstance(error, EnvironmentFailed):
+        return "".join(traceback.format_exception(error))
+    told = ""
+    if error.__cause__ is not None:
+        inner = traceback.TracebackException.from_exception(error.__cause__)
+        theirs = [frame for frame in inner.stack if OURS not in Path(frame.filename).parents]
+        inner.stack[:] = theirs or inner.stack
+        told = "".join(inner.format(chain=False))
+    return told + "".join(traceback.format_exception_only(error))
+
+
 class Failures:
     """Judges the failures of one run; a cause is told in full the first time only."""
 
@@ -45,7 +61,8 @@ class Failures:
         allowed = replica.may_restart(now, patience.restarts, patience.window)
         if not stepped:
             replica.still_born += 1
-            allowed = allowed and replica.still_born < patience.still_born
+            first = len(replica.failures) == 1
+            allowed = allowed and replica.still_born < patience.still_born and not (first and replica.repeats)
         else:
             replica.still_born = 0
         known = self.is_known(replica, cause)
@@ -56,7 +73,7 @@ class Failures:
         if not allowed:
             if known:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
-            if replica.role.on_failure in ("restart", "restore"):
+            if replica.role.on_failure in ("restart", "restore") and len(replica.failures) > 1:
                 cause += f"\n(gave up after {len(replica.failures)} failures)"
             message = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
             log.error("%s (generation %d) failed: %s", replica.label, replica.generation, message)

@@ -154,6 +154,7 @@ class Supervisor:
             self._look()
             if self._checkpoints is not None:
                 self._checkpoints.look()
+            self._publish()
             if (now := time.monotonic()) >= self._next_update:
                 self._next_update = now + max(self._launch.interval, (now - began) / ROWS)
                 self._observe()
@@ -194,6 +195,8 @@ class Supervisor:
             elif kind in ("snapshot", "saved"):
                 if self._checkpoints is not None:
                     self._checkpoints.hear(replica.label, kind, content)
+            elif kind == "repeats":
+                replica.repeats = True
             else:
                 replica.cause = content
 
@@ -234,6 +237,11 @@ class Supervisor:
         with self._interrupts.in_foreign_code():
             for observer in self._observers:
                 observer.update(snapshot)
+
+    def _publish(self) -> None:
+        """Write the newest parameters where somebody may evaluate them."""
+        if self._launch.publication is not None:
+            self._launch.publication.look(lambda: Report.of("", self._aggregator, self._params()))
 
     def _fill(self) -> dict[str, float]:
         """channel -> the share of its slots that is in use."""

@@ -16,6 +16,7 @@ from shoal.nets.heads import PolicyHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
 from shoal.nets.normaliser import RewardScaler, RunningNorm, running_norms
 from shoal.nets.outputs import Outputs, detached
+from shoal.nets.popart import PopArt
 from shoal.nets.precision import Precision, autocast, resolve
 from shoal.nets.recurrent import Kind, RecurrentCore, start_state
 from shoal.nets.torsos import Activation
@@ -25,13 +26,17 @@ from shoal.ops import forbid
 class PolicyValue:
     """What an actor-critic network says of rows [N] or trajectories [T, B].
 
-    joined: parameters of the policy and, in the last column, the value, [N, P + 1] (N = T B).
+    joined: parameters of the policy and, in the last column, what the value's head says, [N, P + 1] (N = T B).
+    pop_art: what that means; None: it is the value.
     """
 
-    def __init__(self, joined: Tensor, shape: Sequence[int], dist: ActionDistribution) -> None:
+    def __init__(
+        self, joined: Tensor, shape: Sequence[int], dist: ActionDistribution, pop_art: PopArt | None = None
+    ) -> None:  # fmt: skip
         self.joined, self.dist = joined, dist
         both = joined.t().view(joined.shape[1], *shape)
-        self.policy, self.value = both[:-1].movedim(0, -1), both[-1]
+        self.policy, said = both[:-1].movedim(0, -1), both[-1]
+        self.value = said if pop_art is None else pop_art.value(said)
 
     def evaluate(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability of the actions taken and entropy, each [T, B], of the steps that have an action (a
@@ -46,13 +51,14 @@ class ActorCritic(nn.Module):
     separate_critic: the value has an encoder of its own (no core then). normalise_obs: vector observations are
     normalised by running statistics, which are buffers of this module and so travel and are saved with it.
     normalise_reward: a discount; ``rewards`` then divides rewards by the running deviation of the discounted return.
+    pop_art: the value's head speaks on the scale of the returns (``nets.PopArt``); values are in the unit of rewards.
     """
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: Sequence[int] = (64, 64), activation: Activation = "tanh",
         core: Kind = "none", core_size: int = 128, core_layers: int = 1, separate_critic: bool = False,
         normalise_obs: bool = False, normalise_reward: float | None = None,
-        precision: Precision = "auto", device: str = "cpu",
+        pop_art: bool = False, precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__()
         if separate_critic and core != "none":
@@ -65,6 +71,8 @@ class ActorCritic(nn.Module):
         vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
         self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
+        self.pop_art = PopArt() if pop_art else None
+        self._returns: tuple[Tensor, Tensor] | None = None  # of a batch whose step is being taken, and which count
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
@@ -83,6 +91,11 @@ class ActorCritic(nn.Module):
 
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """obs [B, ...], first [B] -> policy parameters [B, P], value [B], next state."""
+        policy, said, state = self._step(obs, first, state)
+        return policy, said if self.pop_art is None else self.pop_art.value(said), state
+
+    def _step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """``step``, with what the value's head says."""
         obs = self._normalise(obs)
         if self.perceptron is not None and not torch.is_grad_enabled():
             both = self.perceptron.values(self.encoder.vector(obs))
@@ -92,6 +105,11 @@ class ActorCritic(nn.Module):
 
     def unroll(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
         """obs [T, B, ...], first [T, B], state before t=0 -> policy parameters [T, B, P], value [T, B]."""
+        policy, said = self._unroll(obs, first, state)
+        return policy, said if self.pop_art is None else self.pop_art.value(said)
+
+    def _unroll(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
+        """``unroll``, with what the value's head says."""
         obs = self._normalise(obs)
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
         return self._heads(obs, y)
@@ -105,14 +123,15 @@ class ActorCritic(nn.Module):
             if MASK in rows:
                 joined[:, :-1].masked_fill_(~rows[MASK], -torch.inf)
         else:
-            policy, value = (self.step(obs, first, state) if first.ndim == 1 else self.unroll(obs, first, state))[:2]
+            policy, value = (self._step(obs, first, state) if first.ndim == 1 else self._unroll(obs, first, state))[:2]
             joined, backward = detached(torch.cat((policy.flatten(0, -2), value.view(-1, 1)), 1))
         joined.requires_grad_()
-        return Outputs(PolicyValue(joined, first.shape, self.dist), joined, backward)
+        return Outputs(PolicyValue(joined, first.shape, self.dist, self.pop_art), joined, backward)
 
     def few(self) -> FewRows | None:
         """The same network of few observations ``obs``, if each is one vector, and actions are discrete."""
-        if self.perceptron is None or not self._one_vector or len(self.norms) or self.dist.kind != "discrete":
+        plain = self._one_vector and not len(self.norms) and self.pop_art is None
+        if self.perceptron is None or not plain or self.dist.kind != "discrete":
             return None
         return self.perceptron.few
 
@@ -123,6 +142,20 @@ class ActorCritic(nn.Module):
         mask = items["valid"] & items["fresh"] if "fresh" in items else items["valid"]
         for name in self.norms:
             cast(RunningNorm, self.norms[name]).update(items[name][:-1], mask)
+
+    def unit_of(self, returns: Tensor, valid: Tensor) -> Tensor | float:
+        """What errors of values and advantages are divided by: the deviation of the returns, those of this batch
+        included ([T, B], of which ``valid`` count); 1 without ``pop_art``. ``rescale`` takes them in."""
+        if self.pop_art is None:
+            return 1.0
+        self._returns = returns, valid
+        return self.pop_art.spread_with(returns, valid).float()
+
+    def rescale(self) -> None:
+        """Move ``pop_art``, if there is one, to the scale of the returns that ``unit_of`` was given last."""
+        if self.pop_art is not None and self._returns is not None:
+            self.pop_art.update(self.value.linear, *self._returns)
+            self._returns = None
 
     def _normalise(self, obs: Tensors) -> Tensors:
         return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if len(self.norms) else obs

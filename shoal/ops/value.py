@@ -19,6 +19,7 @@ __all__ = [
     "categorical_projection",
     "double_q_target",
     "dueling",
+    "explained_variance",
     "huber",
     "quantile_huber",
     "select",
@@ -34,6 +35,16 @@ def select(q: Tensor, actions: Tensor) -> Tensor:
     """
     check.shape("select", "actions", actions, q.shape[:-1])
     return q.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+
+
+def explained_variance(error: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """``1 - var(error) / var(target)`` of what ``mask`` counts: 1 for perfect values, 0 for a constant.
+
+    Args: error: targets less values, target: float ``[...]``; mask: bool ``[...]``. Returns: ``[]``, nan where the
+    targets are all the same, or none counts.
+    """
+    error, target = error[mask], target[mask]
+    return 1.0 - (error - error.mean()).square().mean() / (target - target.mean()).square().mean()
 
 
 def discrete_policy(op: str, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,7 +157,7 @@ def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, at
     position = (image.clamp(low, high) - low) * (last / (high - low))
     lower = position.floor().clamp(0, last - 1)
     upper_share = (position - lower).clamp(0.0, 1.0)
-    index = lower.long()
+    index = lower.nan_to_num(0.0).long()  # a reward that is no number reaches no index: its shares are none
     out = torch.zeros_like(probs)
     out.scatter_add_(-1, index, probs * (1.0 - upper_share))
     return out.scatter_add_(-1, index + 1, probs * upper_share)

@@ -153,10 +153,10 @@ class Policy:
 
 
 def evaluation_options(cfg: Any) -> EnvOptions:
-    """The environment of an evaluation: as in training, but a lost life does not end an episode, and scenes are those
-    kept for validation, where an environment has some."""
+    """The environment of an evaluation: as in training, but a lost life does not end an episode, nothing is paid for
+    novelty, and scenes are those kept for validation, where an environment has some."""
     env_kwargs = {**held_out(cfg.env), **cfg.env_kwargs}
-    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False, env_kwargs=env_kwargs))
+    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False, novelty=0.0, env_kwargs=env_kwargs))
 
 
 def evaluation_envs(cfg: Any, num: int) -> EnvBatch:

@@ -110,5 +110,5 @@ def _ffmpeg() -> str:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise UsageError("a video needs ffmpeg: install it, or pip install 'shoal[video]'") from None
+        raise UsageError("a video needs ffmpeg: install it, or pip install imageio-ffmpeg") from None
     return str(imageio_ffmpeg.get_ffmpeg_exe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from shoal.api import UsageError
 from shoal.local.failures import Failures, Patience
@@ -52,6 +53,7 @@ class RayRuntime:
             places = Places(placement.units(program), nodes())
             stack.callback(instance.within, instance.GOODBYE, places.close)
             plan = layout.plan(program)
+            launch = replace(launch, publication=None)  # parameters lie on another node: checkpoints serve
             supervisor = RaySupervisor(
                 program, plan, launch, Failures(Patience()), self.grace, self.hang_timeout, places
             )  # fmt: skip

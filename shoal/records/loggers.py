@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -15,8 +16,12 @@ from typing import Any, Protocol
 
 from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
+from shoal.records.evaluation_files import BEST, VIDEOS
 from shoal.records.metric_files import finite, performance_row, training_row
 from shoal.records.whole_files import write_whole
+from shoal.types import Values
+
+EVALUATION = "evaluation_"  # what the names of an evaluator's figures begin with
 
 log = logging.getLogger("shoal.runtime")
 
@@ -25,6 +30,7 @@ class BackEnd(Protocol):
     refused: str  # a pattern of the characters that its names of metrics must not have
 
     def write(self, row: Mapping[str, float], steps: int) -> None: ...
+    def keep(self, policy: Path | None, films: Sequence[Path]) -> None: ...  # at the end: a directory, and files
     def close(self) -> None: ...
 
 
@@ -33,53 +39,73 @@ class TensorBoard:
 
     refused = r"[^-/\w.]"  # it would write an underscore for each, and one name for two
 
-    def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(path / "tensorboard"), purge_step=begun + 1 if begun else None)
+        own = {"log_dir": str(path / "tensorboard"), "purge_step": begun + 1 if begun else None}
+        self._writer: Any = SummaryWriter(**own | args)
         self._writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in config.items()))
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         for name, value in row.items():
             self._writer.add_scalar(name, value, steps)
 
+    def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
+        """Nothing: event files hold numbers and texts, and the rest is beside them."""
+
     def close(self) -> None:
         self._writer.close()
 
 
 class Wandb:
-    """A run of the project ``shoal``, the same when it goes on; the environment variables of Weights & Biases say
-    where."""
+    """A run of the project ``shoal``, the same when it goes on, unless ``WANDB_PROJECT`` or ``args`` (of
+    ``wandb.init``) name another; all of its own environment variables (``WANDB_NAME``, ``WANDB_DIR``) come before what
+    Shoal would say. The best policy is an artifact of it, films are media."""
 
     refused = r"^_"  # names that begin so are its own
 
-    def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
-        wandb: Any = importlib.import_module("wandb")
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
+        self._wandb: Any = importlib.import_module("wandb")
         file = path / "wandb-run.txt"
         again = {"id": _read(file), "resume": "allow", "allow_val_change": True} if file.is_file() else {}
-        self._run = wandb.init(project="shoal", name=path.name, config=dict(config), dir=str(path), **again)
+        own = {"project": "shoal", "name": path.name, "dir": str(path)}
+        own = {name: value for name, value in own.items() if not os.environ.get(f"WANDB_{name.upper()}")}
+        self._run = self._wandb.init(**{**own, "config": dict(config), **again, **args})
         write_whole(file, self._run.id)
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._run.log(dict(row), step=steps)
+
+    def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
+        if policy is not None:
+            artifact = self._wandb.Artifact(f"policy-{self._run.id}", type="model")
+            artifact.add_dir(str(policy))
+            self._run.log_artifact(artifact)
+        for film in films:
+            self._run.log({"eval/video": self._wandb.Video(str(film), format="mp4")})
 
     def close(self) -> None:
         self._run.finish()
 
 
 class MLflow:
-    """A run of the experiment ``shoal``, the same when it goes on; ``MLFLOW_TRACKING_URI`` says where. MLflow never
-    changes a parameter: the new value of one is a tag of its name. Of a batch with a name that it refuses it takes
-    nothing."""
+    """A run of the experiment ``shoal``, the same when it goes on, unless ``MLFLOW_EXPERIMENT_NAME``,
+    ``MLFLOW_EXPERIMENT_ID`` or ``args`` (``experiment_name``, and those of ``mlflow.start_run``) name another;
+    ``MLFLOW_TRACKING_URI`` says where. MLflow never changes a parameter: the new value of one is a tag of its name. Of
+    a batch with a name that it refuses it takes nothing."""
 
     refused = r"[^-/\w. ]|^/|\.\.|(?<=/)/|/$"
 
-    def __init__(self, path: Path, config: Mapping[str, Any], begun: int) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
         self._mlflow: Any = importlib.import_module("mlflow")
-        self._mlflow.set_experiment("shoal")
+        said = any(os.environ.get(f"MLFLOW_EXPERIMENT_{word}") for word in ("NAME", "ID"))
+        if "experiment_name" in args or not said:
+            self._mlflow.set_experiment(args.get("experiment_name", "shoal"))
         file = path / "mlflow-run.txt"
         which = {"run_id": _read(file)} if file.is_file() else {"run_name": path.name}
-        run = self._mlflow.start_run(**which)
+        run = self._mlflow.start_run(
+            **which | {name: value for name, value in args.items() if name != "experiment_name"}
+        )
         write_whole(file, run.info.run_id)
         values = {name: str(value)[:250] for name, value in config.items()}
         begun_with, shown = run.data.params, {**run.data.params, **run.data.tags}
@@ -89,8 +115,19 @@ class MLflow:
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._mlflow.log_metrics(dict(row), step=steps, synchronous=False)
 
+    def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
+        if policy is not None:
+            self._mlflow.log_artifacts(str(policy), "policy")
+        for film in films:
+            self._mlflow.log_artifact(str(film), "videos")
+
     def close(self) -> None:
         self._mlflow.end_run()
+
+
+def _place(name: str) -> str:
+    """What a figure of training is called in a back end."""
+    return f"eval/{name.removeprefix(EVALUATION)}" if name.startswith(EVALUATION) else f"train/{name}"
 
 
 def _read(file: Path) -> str:
@@ -100,6 +137,22 @@ def _read(file: Path) -> str:
 LOGGERS: dict[str, tuple[str, type[TensorBoard] | type[Wandb] | type[MLflow]]] = {  # name -> (package, class)
     "tensorboard": ("tensorboard", TensorBoard), "wandb": ("wandb", Wandb), "mlflow": ("mlflow", MLflow),
 }  # fmt: skip
+
+
+def arguments(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Values]:
+    """Return the arguments of each back end from what the user gave: ``{"wandb": {"group": "x"}}`` or
+    ``{"wandb.group": "x"}``. UsageError for those of a back end that is not among ``names``."""
+    out: dict[str, Values] = {}
+    for key, value in given.items():
+        back, dot, name = key.partition(".")
+        entries = {name: value} if dot and name else value
+        if not isinstance(entries, Mapping):
+            raise UsageError(f"log_args expects arguments of back ends, as in wandb.group=NAME, found '{key}'")
+        if back not in names:
+            beside = f"'{back}' among the back ends in log" if back in LOGGERS else f"one of {', '.join(LOGGERS)}"
+            raise UsageError(f"log_args has '{key}', which expects {beside}")
+        out.setdefault(back, {}).update(entries)
+    return out
 
 
 def check(names: Sequence[str]) -> None:
@@ -116,25 +169,50 @@ def check(names: Sequence[str]) -> None:
 
 
 class Logger:
-    """An observer of the run that hands its rows to one back end. ``begun``: the step at which the run goes on."""
+    """An observer of the run that hands its rows to one back end: the figures of training as ``train/NAME``, of
+    evaluations as ``eval/NAME``, of the clock and the machine as ``perf/NAME``. ``begun``: the step at which the run
+    goes on; args: what the user tells the back end."""
 
-    def __init__(self, name: str, path: Path, config: Mapping[str, Any], begun: int) -> None:
+    def __init__(
+        self, name: str, path: Path, config: Mapping[str, Any], begun: int, args: Values | None = None
+    ) -> None:
         self.name = name
+        self._films = {*(path / VIDEOS).glob("*.mp4")}  # of which it has been told
+        self._path, self._steps = path, begun
         self._names: dict[str, str] = {}  # metric -> what the back end calls it
         self._back: BackEnd | None = None
         try:
-            self._back = LOGGERS[name][1](path, config, begun)
+            self._back = LOGGERS[name][1](path, config, begun, args or {})
         except Exception as error:  # noqa: BLE001 - whatever a back end raises: the training does not depend on it
             self._give_up(error)
 
     def update(self, snapshot: Snapshot) -> None:
+        row = {_place(name): value for name, value in training_row(snapshot).items() if name != "row"}
+        perf = {f"perf/{name}": v for name, v in performance_row(snapshot).items() if name not in ("row", "steps")}
+        self._write(row | perf, snapshot.steps)
+
+    def evaluated(self, numbers: Mapping[str, float], steps: int) -> None:
+        """Tell of an evaluation of what the run ended with."""
+        self._write({f"eval/{name}": value for name, value in numbers.items()}, steps)
+
+    def keep(self) -> None:
+        """Hand over the run's best policy and its new films, where there are any."""
+        best, films = self._path / BEST, sorted({*(self._path / VIDEOS).glob("*.mp4")} - self._films)
+        try:
+            if self._back is not None and (best.is_dir() or films):
+                self._back.keep(best if best.is_dir() else None, films)
+        except Exception as error:  # noqa: BLE001
+            self._give_up(error)
+
+    def _write(self, row: Mapping[str, Any], steps: int) -> None:
+        """Write what is finite of ``row``; never behind a step that was written."""
         if self._back is None:
             return
-        row = training_row(snapshot) | performance_row(snapshot)
-        found = {name: float(value) for name, value in row.items() if name != "row" and finite(value) is not None}
+        self._steps = max(self._steps, steps)
+        found = {name: float(value) for name, value in row.items() if finite(value) is not None}
         numbers = {self._named(name): value for name, value in found.items()}
         try:
-            self._back.write(numbers, snapshot.steps)
+            self._back.write(numbers, self._steps)
         except Exception as error:  # noqa: BLE001
             self._give_up(error)
 

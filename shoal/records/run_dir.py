@@ -23,7 +23,7 @@ from typing import Any
 from shoal import machine, own_code
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import MOST_INFOS, Snapshot
-from shoal.paths import require_new
+from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
@@ -39,6 +39,7 @@ from shoal.types import Values
 from shoal.untrusted import excerpt, parse_json, read_text, require_plain
 
 FORMAT = 1
+NEWEST = "newest"  # folder of the parameters of a run that goes on
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
@@ -50,7 +51,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
     """A new, empty directory under ``runs``, made in one step, so that runs that start together get one each; what is
     refused before it writes anything leaves none behind."""
     parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
-    base = root / "-".join(map(str, parts))
+    base = fixed(root) / "-".join(map(str, parts))
     made = not root.exists()
     path, n = base, 2
     while True:
@@ -103,7 +104,7 @@ class RunDirectory:
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
         if not (path / "config.json").is_file():
-            raise UsageError(f"'{path}' holds no run: there is no config.json")
+            raise UsageError(f"'{shown(path)}' holds no run: there is no config.json")
         require_plain(path, trust, writing=True)
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
@@ -117,7 +118,7 @@ class RunDirectory:
         self.lock.at_least(int(after.manifest["launch"]) + 1)
         checkpoint.clean(after.path.parent)
         self._files = MetricFiles(self.path, int(after.manifest["row"]))
-        self._outdated = [self.path / name for name in ("report.json", "params.json")]
+        self._outdated = [self.path / name for name in ("report.json", "params.json", f"{NEWEST}/params.json")]
 
     def describe(
         self, config: Mapping[str, Any], drawings: Mapping[str, str], made_with: Mapping[str, Any] | None = None
@@ -157,14 +158,15 @@ class RunDirectory:
             self._failed = False
 
     def finish(self, report: Report) -> None:
-        """Write the parameters and ``report.json``; closes the metric files."""
+        """Write the parameters and ``report.json``; the metric files are complete."""
         self.present.require()
         try:
             save_params(self.path, report)
         except OSError as error:
             raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
+        shutil.rmtree(self.path / NEWEST, ignore_errors=True)
         self._report(report)
-        self.close()
+        self._close_files()
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
@@ -185,17 +187,25 @@ class RunDirectory:
         with contextlib.suppress(ShoalError):
             self._report(replace(report, reason="failed", error=f"{error}" or type(error).__name__))
 
+    @property
+    def advanced(self) -> bool:
+        """Whether the run has made a step that it can go on from."""
+        return self._last is not None and self._last.steps > 0
+
     def close(self) -> None:
         self._log.close()
-        with contextlib.suppress(OSError):  # a full disk, reported before
-            if self._files is not None:
-                self._files.close()
+        self._close_files()
         self.lock.release()
         if self._refused:
             for path in self.path.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if self._made:
                 self.path.rmdir()
+
+    def _close_files(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk, reported before
+            if self._files is not None:
+                self._files.close()
 
     def _report(self, report: Report) -> None:
         self._write("report.json", json.dumps({"format": FORMAT, **report.to_json()}, indent=2) + "\n")
@@ -228,25 +238,27 @@ def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[st
 
 
 def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
-    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end, or in its newest
-    checkpoint. ShoalError if there are none of it."""
+    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end or, of one that
+    goes on or was killed, what it published or its newest checkpoint, whichever is newer. ShoalError if there are none
+    of it."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not (path / "params.json").is_file():
         saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
-        if saved is not None:
-            return saved
-    facts = read_json(path / "params.json", "parameters (the run did not finish, and has no checkpoint)")
+        published = load_params(path / NEWEST, channel) if (path / NEWEST / "params.json").is_file() else None
+        if found := max((each for each in (saved, published) if each is not None), key=lambda p: p[0], default=None):
+            return found
+    facts = read_json(path / "params.json", "parameters (the run has published none yet, and has no checkpoint)")
     with reading(path / "params.json"):
         channels = {name: Path(entry["file"]).name for name, entry in facts["channels"].items()}
         updates = int(facts["updates"])
     if channel is None and len(channels) == 1:
         (channel,) = channels
     if channel is None:
-        raise ShoalError(f"'{path}' holds parameters of the channels {sorted(channels)}: expected to be told which")
+        raise ShoalError(f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which")
     if channel not in channels:
-        raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
+        raise ShoalError(f"'{shown(path)}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
     file = path / channels[channel]
     if not file.is_file():
         raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
@@ -259,16 +271,16 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
 def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     """What a file of ``what`` says, under ``keys`` at least. ShoalError where this version does not read its format."""
     if not path.is_file():
-        raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
+        raise UsageError(f"'{shown(path.parent)}' holds no {what}: there is no {path.name}")
     try:
         data = parse_json(read_text(path))
     except ValueError as error:
-        raise ShoalError(f"{path} is damaged: {excerpt(error)}") from None
+        raise ShoalError(f"{shown(path)} is damaged: {excerpt(error)}") from None
     if not isinstance(data, dict):
-        raise ShoalError(f"{path} is damaged: expected an object with names, found {type(data).__name__}")
+        raise ShoalError(f"{shown(path)} is damaged: expected an object with names, found {type(data).__name__}")
     check_format(path, data, FORMAT)
     if lacking := [key for key in keys if key not in data]:
-        raise ShoalError(f"{path} is damaged: it lacks {', '.join(map(repr, lacking))}")
+        raise ShoalError(f"{shown(path)} is damaged: it lacks {', '.join(map(repr, lacking))}")
     return data
 
 

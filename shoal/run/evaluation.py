@@ -95,20 +95,20 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
 
 def final_evaluation(
     system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
-) -> str:
+) -> Returns | None:
     """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse.
-    ``apart`` says where the environments are stepped. It ends after ``LONGEST`` seconds. Returns
-    a sentence about episodes that did not end, "" if there are none."""
+    ``apart`` says where the environments are stepped. It ends after ``LONGEST`` seconds. None: it was evaluated
+    already, or has no parameters."""
     results = EvaluationFiles(run_dir, channel)
     params = report.params.get(channel)
     if params is None or results.last() == report.steps:
-        return ""
+        return None
     drawn, agent = evaluation_seed(seed, report.steps), partial(system.agent, cfg)
     returns: Returns = apart(partial(_play, agent, cfg, how, params, report.updates, drawn))
     results.add(report.steps, report.updates, returns, params, returns.info, returns.unfinished)
     if (film := _film_of(agent, cfg, how, run_dir)) is not None:
         apart(partial(_film_whole, film, params, report.updates, report.steps, drawn))
-    return returns.why
+    return returns
 
 
 def _play(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
+from shoal.paths import shown
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
 from shoal.systems.es.evolution import TASK
@@ -39,7 +40,7 @@ def read(source: str | Path, trust: bool = False) -> Tensors:
         facts = read_json(path / "config.json", "run")
         channel = facts.get("policy")
         if not isinstance(channel, (str, type(None))):
-            raise ShoalError(f"{path / 'config.json'} is damaged: 'policy' is {brief(channel)}")
+            raise ShoalError(f"{shown(path / 'config.json')} is damaged: 'policy' is {brief(channel)}")
         return load_params(path, channel)[1]
     if not path.is_file():
         raise UsageError(

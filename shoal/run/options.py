@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from shoal.api import UsageError
+from shoal.records import loggers
 from shoal.run.evaluation import Evaluation
+from shoal.run.progress import watched
 from shoal.run.runtimes import check_runtime, meant, runtime_to_resume
 from shoal.runtime.launch import Stop
+from shoal.settings.entries import read_entries
 from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range, Seed
 from shoal.types import Values
@@ -48,14 +51,17 @@ class RunOptions:
     """A run's directory, or a file that `Policy.save` wrote, whose parameters the run begins with; none: drawn."""
     log: tuple[str, ...] = ()
     """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow`."""
-    quiet: bool = True
-    """Show nothing of the run's progress."""
+    log_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of these back ends, such as `wandb.group=NAME`: of wandb.init, mlflow.start_run, SummaryWriter."""
+    quiet: bool | None = None
+    """Show nothing of the run; none: its progress where a person looks (a terminal, a notebook), elsewhere one line."""
 
     def __post_init__(self) -> None:
         for name, hint in TYPES.items():
             object.__setattr__(self, name, expect(hint, getattr(self, name), f"'{name}'"))
         object.__setattr__(self, "runtime", meant(self.runtime))
         check_runtime(self.runtime, self.address)
+        object.__setattr__(self, "log_args", loggers.arguments(self.log_args, self.log))
 
     def stop(self, steps: int) -> Stop:
         """What ends a run whose configuration has so many ``steps``."""
@@ -74,6 +80,7 @@ class RunOptions:
             "checkpoint": {"every": self.checkpoint_every, "replay_gb": self.checkpoint_replay_gb},
             "init_from": None if self.init_from is None else str(Path(self.init_from).resolve()),
             "log": list(self.log),
+            "log_args": self.log_args,
         }
 
     @classmethod
@@ -97,8 +104,12 @@ class RunOptions:
             "checkpoint_replay_gb": facts["checkpoint"]["replay_gb"],
             "init_from": facts.get("init_from"),
             "log": facts.get("log", ()),
+            "log_args": facts.get("log_args", {}),
         }
-        return cls(**{**kept, **anew})
+        given = {**kept, **anew}
+        if "log" in anew and "log_args" not in anew:  # those of back ends that are no longer told anything
+            given["log_args"] = {name: args for name, args in kept["log_args"].items() if name in anew["log"]}
+        return cls(**given)
 
     # ------------------------------------------------------------------------------- command line
     @classmethod
@@ -112,10 +123,17 @@ class RunOptions:
             given["evaluation"] = Evaluation(**given["evaluation"])
         return cls(**{"quiet": False, **defaults, **given})
 
+    @property
+    def shows(self) -> bool:
+        """Whether progress is shown."""
+        return watched() if self.quiet is None else not self.quiet
+
 
 def given_by(flags: Mapping[str, Any]) -> Values:
     """The options, by their names, that a command's flags give: of the ``evaluation`` a dict of what they say of it."""
     out = {name.replace("-", "_"): value for name, value in flags.items() if name in FLAGS}
+    if "log_args" in out:
+        out["log_args"] = read_entries("--log-args", out["log_args"])
     of_evaluation = {name[5:]: out.pop(name) for name in [*out] if name.startswith("eval_")}
     return {**out, "evaluation": of_evaluation} if of_evaluation else out
 
@@ -136,10 +154,12 @@ TYPES: Values = ranged(RunOptions)
 JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
 FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
-    "run-dir": str, "init-from": str, "log": list, "eval-every": Natural, "eval-episodes": Episodes,
+    "run-dir": str, "init-from": str, "log": list, "log-args": list, "eval-every": Natural, "eval-episodes": Episodes,
     "eval-sampled": bool, "eval-video": bool, "eval-max-steps": Natural,
 }  # fmt: skip
-RESUMABLE = ("hang_timeout", "checkpoint_every", "checkpoint_replay_gb", "log", "evaluation")  # may change on resume
+RESUMABLE = (  # may change on resume
+    "hang_timeout", "checkpoint_every", "checkpoint_replay_gb", "log", "log_args", "evaluation",
+)  # fmt: skip
 RESUMABLE_FLAGS = [flag for flag in FLAGS if flag.replace("-", "_") in RESUMABLE or flag.startswith("eval-")]
 LIMITS: Values = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
 

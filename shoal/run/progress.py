@@ -17,6 +17,7 @@ from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
 from shoal.program.draw import human_bytes
+from shoal.run.symptoms import Symptoms
 from shoal.runtime.launch import Stop
 from shoal.terminal import styled
 from shoal.untrusted import one_line
@@ -27,6 +28,12 @@ KNOWN = {  # records that have a name and a place of their own
     "learning_rate": "learning rate", "grad_norm": "gradient norm", "kl": "KL",
 }  # fmt: skip
 OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
+
+
+def watched() -> bool:
+    """Whether a person looks at standard output: a terminal, or the cell of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stdout.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class _Nobody(io.StringIO):
@@ -77,8 +84,10 @@ class Progress:
         path: Path | None = None,
         file: IO[str] | None = None,
         program: Program | None = None,
+        symptoms: Symptoms | None = None,
     ):
         self.system, self.env, self.stop, self.resolved, self.path = system, env, stop, resolved, path
+        self.symptoms = symptoms
         self.file = file or sys.stdout
         self.buffers = program.memory() if program is not None else {}
         channels = program.channels.values() if program is not None else ()
@@ -191,6 +200,8 @@ class Progress:
             out.append(("bottleneck", str(slow)))
         if s.restarts:
             out.append(("restarts", str(s.restarts)))
+        if self.symptoms is not None and (found := self.symptoms.sentences()):
+            out.append(("not improved", found[0]))
         out.append(("memory", human_bytes(s.memory)))
         out.append(("time", f"{clock(s.seconds)}, {clock(time_left(self.stop, s))} left"))
         return out

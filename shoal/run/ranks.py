@@ -23,6 +23,7 @@ class Elsewhere:
     """In place of the directory of a run that another rank writes."""
 
     present = None
+    advanced = False  # the first rank says how to go on
 
     class lock:
         launch = 0  # the first rank tells

@@ -12,6 +12,7 @@ from shoal.api import UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.own_settings import own_settings
+from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
@@ -43,7 +44,8 @@ def resume(
     checkpoint_every: float | None = None,
     checkpoint_replay_gb: float | None = None,
     log: str | Sequence[str] | None = None,
-    quiet: bool = RunOptions.quiet,
+    log_args: Mapping[str, Any] | None = None,
+    quiet: bool | None = RunOptions.quiet,
     trust: bool = False,
     env: Any = None,
     observers: Observer | Sequence[Observer] = (),
@@ -54,8 +56,8 @@ def resume(
     that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray cluster this time.
     ``trust``: as in ``Run.policy``.
 
-    hang_timeout, evaluation, checkpoint_every, checkpoint_replay_gb and log: as in ``train``, from here on; None: as
-    they were. All other options of the run stay.
+    hang_timeout, evaluation, checkpoint_every, checkpoint_replay_gb, log and log_args: as in ``train``, from here on;
+    None: as they were. All other options of the run stay.
     env: the class or function that makes its environment, again, where that was given in Python. observers: as in
     ``train``. settings: fields of its config that change from here on; UsageError for one that changes the shape of
     something that was saved. Each change is noted with its step in config.json."""
@@ -65,6 +67,7 @@ def resume(
         "checkpoint_replay_gb": checkpoint_replay_gb,
         "evaluation": None if evaluation is None else expect(TYPES["evaluation"], evaluation, "'evaluation'"),
         "log": None if log is None else back_ends(log),
+        "log_args": None if log_args is None else expect(dict, log_args, "'log_args'"),
     }  # fmt: skip
     anew = {name: value for name, value in given.items() if value is not None}
     return go_on(
@@ -75,7 +78,7 @@ def resume(
 
 def go_on(
     path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], anew: Mapping[str, Any], *,
-    runtime: str | None = None, address: str | None = None, quiet: bool, trust: bool, env: Any = None,
+    runtime: str | None = None, address: str | None = None, quiet: bool | None, trust: bool, env: Any = None,
     observers: Sequence[Observer] = (), flags: bool = False,
 ) -> Run:  # fmt: skip
     """What ``resume`` and ``shoal resume`` share. anew: options of the run, of those in ``RESUMABLE``; flags: the
@@ -86,7 +89,7 @@ def go_on(
     anew = {**anew, **{name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}}
     if limits["steps"] is not None:
         settings = {**settings, "steps": limits["steps"]}
-    path = Path(path)
+    path = fixed(path)
     directory = ranks.reopened(path, trust)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))

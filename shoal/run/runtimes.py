@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.api import UsageError
+from shoal.local.apart import Call, apart, call_here
 from shoal.runtime.launch import Runtime
 from shoal.settings.flags import unknown
 from shoal.torchrun.place import place
@@ -52,6 +53,11 @@ def meant(name: str) -> str:
     if name in RUNTIMES and name not in ("local", "torchrun"):
         raise UsageError(f"torchrun starts every rank itself: --runtime {name} expects to be started without it")
     return "torchrun" if name in RUNTIMES else name
+
+
+def environment_call(runtime: str) -> Call:
+    """What calls a function that makes an environment, under this runtime: in this process or in one of its own."""
+    return call_here if runtime in HERE else apart
 
 
 def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> Runtime:

@@ -5,29 +5,35 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from shoal import own_code
 from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import given, looking
-from shoal.local.apart import Call, apart, call_here
 from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
+from shoal.paths import fixed, shown
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
+from shoal.records.publication import Publication
 from shoal.records.run_dir import RunDirectory
 from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
+from shoal.run.kinds import playing
+from shoal.run.observed import observed
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
+from shoal.run.progress import Progress
 from shoal.run.run import Run
-from shoal.run.runtimes import HERE, make_runtime
+from shoal.run.runtimes import environment_call, make_runtime
+from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
@@ -37,10 +43,11 @@ from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
-from shoal.topology.config import anchored
+from shoal.topology.config import anchored, rooted
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
+MOST_SENTENCES = 2  # on why a run does not learn
 SPANS = 100_000  # of each replica in a profile
 log = logging.getLogger("shoal.run")
 
@@ -63,7 +70,8 @@ def train(
     checkpoint_replay_gb: float = RunOptions.checkpoint_replay_gb,
     init_from: str | Path | None = RunOptions.init_from,
     log: str | Sequence[str] = RunOptions.log,
-    quiet: bool = RunOptions.quiet,
+    log_args: Mapping[str, Any] = MappingProxyType({}),
+    quiet: bool | None = RunOptions.quiet,
     observers: Observer | Sequence[Observer] = (),
     trust: bool = False,
     **overrides: Any,
@@ -86,7 +94,9 @@ def train(
     init_from: a run's directory, or a file that ``Policy.save`` wrote: the run begins with those parameters and
     normalisers (of the same shapes), but with an optimiser, counts and a replay of its own; None: with drawn ones.
     log: back ends (one, or several) that metrics go to besides the files: tensorboard, wandb, mlflow.
-    quiet: show nothing of the run's progress.
+    log_args: their arguments, as in ``{"wandb.group": "sweep"}``: of wandb.init, mlflow.start_run, SummaryWriter.
+    quiet: True: show nothing of the run; False: its progress; None: its progress in a terminal or a notebook, elsewhere
+        one line that names its preset.
     observers: functions (one, or several) that are given the metrics of every report, a dict of their own with the
     columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that
     returns True ends the run.
@@ -103,14 +113,16 @@ def train(
         runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
         hang_timeout=hang_timeout, evaluation=Evaluation() if evaluation is None else evaluation,
         checkpoint_every=checkpoint_every, checkpoint_replay_gb=checkpoint_replay_gb, init_from=init_from,
-        log=back_ends(log), quiet=quiet,
+        log=back_ends(log), log_args=dict(expect(dict, log_args, "'log_args'")), quiet=quiet,
     )  # fmt: skip
     module = systems.load(name)
     if "env" in overrides:
         overrides["env"] = given(overrides["env"])
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
-    resolved = resolve(module, asked, config, overrides, source="argument", name=name)
+    plays = playing(options.runtime)
+    with looking(environment_call(options.runtime)):
+        resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
     return start(name, module, resolved, options, observers=functions, trust=trust)
@@ -144,7 +156,7 @@ def start(
     if options.run_dir is None:
         with ranks.new_directory(name, cfg.env, options.seed) as path:
             return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust)
-    path = Path(options.run_dir)
+    path, resolved = fixed(options.run_dir), replace(resolved, cfg=rooted(resolved.cfg))
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
         "config": as_json(resolved),
@@ -183,77 +195,89 @@ class Training:
         self.observers = Observers(observers)
         self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
         loggers.check(options.log)
-        self.apart: Call = call_here if options.runtime in HERE else apart  # environments are stepped elsewhere
+        self.apart = environment_call(options.runtime)  # environments are stepped elsewhere
         with looking(self.apart):
             self.program = system.program(resolved.cfg)
             self.spec = resolved.cfg.env_spec()
         if options.evaluation.every:
             whole = options.runtime == "serial"
             require_video(resolved.cfg, options.evaluation, self.apart)
-            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
+            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path, whole)
         self.runtime.check(self.program)
         check_devices(self.program)
         self.stop = replace(options.stop(resolved.cfg.steps), asked=self.observers.end if observers else None)
         self.policy = _policy(self.program)
+        self.symptoms: Symptoms | None = None
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
     def go(self, directory: Directory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
-        with Interrupts() as interrupts:
-            report = self._go(directory, checkpoint)
-        if interrupts.reason not in ("", report.reason):
-            raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
-        self.observers.check()
-        if not report.updates and report.reason not in EXIT_CODES and not ranks.follows():
-            log.warning("nothing was learned: %s", self._why_no_update(report.steps))
-        self._evaluate(report)
+        backs: list[loggers.Logger] = []
+        try:
+            with Interrupts() as interrupts:
+                report = self._go(directory, checkpoint, backs)
+            if interrupts.reason not in ("", report.reason):
+                raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
+            self.observers.check()
+            if report.reason not in EXIT_CODES and not ranks.follows():
+                self._diagnose(report)
+            self._evaluate(report, backs)
+            for back in backs:
+                back.keep()
+        finally:
+            for back in backs:
+                back.close()
+            directory.close()
         facts = self.facts
         return Run(
             self.path, facts["system"], facts["config"], report, self.policy, facts.get("changes", []), trusted=True
         )
 
-    def _go(self, directory: Directory, checkpoint: Checkpoint | None) -> Report:
-        backs: list[loggers.Logger] = []
+    def _go(self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger]) -> Report:
+        """Run until it ends; ``backs`` is filled with the back ends that are told of it."""
         progress = None
         try:
             begun = 0 if checkpoint is None else checkpoint.steps
+            if checkpoint is None and self.options.init_from is None:  # else it did not begin with what is known here
+                self.symptoms = Symptoms(self.resolved.cfg, self.resolved.cfg.steps)
             config = {name: self.facts[name] for name in ("system", "preset", "runtime", "seed")} | self.facts["config"]
-            backs += [loggers.Logger(name, self.path, config, begun) for name in self.options.log]
+            args = self.options.log_args
+            backs += [loggers.Logger(name, self.path, config, begun, args.get(name)) for name in self.options.log]
             self._describe(directory, checkpoint)
-            if not self.options.quiet:
-                from shoal.run.progress import Progress
-
-                for remark in [*self.resolved.cfg.remarks(), *idle(self.system, self.resolved)]:
+            resolved = self.resolved
+            if self.options.quiet is None and not self.options.shows:
+                preset = f"preset {resolved.preset} ({resolved.why})"
+                print(f"shoal: {self.program.name} on {self.spec.id}, {preset}", file=sys.stderr)
+            if self.options.shows:
+                for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
-                    self.program.name, self.spec, self.stop, self.resolved, self.path, program=self.program
+                    self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
+                    symptoms=self.symptoms,
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
+            watching = [observer for observer in (self.symptoms, self.trace) if observer is not None]
             launch = Launch(
-                seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
-                observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
+                seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
+                observers=[directory, *backs, *watching, self.observers],
                 saving=Saving(
-                    self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
+                    self.path / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
-                resume=checkpoint, spans=SPANS if self.trace is not None else 0,
+                resume=checkpoint, publication=Publication(self.path.absolute()),
+                spans=SPANS if self.trace is not None else 0,
             )  # fmt: skip
             report = self.runtime.launch(self.program, launch)
-            for back in backs:
-                back.close()
             directory.finish(report)
             return report
         except BaseException as error:
             directory.failed(error)
-            if isinstance(error, RoleFailed) and completed(self.path / FOLDER):
+            if isinstance(error, RoleFailed) and directory.advanced and completed(self.path / FOLDER):
                 error.args = (
-                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(str(self.path))})",
+                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(shown(self.path))})",
                 )
             raise
         finally:
-            for back in backs:
-                back.close()
-            directory.close()
             if progress is not None:
                 progress.close()
 
@@ -268,6 +292,18 @@ class Training:
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
 
+    def _diagnose(self, report: Report) -> None:
+        """Say why the run has learned nothing, where that shows."""
+        if not report.updates:
+            log.warning("nothing was learned: %s", self._why_no_update(report.steps))
+        elif self.symptoms is not None and report.reason != "episode_return":
+            found = self.symptoms.sentences()
+            if self.symptoms.stuck:
+                seen = self.apart(partial(observed, self.resolved.cfg, self.options.seed))
+                found += [seen] if seen else []
+            for sentence in found[:MOST_SENTENCES]:
+                log.warning("the return has not improved: %s", sentence)
+
     def _why_no_update(self, steps: int) -> str:
         """Return why a run that took so many steps made no update, and what would have sufficed."""
         least = getattr(self.resolved.cfg, "min_replay", 0)
@@ -275,17 +311,21 @@ class Training:
             return f"updates begin with {least:,} items in the replay (min_replay), and it ended after {steps:,} steps"
         return f"no update was complete after its {steps:,} steps: more steps, or a smaller unroll, envs or actors"
 
-    def _evaluate(self, report: Report) -> None:
-        """Evaluate what the run ended with."""
+    def _evaluate(self, report: Report, backs: Sequence[loggers.Logger]) -> None:
+        """Evaluate what the run ended with, and tell it to ``backs``."""
         how = self.options.evaluation
         if how.every and self.policy is not None and report.reason not in EXIT_CODES:
-            if not self.options.quiet:
+            if self.options.shows:
                 print(f"evaluating what it ended with: {how.episodes} episodes (all else is saved)", file=sys.stderr)
-            why = final_evaluation(
+            returns = final_evaluation(
                 self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed, self.apart
             )
-            if why and not self.options.quiet:
-                print(f"shoal: {why} (--eval-max-steps)", file=sys.stderr)
+            if returns is None:
+                return
+            for back in backs:
+                back.evaluated({"return": sum(returns) / len(returns), **returns.info}, report.steps)
+            if returns.why and self.options.shows:
+                print(f"shoal: {returns.why} (--eval-max-steps)", file=sys.stderr)
 
 
 def _policy(program: Program) -> str | None:

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.program import Program
 from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records.publication import Publication
 from shoal.records.report import Report as Report
 
 
@@ -54,6 +55,7 @@ class Launch:
     saving: where and when checkpoints are written; None: there are none.
     resume: the checkpoint that the run goes on from; None: it begins.
     exact: a deterministic runtime saves environments too, and goes on from them bit for bit, by playing them again.
+    publication: where the newest parameters are written as the run goes on; None: nowhere.
     spans: how many phases, each with its times, a replica records for a profile; 0: none.
     """
 
@@ -65,6 +67,7 @@ class Launch:
     interval: float = 0.5
     saving: Saving | None = None
     resume: Checkpoint | None = None
+    publication: Publication | None = None
     exact: bool = True
     spans: int = 0
 

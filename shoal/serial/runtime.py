@@ -93,6 +93,8 @@ class _Run:
                 replicas = []
                 reason = self.interrupts.reason or launch.stop.reached(self.aggregator)
                 now = time.monotonic()
+                if launch.publication is not None:
+                    launch.publication.look(lambda: self._report(""))
                 if display is not None and now - shown >= launch.interval:
                     shown = now
                     self._tell([display], self.live)
@@ -112,6 +114,9 @@ class _Run:
                 self._tell(launch.observers, self.aggregator)
             if display is not None:
                 self._tell([display], self.live)
+        return self._report(reason)
+
+    def _report(self, reason: str) -> Report:
         channels = self.instance.channels.items()
         params = {name: c.published() for name, c in channels if isinstance(c, Published) and c.version}
         return Report.of(reason, self.aggregator, params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_OPTIONS, check_fields
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
-from shoal.settings.kinds import env_kind, preset_kinds
+from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
 from shoal.untrusted import parse_json, read_text
@@ -63,10 +63,12 @@ def resolve(
     *,
     source: str = "flag",
     name: str = "",
+    plays: Callable[[Values], str] | None = None,
 ) -> Resolved:
     """Layer a system's defaults, a preset, a file and ``overrides`` (typed values; ``source`` names them). A value
     takes the place of that below it; of a dict, ``Entries`` take the place of single ones. preset: None: that of the
-    file, or ``auto``."""
+    file, or ``auto``. plays: the id of the environment in these values, where that may be a function that makes it
+    (``envs.plays``); None: ``env`` as it is."""
     Config, presets = system.Config, system.PRESETS
     name = name or str(getattr(system, "__name__", "system")).rpartition(".")[2]
     in_file = read_file(file) if file is not None else {}
@@ -80,14 +82,25 @@ def resolve(
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"file {file}", in_file), (source, overrides or {})]
     defaults = default_values(Config)
     env = next((layer["env"] for _, layer in reversed(layers) if "env" in layer), defaults.get("env", ""))
-    preset, why = _choose_preset(name, presets, asked, str(env))
+    look = getattr(Config, "interface", None)
+    if asked != "auto" or (file is not None and is_run(file)):  # it has all values
+        plays = look = None
+    played = str(env) if plays is None else plays(_layered(Config, layers, name)[0])
+    given = {key.replace("-", "_"): value for _, layer in layers for key, value in layer.items()}
+    preset, why = _choose_preset(name, presets, asked, str(env), played, None if look is None else lambda: look(given))
     if file is not None and of_file not in (None, preset) and is_run(file):
         raise UsageError(f"{file} has a value for every setting, those of its preset '{of_file}': give no other preset")
     if preset != "none":
         layers.insert(0, (f"preset {preset}", presets[preset]))
+    values, origins = _layered(Config, layers, name)
+    refuse_foreign(Config, values, origins)
+    return Resolved(build(Config, values), origins, preset, why)
 
-    values, origins = dict(defaults), dict.fromkeys(defaults, "default")
-    hints = ranged(Config)
+
+def _layered(Config: Any, layers: Sequence[tuple[str, Mapping[str, Any]]], name: str) -> tuple[Values, dict[str, str]]:
+    """The defaults of a config with ``layers`` over them, each with its origin: (values, origins), by field."""
+    values = default_values(Config)
+    origins, hints = dict.fromkeys(values, "default"), ranged(Config)
     for origin, layer in layers:
         spelled: dict[str, str] = {}
         for key, value in layer.items():
@@ -107,8 +120,7 @@ def resolve(
             values["total_envs"], origins["total_envs"] = 0, origin  # so many for each actor
     if values.get("total_envs"):
         origins["envs"] = origins["total_envs"]
-    refuse_foreign(Config, values, origins)
-    return Resolved(build(Config, values), origins, preset, why)
+    return values, origins
 
 
 def build(Config: Any, values: Mapping[str, Any]) -> Any:
@@ -174,11 +186,22 @@ def refuse_foreign(Config: Any, values: Mapping[str, Any], origins: Mapping[str,
             )
 
 
-def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str) -> tuple[str, str]:
+def _choose_preset(
+    name: str, presets: Mapping[str, Any], preset: str, env: str, played: str, interface: Callable[[], str] | None
+) -> tuple[str, str]:
+    """The preset, and why it is that one. played: the id of what ``env`` makes. interface: what the environment shows
+    and takes (``INTERFACES``), looked at only where no preset stands under the kind of its id; None: nobody can
+    look."""
     if preset == "auto":
-        for kind in preset_kinds(env):
+        for kind in preset_kinds(played):
             if kind in presets:
-                return kind, f"{env} is of the kind '{kind}'; --preset none turns it off"
+                what = env if played == env else f"{env} makes {played}, which"
+                told = INTERFACES.get(kind, f"is of the kind '{kind}'")
+                return kind, f"{what} {told}; --preset none turns it off"
+        if interface is not None and any(kind in presets for kind in INTERFACES):
+            kind = interface()
+            if kind in presets:
+                return kind, f"{env} {INTERFACES[kind]}; --preset none turns it off"
         return "none", f"{name} has no preset for {env}"
     if preset == "none" or preset in presets:
         return preset, "asked for"

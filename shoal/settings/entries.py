@@ -33,6 +33,17 @@ def read(flag: str, entry: str, words: list[str]) -> Values:
     return value
 
 
+def read_entries(flag: str, words: list[str]) -> Values:
+    """The entries in the words of a flag that holds several of the form NAME=VALUE."""
+    out: Values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{flag} expects words such as NAME=VALUE, found '{word}'")
+        out[name] = read(flag, "value", [value])["value"]
+    return out
+
+
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Values:
     """What two flags of one command say: those of the second where names are in both, dicts in them likewise. Entries
     if both are."""

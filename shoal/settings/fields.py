@@ -14,7 +14,7 @@ from shoal.settings.flags import ranged
 RUN_FLAGS = frozenset({  # of shoal train, beside a system's fields
     "preset", "config", "runtime", "address", "run_dir", "seed", "seconds", "until_return", "hang_timeout",
     "eval_every", "eval_episodes", "eval_sampled", "eval_video", "eval_max_steps", "checkpoint_every",
-    "checkpoint_replay_gb", "init_from", "log", "quiet",
+    "checkpoint_replay_gb", "init_from", "log", "log_args", "quiet",
 })  # fmt: skip
 RUN_OPTIONS = RUN_FLAGS | {"system", "evaluation", "observers", "trust"}  # also of shoal.train and shoal.resume
 PLAIN = (bool, int, float, str, type(None))

@@ -79,7 +79,12 @@ CLASSIC: Preset = dict(
     actors=2, envs=16, unroll=32, epochs=3, minibatches=4, steps=300_000,
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "pointgoal": recurrent_ppo.POINTGOAL}
+STATES: Preset = {**CLASSIC, "steps": 500_000, "episode_bound": 500, "novelty": 0.5}
+VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "normalise_obs": True, "novelty": 0.5}
+PRESETS: Presets = {
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "pointgoal": recurrent_ppo.POINTGOAL,
+    "classic_continuous": VECTOR, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR,
+}  # fmt: skip
 
 
 @dataclass

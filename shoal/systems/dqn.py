@@ -89,7 +89,22 @@ BOX2D: Preset = dict(
     steps=500_000, learning_rate=schedule(5e-4, 0.0), batch=128, samples_per_insert=32.0, target_period=250,
     hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+STATES: Preset = dict(
+    steps=200_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
+    epsilon_steps=100_000, episode_bound=500, novelty=0.5,
+)  # fmt: skip
+VECTOR: Preset = dict(
+    steps=300_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
+    epsilon_steps=100_000, novelty=0.5,
+)  # fmt: skip
+PRESETS: Presets = {
+    "paper": PAPER,
+    "atari": ATARI,
+    "classic": CLASSIC,
+    "box2d": BOX2D,
+    "states": STATES,
+    "vector": VECTOR,
+}
 
 
 def td_loss(

@@ -18,7 +18,7 @@ from shoal.learning.algorithm import Algorithm
 from shoal.nets.actor_critic import ActorCritic, PolicyValue
 from shoal.nets.recurrent import column_axis
 from shoal.nets.torsos import Activation
-from shoal.ops import vtrace
+from shoal.ops import explained_variance, vtrace
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Fraction, Natural, NonNegative, OnlyWith, Parts, Unbounded
 from shoal.settings.schedule import Scheduled, linear
@@ -59,6 +59,9 @@ class Config(SystemConfig, ActorCriticConfig):
     advantages alone; epsilon, a small number added to π; none."""
     lag: Natural = 0
     """Updates by which the parameters of actors are too old, to study the lag (serial runtime only)."""
+    pop_art: bool = False
+    """Learn values on the scale of the returns, whatever the size of rewards, and divide advantages by it (Hessel et
+    al. 2019)."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over batch and time (the paper sums)."""
     activation: Activation = "relu"
@@ -86,7 +89,16 @@ BOX2D: Preset = dict(
     steps=2_000_000, total_envs=64, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
     max_grad_norm=1.0, entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed below 0 stays there
+    steps=1_500_000, total_envs=64, batch=8, trace_lambda=0.95, learning_rate=linear(1e-3, 0.0), max_grad_norm=1.0,
+    entropy_cost=linear(0.01, 0.0), pop_art=True, normalise_obs=True, activation="tanh", novelty=0.5,
+)  # fmt: skip
+VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
+STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500}
+PRESETS: Presets = {
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
+    "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+}  # fmt: skip
 
 
 class VTrace(Algorithm):
@@ -113,8 +125,9 @@ class VTrace(Algorithm):
             log_prob = (log_prob.exp() + 1e-6).log()  # section 5.2.2
         mask = items["valid"].float()
         scale = 1.0 / mask.sum().clamp(min=1.0) if cfg.reduction == "mean" else 1.0
-        policy_loss = -(advantages * log_prob * mask).sum() * scale
-        value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
+        unit = self.nets.unit_of(targets.vs, items["valid"])
+        policy_loss = -(advantages / unit * log_prob * mask).sum() * scale
+        value_loss = 0.5 * (((targets.vs - value[:-1]) / unit).square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         self.nets.update_statistics(items)
@@ -122,8 +135,12 @@ class VTrace(Algorithm):
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropies.detach()[-1].mean(),
+            "explained_variance": explained_variance(targets.vs - value[:-1].detach(), targets.vs, items["valid"]),
             "rho": log_rhos.clamp(max=10.0).exp().mean(),
         })  # fmt: skip
+
+    def after_step(self, step: int) -> None:
+        self.nets.rescale()
 
 
 class TrajectoryReplay:
@@ -208,7 +225,7 @@ def _room(name: str, like: Tensor, columns: int) -> Tensor:
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     """Policy and value on one network."""
-    return ActorCritic.of(cfg, cfg.env_spec(), device)
+    return ActorCritic.of(cfg, cfg.env_spec(), device, pop_art=cfg.pop_art)
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
@@ -220,8 +237,9 @@ def program(cfg: Config) -> Program:
     """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
     env, nets, writers = cfg.env_spec(), shapes(lambda: network(cfg)), max(1, cfg.num_actors() // cfg.learners)
-    if cfg.learners > 1 and cfg.normalise_obs:
-        raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
+    if cfg.learners > 1 and (cfg.normalise_obs or cfg.pop_art):
+        name = "normalise_obs" if cfg.normalise_obs else "pop_art"
+        raise UsageError(f"{name} serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((nets.dist.params_size,), "float32")})
 
     def progress(ctx: Context, update: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from shoal.envs._make import Codec
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
-from shoal.settings.flags import expect
+from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Device, Envs, Natural, Replicas, Threads
 from shoal.types import State, Values
 
@@ -25,6 +25,7 @@ Presets = dict[str, Preset]
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 FEW = 100  # updates, below which a run hardly learns
+OWN = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
@@ -159,6 +160,17 @@ class SystemConfig(EnvOptions):
         """Return what the environment offers under these options."""
         return spec(self.env, self)
 
+    @classmethod
+    def interface(cls, given: Mapping[str, Any]) -> str:
+        """What the environment of the ``given`` settings shows and takes: one of ``settings.kinds.INTERFACES``. It is
+        a picture if any part of it is, and discrete states if every part is."""
+        hints, options = ranged(cls), {f.name for f in fields(EnvOptions)}
+        values = {name: expect(hints[name], value, f"'{name}'") for name, value in given.items() if name in options}
+        found = spec(given.get("env", cls.env), EnvOptions(**values))
+        kinds = {o.kind for o in found.observations.values()}
+        shows = "picture" if "image" in kinds else "vector" if "vector" in kinds else "states"
+        return f"{shows}_continuous" if found.action.kind == "continuous" else shows
+
     def has_images(self) -> bool:
         """Whether the environment shows images."""
         return any(o.kind == "image" for o in self.env_spec().observations.values())
@@ -189,11 +201,17 @@ def messages_per_batch(batch: int, envs: int) -> int:
     return max(1, batch // envs)
 
 
+def rooted(cfg: Any) -> Any:
+    """Return the configuration ``cfg`` with its demonstrations, if they are a directory, by their whole path: an
+    environment may change the working directory."""
+    name = "demonstrations"
+    return replace(cfg, **anchored({name: getattr(cfg, name)})) if hasattr(cfg, name) else cfg
+
+
 def anchored(values: Mapping[str, Any]) -> Values:
     """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
     policy or a population goes on from another directory."""
-    own = ("env", "torso", "demonstrations")  # that may be ``file.py:name``
-    out = {**values, **{field: absolute(values[field]) for field in own if values.get(field)}}
+    out = {**values, **{field: absolute(values[field]) for field in OWN if values.get(field)}}
     demonstrations = values.get("demonstrations")
     if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
         out["demonstrations"] = str(Path(demonstrations).absolute())

@@ -72,7 +72,7 @@ def test_flags_become_options() -> None:
         options(split(["--no-seed", "3"]), FLAGS, "resume")
     with pytest.raises(UsageError, match="--no-quiet expects no value, found true"):
         options(split(["--no-quiet", "true"]), FLAGS, "resume")
-    assert RunOptions.from_flags({"quiet": True}) == RunOptions()
+    assert RunOptions.from_flags({"quiet": True}) == RunOptions(quiet=True)
     assert RunOptions.from_flags({"preset": "none"}, seconds=15.0) == RunOptions(quiet=False, seconds=15.0)
     assert RunOptions.from_flags({"seconds": 2.0}, seconds=15.0).seconds == 2.0
 

@@ -147,7 +147,7 @@ def test_no_velocity_is_a_slice() -> None:
         ("Foo-v1", {}, r"unknown environment 'Foo-v1' \(an id that a module or a file registers"),
         ("CartPol-v1", {}, "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("CartPole", {}, "unknown environment 'CartPole'; did you mean 'CartPole-v1'?"),
-        ("Pong-v5", {"backend": "gymnasium"}, "unknown environment 'Pong-v5'; did you mean 'ALE/Pong-v5'?"),
+        ("Pong-v5", {"backend": "gymnasium"}, "'gymnasium' does not give 'ALE/Pong-v5' the standard Atari protocol"),
         ("pong", {}, "unknown environment 'pong'; did you mean 'ALE/Pong-v5'?"),
         ("Pongg-v5", {}, "unknown environment 'Pongg-v5'; did you mean 'ALE/Pong-v5'?"),
         ("ALE/Pon-v5", {}, "unknown environment 'ALE/Pon-v5'; did you mean 'ALE/Pong-v5'?"),

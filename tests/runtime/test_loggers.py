@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import posixpath
 import re
 import sys
@@ -30,6 +31,8 @@ class Told:
         self.config: dict[str, Any] = {}
         self.tags: dict[str, str] = {}
         self.ids: list[str] = []
+        self.where: dict[str, Any] = {}  # where a run of W&B goes
+        self.kept: list[str] = []  # files and directories
         self.fails = fails
 
     def _call(self, name: str) -> None:
@@ -43,17 +46,24 @@ class Told:
         out.set_experiment, out.start_run = lambda n: None, self.start_run
         out.log_params, out.set_tags, out.log_metrics = self.log_params, self.tags.update, self.log
         out.end_run = lambda: self._call("finish")
+        out.Artifact = lambda name, type: types.SimpleNamespace(add_dir=self.kept.append)
+        out.Video = lambda path, format: path
+        out.log_artifacts = lambda path, name: self.kept.append(path)
+        out.log_artifact = lambda path, name: self.kept.append(path)
         return out
 
     def init(
-        self, project: str, name: str, config: dict[str, Any], dir: str,
-        id: str = "", resume: str = "never", allow_val_change: bool = False,
+        self, config: dict[str, Any], id: str = "", resume: str = "never", allow_val_change: bool = False,
+        **where: Any,
     ) -> Any:  # fmt: skip
         self._call("init")
+        self.where = where
         assert not id or (resume == "allow" and allow_val_change), "W&B would refuse, or begin another run"
         self.config.update(config)
         self.ids.append(id or f"new{len(self.ids)}")
-        return types.SimpleNamespace(id=self.ids[-1], log=self.log, finish=lambda: self._call("finish"))
+        return types.SimpleNamespace(
+            id=self.ids[-1], log=self.log, finish=lambda: self._call("finish"), log_artifact=lambda artifact: None
+        )
 
     def start_run(self, run_name: str = "", run_id: str = "") -> Any:
         self._call("init")
@@ -81,7 +91,8 @@ def test_rows_reach_the_back_end(name: str, tmp_path: Path, monkeypatch: pytest.
     assert told.calls[0] == "init" and told.calls[-1] == "finish"
     steps = [step for step, _ in told.rows]
     assert steps == sorted(steps) and steps[-1] == run.report.steps
-    assert {"loss", "policy_lag_p95", "seconds", "steps_per_second"} <= told.rows[-1][1].keys()
+    assert {"train/loss", "train/policy_lag_p95", "perf/seconds", "perf/steps_per_second"} <= told.rows[-1][1].keys()
+    assert {name.partition("/")[0] for name in told.rows[-1][1]} == {"train", "perf"}
     assert all(isinstance(v, float) for _, row in told.rows for v in row.values())
     assert str(told.config["unroll"]) == str(run.config["unroll"])
     facts = {name: str(told.config[name]) for name in ("system", "preset", "runtime", "seed")}
@@ -104,6 +115,60 @@ def test_a_run_that_goes_on_is_the_same_run_of_the_back_end(
     assert name == "wandb" or (told.tags.keys() == {"steps", "learning_rate"} and told.config["steps"] == "2200")
 
 
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_closing_evaluation_and_the_best_policy_reach_the_back_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    monkeypatch.setitem(sys.modules, name, told.module(name))
+    how = shoal.Evaluation(every=10_000, episodes=2)  # later than the run's end
+    run = shoal.train("impala", run_dir=tmp_path / "r", log=name, evaluation=how, **SMALL)
+    evaluations = [(step, row["eval/return"]) for step, row in told.rows if "eval/return" in row]
+    with open(run.path / "evaluations.csv", encoding="utf-8") as file:
+        (written,) = csv.DictReader(file)
+    assert evaluations == [(int(written["steps"]), pytest.approx(float(written["mean"])))]
+    assert told.kept == [str(run.path / "best")] and told.calls[-1] == "finish"
+
+
+def test_what_the_environment_says_of_weights_and_biases_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    monkeypatch.setitem(sys.modules, "wandb", told.module("wandb"))
+    for name in ("WANDB_PROJECT", "WANDB_NAME", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    Logger("wandb", tmp_path, {}, 0)
+    assert told.where == {"project": "shoal", "name": tmp_path.name, "dir": str(tmp_path)}
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    Logger("wandb", tmp_path, {}, 0, {"group": "sweep"})
+    assert told.where == {"name": tmp_path.name, "dir": str(tmp_path), "group": "sweep"}  # wandb reads the variable
+    Logger("wandb", tmp_path, {}, 0, {"project": "given"})
+    assert told.where["project"] == "given"
+
+
+def test_arguments_of_back_ends_are_kept_by_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    monkeypatch.setitem(sys.modules, "wandb", told.module("wandb"))
+    words = [f"{word}" for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words = [word.strip("(,)") for word in words]
+    where = ["--run-dir", str(tmp_path / "r"), "--log", "wandb", "--log-args", "wandb.group=a", "wandb.tags=[x, y]"]
+    assert cli.main(["train", "impala", *words, *where]) == 0
+    assert told.where["group"] == "a" and told.where["tags"] == ["x", "y"]
+    shoal.resume(tmp_path / "r", steps=2_500)
+    assert told.where["group"] == "a"
+    shoal.resume(tmp_path / "r", steps=2_800, log_args={"wandb": {"group": "b"}})
+    assert told.where["group"] == "b" and "tags" not in told.where
+    shoal.resume(tmp_path / "r", steps=3_100, log=[])
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [({"wandb.group": "x"}, "'wandb' among the back ends"),
+     ({"wandbb.group": "x"}, "one of tensorboard, wandb, mlflow"), ({"group": "x"}, "as in wandb.group=NAME")],
+)  # fmt: skip
+def test_arguments_of_no_back_end_are_refused(args: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(shoal.UsageError, match=says):
+        shoal.train("impala", run_dir=tmp_path / "r", log_args=args, **SMALL)
+
+
 @pytest.mark.parametrize("fails", ["init", "log", "finish"])
 def test_training_goes_on_without_a_back_end_that_fails(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -122,8 +187,8 @@ def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
 
     run = shoal.train("impala", run_dir=tmp_path / "r", log=["tensorboard"], **SMALL)
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
-    assert {"episode_return", "loss", "steps_per_second"} <= set(events.Tags()["scalars"])
-    assert run.report is not None and events.Scalars("loss")[-1].step == run.report.steps
+    assert {"train/episode_return", "train/loss", "perf/steps_per_second"} <= set(events.Tags()["scalars"])
+    assert run.report is not None and events.Scalars("train/loss")[-1].step == run.report.steps
 
 
 def test_tensorboard_shows_no_step_twice_of_a_run_that_was_killed(tmp_path: Path) -> None:
@@ -131,11 +196,11 @@ def test_tensorboard_shows_no_step_twice_of_a_run_that_was_killed(tmp_path: Path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     shoal.train("impala", run_dir=tmp_path / "r", log=["tensorboard"], **SMALL)
-    killed = TensorBoard(tmp_path / "r", {}, 0)
-    killed.write({"seconds": 1.0}, 4_001)  # after its last checkpoint
+    killed = TensorBoard(tmp_path / "r", {}, 0, {})
+    killed.write({"perf/seconds": 1.0}, 4_001)  # after its last checkpoint
     killed.close()
     run = shoal.resume(tmp_path / "r", steps=6_000)
-    steps = [e.step for e in EventAccumulator(str(run.path / "tensorboard")).Reload().Scalars("seconds")]
+    steps = [e.step for e in EventAccumulator(str(run.path / "tensorboard")).Reload().Scalars("perf/seconds")]
     assert steps == sorted(set(steps)) and 4_001 not in steps
 
 
@@ -181,7 +246,8 @@ def test_every_metric_has_a_name_that_the_back_end_takes(
         shown = dict(row=1, seconds=1.0, steps=5, updates=1, step_rate=0.0, update_rate=0.0, episode_return=1.0)
         logger.update(Snapshot(**shown, episode_length=1.0, episodes=1, infos={**more, **ODD}))  # type: ignore[arg-type]
     assert len(rows) == 2 and rows[0].items() <= rows[1].items(), "each keeps its name"
-    assert sorted(v for k, v in rows[1].items() if v in {*ODD.values(), 8.0} and k not in PLAIN) == [*ODD.values(), 8.0]
+    odd = sorted(v for k, v in rows[1].items() if v in {*ODD.values(), 8.0} and k.partition("/")[2] not in PLAIN)
+    assert odd == [*ODD.values(), 8.0]
 
 
 PLAIN = ("steps", "updates", "episodes", "episode_return", "episode_length", "seconds", "restarts")

@@ -144,7 +144,7 @@ def train_slice(task: Slice) -> Reached:
                 saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
                 returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
                 return Reached(checkpoint.steps, returns, 0.0, "steps")
-        options = RunOptions(runtime=task.runtime, seed=task.seed, checkpoint_every=0.0)
+        options = RunOptions(runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, quiet=True)
         settings = {
             "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
             "actors": cfg.num_actors(), "policy": program.policy_channel().name, **options.to_json(task.until),
@@ -153,12 +153,10 @@ def train_slice(task: Slice) -> Reached:
         directory.describe(settings, drawings, _provenance(task.system, str(task.values["env"])))
         pending = 0 if checkpoint is None else len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
         episodes = _Episodes(pending)
-        saving = Saving(
-            task.path.absolute() / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch
-        )
+        saving = Saving(task.path / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch)
         before = 0.0 if checkpoint is None else float(checkpoint.manifest["seconds"])
         report = make_runtime(task.runtime, options.hang_timeout).launch(program, Launch(
-            seed=task.seed, stop=options.stop(task.until), run_dir=task.path.absolute(),
+            seed=task.seed, stop=options.stop(task.until), run_dir=task.path,
             observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
         ))  # fmt: skip
         directory.finish(report)

@@ -19,7 +19,7 @@ from typing import Any
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart
-from shoal.paths import require_new
+from shoal.paths import fixed, require_new, shown
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row
@@ -89,6 +89,7 @@ class PopulationRun:
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
         """A new population. UsageError if a mutated field changes the shapes of the program."""
+        path = fixed(path)
         require_new(path, NO_OVERWRITE)
         check_space(setup.system, setup.values, setup.interval_space())
         setup = replace(setup, values=anchored(setup.values))
@@ -104,6 +105,7 @@ class PopulationRun:
     ) -> PopulationRun:
         """Go on with the population in ``path``; ``steps``: a new limit for each member; ``trust``: as in
         ``Run.policy``."""
+        path = fixed(path)
         setup = read_setup(path, trust)
         state = read_state(path, setup, trust)
         if steps is not None:
@@ -116,7 +118,8 @@ class PopulationRun:
         try:
             if not self._waiting():
                 raise UsageError(
-                    f"the population in '{self.path}' is finished: every member has made {self.setup.steps:,} steps"
+                    f"the population in '{shown(self.path)}' is finished: "
+                    f"every member has made {self.setup.steps:,} steps"
                 )
             self._write(FILE, dataclasses.asdict(self.setup))
             self._cut()

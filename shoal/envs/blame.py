@@ -1,0 +1,19 @@
+"""Where somebody else's environment is defined, as file and line."""
+
+from __future__ import annotations
+
+import inspect
+from types import CodeType
+from typing import Any
+
+from shoal.own_code import is_theirs
+
+
+def defined_at(env: Any, method: str) -> str:
+    """Return ``FILE, line N`` of where the environment under all wrappers defines ``method``; "" where that is no
+    Python of somebody else's."""
+    function = inspect.unwrap(getattr(type(getattr(env, "unwrapped", env)), method, None) or defined_at)
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or not is_theirs(code.co_filename):
+        return ""
+    return f"{code.co_filename}, line {code.co_firstlineno}"
