@@ -243,7 +243,8 @@ class Training:
                 for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
-                    self.program.name, self.spec, self.stop, resolved, self.path, program=self.program
+                    self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
+                    first=_first_update(resolved.cfg),
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
             launch = Launch(
@@ -302,6 +303,12 @@ class Training:
                 back.evaluated({"return": sum(returns) / len(returns), **returns.info}, report.steps)
             if returns.why and self.options.shows:
                 print(f"shoal: {returns.why} (--eval-max-steps)", file=sys.stderr)
+
+
+def _first_update(cfg: Any) -> float:
+    """Environment steps before the first update, roughly; 0: nobody can say."""
+    updates = cfg.updates()
+    return max(float(getattr(cfg, "min_replay", 0)), cfg.steps / updates if updates else 0.0)
 
 
 def _policy(program: Program) -> str | None:
