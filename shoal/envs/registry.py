@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -17,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal import own_code
 from shoal.api import UsageError
+from shoal.extras import pip_install
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
@@ -25,12 +25,12 @@ from .blame import raised_at
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
+from .unknown import did_you_mean, of_old_gym
 
 # packages that register environments, by how the ids look
 PACKAGES = {
     "ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-"), "minatar": ("MinAtar/",),
 }  # fmt: skip
-INSTALL = {"ale_py": "ale-py", "minigrid": "'shoal[minigrid]'", "minatar": "'shoal[minatar]'"}  # by pip
 FEW = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
 OWN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
@@ -106,15 +106,17 @@ def find(env: str, options: EnvOptions) -> Found:
 
         return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=own)
     if env.startswith(("toy:", "pointgoal:")):
-        raise UsageError(f"unknown environment {env!r}{_did_you_mean(env, list(OWN))}")
+        raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(OWN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")
         loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
         if name not in gym.registry:
+            if old := of_old_gym(name):
+                raise UsageError(old)
             names = [n for n in vars(loaded) if not n.startswith("_")]
-            raise UsageError(f"module {module!r} has no {name!r}{_did_you_mean(name, names)}")
+            raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, names)}")
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
@@ -171,7 +173,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
         if not explicit:
             return None
         if not pool.installed():
-            raise UsageError("EnvPool is not installed: pip install 'shoal[envpool]'")
+            raise UsageError(f"EnvPool is not installed: {pip_install('envpool')}")
         raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
@@ -231,7 +233,10 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
-        raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
+        install = (
+            "pip install ale-py" if missing == "ale_py" else pip_install(missing)
+        )  # Shoal's own needs have no extra
+        raise UsageError(f"environment {env!r} needs {missing}: {install}")
     for package in PACKAGES:
         _import(package)
     if env in gym.registry:
@@ -239,14 +244,16 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if env_kind(env) == "dm_control" and not pool.installed():
         raise UsageError(
             f"environment {env!r} looks like a task of the DeepMind Control Suite, which needs EnvPool: "
-            "pip install 'shoal[envpool]'"
+            f"{pip_install('envpool')}"
         )
     if old := re.fullmatch(r"([A-Z][A-Za-z]+?)(-ram)?(Deterministic|NoFrameskip|-ram)*-v[0-4]", env):
         now = f"ALE/{old[1]}-v5"
         if now in gym.registry:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
+    if sentence := of_old_gym(env):
+        raise UsageError(sentence)
     raise UsageError(
-        f"unknown environment {env!r}{_did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
+        f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
     )
 
@@ -273,26 +280,6 @@ def _import(package: str) -> bool:
     if package == "minatar" and "MinAtar/Breakout-v1" not in gym.registry:
         importlib.import_module("minatar.gym").register_envs()
     return True
-
-
-def _did_you_mean(name: str, names: list[str]) -> str:
-    """The nearest of ``names``; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
-    asked = name.lower()
-    whole = "/" in name
-    plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
-    known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    versions = [other for other in known if other.rpartition("-v")[0] == asked]
-    begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if versions or begun:
-        return f"; did you mean {known[max(versions) if versions else min(begun, key=len)]!r}?"
-    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
-    near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
-    close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
-    if not close:
-        return ""
-    best = difflib.SequenceMatcher(None, asked, close[0]).ratio()
-    ties = [other for other in close if difflib.SequenceMatcher(None, asked, other).ratio() >= best]
-    return f"; did you mean {known[max(ties)]!r}?"
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:

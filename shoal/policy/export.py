@@ -26,6 +26,7 @@ from shoal.algos.q_learning import QNetwork
 from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import MASK, Observation, ShoalError, UsageError
 from shoal.envs.spaces import integer_scale
+from shoal.extras import pip_install
 from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
@@ -209,7 +210,7 @@ def _require_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UsageError("exporting to ONNX needs onnx and onnxscript: pip install 'shoal[onnx]'") from None
+        raise UsageError(f"exporting to ONNX needs onnx and onnxscript: {pip_install('onnx')}") from None
 
 
 def _safetensors(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
