@@ -35,6 +35,9 @@ def play(
     UsageError for an action that the environment does not take."""
     vector = one(env, options)
     space, mode = vector.single_action_space, autoreset_mode(env, vector)
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        vector.close()
+        raise UsageError(f"{env} has actions of several parts ({space}), which are not recorded yet")
     inside = vector.envs[0].unwrapped if hasattr(vector, "envs") else vector
     try:
         obs, info = vector.reset(seed=sub_seeds(seed, 1)[0])

@@ -85,6 +85,8 @@ def _whole(out: Path) -> Iterator[Path]:
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
+    if isinstance(policy.codec.action_space, (gs.Dict, gs.Tuple)):
+        raise UsageError(f"actions of several parts ({policy.codec.action_space}) are not exported yet")
     if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork, CEMNetwork, EvolutionPolicy)):
         raise UsageError("only policies with Shoal's own networks (such as ActorCritic or QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
