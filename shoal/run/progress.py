@@ -7,6 +7,7 @@ import io
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
 from shoal.program.draw import human_bytes
 from shoal.runtime.launch import Stop
-from shoal.terminal import styled
+from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
@@ -104,7 +105,8 @@ class Progress:
                 self._begin_live()
             else:
                 for key, value in self._heading():
-                    print(f"{key}: {value}", file=self.file)
+                    words = textwrap.wrap(f"{key}: {value}", OFF_TERMINAL, subsequent_indent="    ")
+                    print("\n".join(words), file=self.file)
                 self.file.flush()
 
     def _begin_live(self) -> None:
@@ -148,7 +150,8 @@ class Progress:
 
     def _print(self, snapshot: Snapshot) -> None:
         self._printed = snapshot
-        print(self.line(snapshot), file=self.file, flush=True)
+        lines = textwrap.wrap(self.line(snapshot), OFF_TERMINAL, subsequent_indent="    ", break_long_words=False)
+        print("\n".join(lines), file=self.file, flush=True)
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
