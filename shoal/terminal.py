@@ -9,6 +9,8 @@ from typing import Any
 
 from shoal.untrusted import printable
 
+OFF_TERMINAL = 160  # columns of what Shoal lays out where no terminal shows it
+
 
 class Plain:
     """A text stream whose control characters are written out; all else is the stream's own."""

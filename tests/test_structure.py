@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "api": {"arrays", "groups"},
     "arrays": set(),
     "errors": set(),
+    "extras": set(),
     "types": set(),
     "groups": {"arrays"},
     "jit": set(),
@@ -31,26 +32,26 @@ ALLOWED: dict[str, set[str] | None] = {
     "nets": {"ops", "fast", "own_code"},
     "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
-    "envs": {"jit", "settings", "own_code"},
+    "envs": {"jit", "settings", "own_code", "extras"},
     "replay": {"jit"},
-    "demonstrations": {"envs", "own_code"},
+    "demonstrations": {"envs", "own_code", "extras"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
     "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},
     "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
     | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": set(),
-    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted"},
+    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings"},
     "shm": {"runtime", "program", "replay", "metering"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records"},
+    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings"},
+    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"},
     "run": ANYTHING,  # the front door
-    "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"},
+    "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,24 @@ def _row(group: Group, final: float, goal: float, first: Group) -> list[str]:
         f"{np.median([s for _, s in reached]):,.1f}{some}" if reached else "never",
         "" if group is first else _improvement(group, first),
     ]
+
+
+def as_data(groups: Sequence[Group], threshold: float | None = None) -> list[dict[str, Any]]:
+    """What ``table`` tells, as numbers: a dict for each group, with the returns of its runs."""
+    goal = min(float(iqm(g.final())) for g in groups) if threshold is None else threshold
+    out = []
+    for group in groups:
+        low, high = bootstrap([group.final()])
+        reached = [curve.reached(goal) for curve in group.curves]
+        out.append({
+            "group": group.label, "system": group.system, "env": group.env,
+            "runs": [str(curve.path) for curve in group.curves], "final": group.final().tolist(),
+            "iqm": float(iqm(group.final())), "interval": [float(low), float(high)],
+            "steps": [float(curve.steps[-1]) for curve in group.curves],
+            "seconds": [float(curve.seconds[-1]) for curve in group.curves], "threshold": goal,
+            "reached": [None if r is None else {"steps": r[0], "seconds": r[1]} for r in reached],
+        })  # fmt: skip
+    return out
 
 
 def _improvement(group: Group, first: Group) -> str:

@@ -129,10 +129,12 @@ def groups(
 
 
 def differences(of: Sequence[Group]) -> dict[str, list[str]]:
-    """Config field -> its value in every group (``-``: it has no such field), where they are not all the same."""
+    """Config field -> its value in every group (``-``: it has no such field), where groups of one system have several:
+    those of different systems are different in nearly all."""
     fields = dict.fromkeys(k for g in of for k in g.config)
     table = {k: [_short(g.config[k]) if k in g.config else "-" for g in of] for k in fields}
-    return {k: values for k, values in table.items() if len(set(values)) > 1}
+    systems = [[i for i, g in enumerate(of) if g.system == system] for system in dict.fromkeys(g.system for g in of)]
+    return {k: values for k, values in table.items() if any(len({values[i] for i in same}) > 1 for same in systems)}
 
 
 def _short(value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shoal.analysis.curves import Group
 from shoal.api import UsageError
+from shoal.extras import pip_install
 from shoal.paths import require_folder
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def check_path(path: Path) -> None:
 def require_matplotlib() -> None:
     """UsageError where it is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("plots need matplotlib: pip install 'shoal[plot]'")
+        raise UsageError(f"plots need matplotlib: {pip_install('plot')}")
 
 
 @contextlib.contextmanager

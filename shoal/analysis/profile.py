@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from shoal.terminal import styled
 from shoal.untrusted import require_plain
 
 SECONDS = 15.0  # the start included
-OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")}
+OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")} | {"json": bool}
 
 
 def profile(name: str, system: Any, resolved: Resolved, how: RunOptions) -> tuple[Run, Trace]:
@@ -63,13 +64,19 @@ def command(args: list[str]) -> int:
     else:
         name, system = args[0], systems.load(args[0])
         opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)
+    as_json = bool(opts.pop("json", False))
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
-    how = RunOptions.from_flags(opts, seconds=SECONDS)
+    how = RunOptions.from_flags({"quiet": True, **opts} if as_json else opts, seconds=SECONDS)
     with contextlib.ExitStack() as stack:
         if how.run_dir is None:
             path = stack.enter_context(new_directory(f"profile-{Path(name).stem}", resolved.cfg.env, how.seed))
             how = dataclasses.replace(how, run_dir=path)
         run, trace = profile(name, system, resolved, how)
+    if as_json:
+        slow = bottleneck(trace.shares())
+        told = {"trace": str(run.path / "trace.json"), "bottleneck": None if slow is None else str(slow)}
+        print(json.dumps(told | {"phases": [line._asdict() for line in trace.table()]}, indent=1))
+        return run.exit_code
     show(trace)
     print(f"trace: {run.path / 'trace.json'} (open it at https://ui.perfetto.dev)")
     return run.exit_code

@@ -38,13 +38,16 @@ TRUST = """\
       --trust                   the run is yours, or you trust it: import the system or environment that it names,
                                 follow its links, connect to what it names (docs/security.md)
 """
+JSON = """\
+      --json                    as JSON
+"""
 COMMANDS: dict[str, str] = {
     "train": """\
 shoal train SYSTEM --env ID: train a system; every field of its config is a flag (shoal train SYSTEM --help)
 
       --preset P                auto (default: by the kind of environment), none, or one of the system's
       --config FILE             values from a TOML or YAML file, or those of the run in a directory; flags win over it
-      --seed N                  default 0
+      --seed N                  default 0; --seeds N N ...: a run with each, and a comparison at the end
       --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
       --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
                                 a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own);
@@ -61,7 +64,7 @@ shoal train SYSTEM --env ID: train a system; every field of its config is a flag
       --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
       --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names); --log-args
                                 wandb.group=NAME ... are arguments of theirs
-      --quiet                   show nothing
+      --quiet, --json           show nothing; how it ended as JSON
       --trust                   with --config RUN: import the code that it names
 """,
     "pbt": """\
@@ -95,10 +98,12 @@ shoal cluster check [SYSTEM]: nodes, resources and versions of a Ray cluster (--
     "profile": """\
 shoal profile RUN|SYSTEM: run for --seconds S (default 15), say what takes the time, and write trace.json
 """
+    + JSON
     + TRUST,
-    "systems": "shoal systems: the systems there are, by kind\n",
+    "systems": "shoal systems: the systems there are, by kind\n" + JSON,
     "config": """\
-shoal config SYSTEM: every value, what it means and where it came from; --toml prints a file for --config;
+shoal config SYSTEM: every value, what it means and where it came from; --toml prints a file for --config,
+                                --json what a program reads;
                                 other flags are the system's (shoal train SYSTEM --help)
 """,
     "draw": """\
@@ -115,6 +120,7 @@ shoal eval RUN: play whole episodes with a run's policy
       --eval-max-steps N        of an episode; 0, the default: 27,000 or the run's own limit
       --video FILE.mp4          film an episode (extra shoal[video])
 """
+    + JSON
     + TRUST,
     "plot": """\
 shoal plot RUN...: learning curves, runs that differ only by seed together; of a population: its lineage
@@ -126,6 +132,7 @@ shoal plot RUN...: learning curves, runs that differ only by seed together; of a
     "compare": """\
 shoal compare RUN...: final return, speed, time to --threshold R, probability of improvement, configurations
 """
+    + JSON
     + TRUST,
     "record": """\
 shoal record SOURCE --out SET: play whole episodes into a Minari data set (an ID or a directory)
@@ -142,12 +149,14 @@ shoal export RUN --to F: the policy without Shoal
       --to F                    onnx, torchscript or safetensors
       --out DIR, --best         where to write; the best parameters instead of the last
 """
+    + JSON
     + TRUST,
     "envs": """\
 shoal envs [WORD]: the environments that are installed and whose names contain WORD, with their kind and the systems
                                 that have a preset for it
-""",
-    "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first; --json\n",
+"""
+    + JSON,
+    "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first\n" + JSON,
     "completion": """\
 shoal completion bash|zsh|fish: a script that completes commands, systems, flags and presets
 

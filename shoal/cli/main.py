@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.terminal import plain_streams, styled
+from shoal.terminal import OFF_TERMINAL, plain_streams, styled
 from shoal.torchrun.place import place, wait_for_the_first
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ def train(args: list[str]) -> int:
         from shoal.cli.population import train as train_population
 
         return train_population(args[1:])
+    from shoal.cli import seeds
     from shoal.cli.resume import report
-    from shoal.run import RunOptions, start
+    from shoal.run import Run, RunOptions, start
     from shoal.run.flags import resolve_flags
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import RUNTIMES
@@ -129,11 +130,19 @@ def train(args: list[str]) -> int:
     from shoal.settings.flags import choice
 
     name, system, groups = _system(args, "train")
-    opts, resolved = resolve_flags(name, system, groups, FLAGS)
+    opts, resolved = resolve_flags(name, system, groups, {**FLAGS, "seeds": list, "json": bool})
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
-    options = RunOptions.from_flags(opts)
+    several, as_text = seeds.read(opts), not opts.pop("json", False)
+    options = RunOptions.from_flags(opts if as_text else {"quiet": True, **opts})
     note(name, as_json(resolved))
-    return report(start(name, system, resolved, options, trust=bool(opts.get("trust"))), not options.shows)
+
+    def run(options: RunOptions) -> Run:
+        return start(name, system, resolved, options, trust=bool(opts.get("trust")))
+
+    def done(run: Run) -> int:
+        return report(run, not options.shows, not as_text)
+
+    return done(run(options)) if several is None else seeds.train(options, several, run, done)
 
 
 def resume(args: list[str]) -> int:
@@ -194,7 +203,13 @@ def config(args: list[str]) -> int:
     from shoal.untrusted import one_line
 
     name, system, groups = _system(args, "config")
-    opts, resolved = resolve_flags(name, system, groups, {"toml": bool})
+    opts, resolved = resolve_flags(name, system, groups, {"toml": bool, "json": bool})
+    if opts.get("json"):
+        import json
+
+        fields = {key: {"value": value, "from": resolved.origins[key]} for key, value in resolved.shown().items()}
+        print(json.dumps({"system": name, "preset": resolved.preset, "why": resolved.why, "fields": fields}, indent=1))
+        return 0
     if opts.get("toml"):
         print(to_toml(resolved, name), end="")
         return 0
@@ -207,7 +222,7 @@ def config(args: list[str]) -> int:
         style = "dim" if origin == "default" else "bold"
         told, origin = escape(one_line(show(value))), escape(one_line(origin))
         table.add_row(key, told, f"[{style}]{origin}[/{style}]", escape(docs.get(key, "")))
-    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200)
+    console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL)
     heading = one_line(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})")
     console.print(heading, highlight=False, markup=False)
     console.print(table)

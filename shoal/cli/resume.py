@@ -27,13 +27,14 @@ def command(args: list[str]) -> int:
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
     kinds = {name.replace("_", "-"): hint for name, hint in LIMITS.items()}
-    kinds |= {"quiet": bool, "trust": bool}
+    kinds |= {"quiet": bool, "trust": bool, "json": bool}
     groups, path = split(args[1:]), Path(args[0])
     whole = is_population(path)
     kinds |= {} if whole else {"runtime": str, "address": str, **{flag: FLAGS[flag] for flag in RESUMABLE_FLAGS}}
     mine, rest = (groups, []) if whole else divide(groups, kinds)
     opts = options(mine, kinds, "resume")
-    quiet, trust = bool(opts.get("quiet")), bool(opts.get("trust"))
+    as_json, trust = bool(opts.get("json")), bool(opts.get("trust"))
+    quiet = as_json or bool(opts.get("quiet"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
     if whole:
         from shoal.cli.population import resume as go_on_with
@@ -43,7 +44,8 @@ def command(args: list[str]) -> int:
     settings = parse_settings(path, rest, kinds, trust) if rest else {}
     where = {name: opts[name] for name in ("runtime", "address") if name in opts}
     anew = given_by({flag: opts[flag] for flag in RESUMABLE_FLAGS if flag in opts})
-    return report(go_on(path, wanted, settings, anew, **where, quiet=quiet, trust=trust, flags=True), quiet)
+    run = go_on(path, wanted, settings, anew, **where, quiet=quiet, trust=trust, flags=True)
+    return report(run, quiet, as_json)
 
 
 def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) -> Values:
@@ -66,14 +68,18 @@ def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) 
     return parse_flags(Config, groups, name)
 
 
-def report(run: Run, quiet: bool) -> int:
+def report(run: Run, quiet: bool, as_json: bool = False) -> int:
     """Print how a run ended; returns the exit code."""
+    import json
+
     from shoal.run.ranks import follows
 
     report = run.report
     assert report is not None, "the run has ended"
     code = run.exit_code
-    if not quiet and not follows():
+    if as_json and not follows():
+        print(json.dumps({"run": str(run.path), **report.to_json()}))
+    elif not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ", no episode has ended"
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
         path = shlex.quote(shown(run.path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,15 +12,15 @@ from shoal.api import UsageError
 from shoal.paths import fixed, shown
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
-from shoal.terminal import styled
+from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
-             "trust": bool, "eval-max-steps": Natural},
+             "trust": bool, "json": bool, "eval-max-steps": Natural},
     "plot": {"out": str, "x": str, "trust": bool},
-    "compare": {"threshold": float, "trust": bool},
-    "export": {"to": str, "out": str, "best": bool, "trust": bool},
+    "compare": {"threshold": float, "trust": bool, "json": bool},
+    "export": {"to": str, "out": str, "best": bool, "trust": bool, "json": bool},
 }  # fmt: skip
 
 
@@ -35,14 +36,24 @@ def evaluate(args: list[str]) -> int:
     seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
     opened = Run.open(run, trust=bool(opts.get("trust")))
     policy = opened.policy(which="best" if opts.get("best") else "last")
-    for change in told(opened.changes):
+    as_json = bool(opts.get("json"))
+    for change in () if as_json else told(opened.changes):
         print(f"trained with {change}")
     if "video" in opts:
         from shoal.policy.video import record
 
-        shown = record(policy, film, seed, greedy, limit)
-        print(f"{opts['video']}: an episode with the return {shown[0]:g}" + (f" ({shown.why})" if shown.why else ""))
+        shown_as = record(policy, film, seed, greedy, limit)
+        if not as_json:
+            why = f" ({shown_as.why})" if shown_as.why else ""
+            print(f"{opts['video']}: an episode with the return {shown_as[0]:g}{why}")
     returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8), limit)
+    if as_json:
+        print(json.dumps({
+            "run": run, "returns": list(map(float, returns)), "mean": float(np.mean(returns)),
+            "std": float(np.std(returns)), "iqm": float(iqm(returns)), "info": dict(returns.info),
+            "unfinished": returns.unfinished, "changes": [*told(opened.changes)], "video": opts.get("video"),
+        }))  # fmt: skip
+        return 0
     print("returns: " + " ".join(f"{r:g}" for r in returns))
     print(
         f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
@@ -71,7 +82,8 @@ def export(args: list[str]) -> int:
     policy = run.policy(which=which)
     about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
     write(policy, opts["to"], out, about)
-    print(f"{shown(out)}: {', '.join(sorted(p.name for p in out.iterdir()))}")
+    files = sorted(p.name for p in out.iterdir())
+    print(json.dumps({"out": str(out), "files": files}) if opts.get("json") else f"{shown(out)}: {', '.join(files)}")
     return 0
 
 
@@ -108,16 +120,20 @@ def _plot_population(paths: list[str], out: Path, trust: bool) -> int:
 
 def compare(args: list[str]) -> int:
     """shoal compare RUN..."""
-    from shoal.analysis.compare import config_table, table
+    from shoal.analysis.compare import as_data, config_table, table
     from shoal.analysis.curves import groups
 
     paths, rest = _runs(args, "compare")
     opts = options(rest, FLAGS["compare"], "compare")
     found = groups(paths, bool(opts.get("trust")), _warn)
+    if opts.get("json"):
+        print(json.dumps(as_data(found, opts.get("threshold")), indent=1))
+        return 0
     for env in dict.fromkeys(g.env for g in found):
         _print_table(env, *table([g for g in found if g.env == env], opts.get("threshold")))
-    if len(found) > 1:
-        _print_table("what differs in their configurations", *config_table(found))
+    heads, rows = config_table(found)
+    if rows:
+        _print_table("what differs in their configurations", heads, rows)
     return 0
 
 
@@ -138,7 +154,7 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
         shown.add_column(text(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         shown.add_row(*map(text, row))
-    Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else 200).print(shown)
+    Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL).print(shown)
 
 
 def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:

@@ -13,6 +13,7 @@ from gymnasium import spaces as gs
 
 from shoal import own_code
 from shoal.api import UsageError
+from shoal.extras import pip_install
 
 
 class Episode(NamedTuple):
@@ -46,9 +47,7 @@ def read(source: str) -> Demonstrations:
         from minari.dataset.minari_dataset import MinariDataset
         from minari.storage.datasets_root_dir import get_dataset_path
     except ImportError as error:
-        raise UsageError(
-            f"to read the demonstrations '{source}', install Minari: pip install 'shoal[minari]'"
-        ) from error
+        raise UsageError(f"to read the demonstrations '{source}', install Minari: {pip_install('minari')}") from error
     folder = Path(source) if Path(source).is_dir() else Path(get_dataset_path(source))
     data = folder / "data" if (folder / "data").is_dir() else folder
     if not (data / "metadata.json").is_file():

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from shoal.api import UsageError
 from shoal.demonstrations.episodes import Episode
 from shoal.envs import EnvOptions, autoreset_mode, one, sub_seeds
+from shoal.extras import pip_install
 from shoal.types import Values
 
 log = logging.getLogger("shoal.envs")
@@ -34,6 +35,9 @@ def play(
     UsageError for an action that the environment does not take."""
     vector = one(env, options)
     space, mode = vector.single_action_space, autoreset_mode(env, vector)
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        vector.close()
+        raise UsageError(f"{env} has actions of several parts ({space}), which are not recorded yet")
     inside = vector.envs[0].unwrapped if hasattr(vector, "envs") else vector
     try:
         obs, info = vector.reset(seed=sub_seeds(seed, 1)[0])
@@ -91,7 +95,7 @@ def write(
         from minari.dataset.minari_storage import MinariStorage
         from minari.storage.datasets_root_dir import get_dataset_path
     except ImportError as error:
-        raise UsageError("to record a Minari data set, install Minari: pip install 'shoal[minari]'") from error
+        raise UsageError(f"to record a Minari data set, install Minari: {pip_install('minari')}") from error
     named = ID.fullmatch(out) is not None
     folder = Path(get_dataset_path(out)) if named else Path(out)
     if folder.exists():

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
 
-from . import ale, masks, registry, underlying, wrappers
+from . import ale, composite, masks, registry, underlying, wrappers
 from .action_box import ActionBox
 from .batch import VectorBatch
 from .looks import Key, known_as, look
@@ -112,16 +112,19 @@ class Codec:
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         """Actions of a Discrete or a Box space, as the environment takes them ``[N, ...]`` -> as agents choose them:
         int64 ``[N]``, or float32 ``[N, A]`` in the units of ``ActionBox``."""
+        if composite.parts(self.action_space):
+            raise UsageError(f"actions of several parts ({self.action_space}) cannot be learned from recordings yet")
         if isinstance(self.action_space, gs.Box):
             return ActionBox(self.action_space).to_agent(actions)
         return np.asarray(actions, np.int64) - int(getattr(self.action_space, "start", 0))
 
-    def decode(self, action: np.ndarray, batch: bool = False) -> np.ndarray | int:
+    def decode(self, action: np.ndarray, batch: bool = False) -> Nested:
         """An action ``[1, ...]`` of an agent -> one that the environment takes; with ``batch``, actions ``[N, ...]``
-        -> as many."""
+        -> as many (a dict or tuple of batches, for spaces of several parts)."""
+        given = self._action(action)
         if batch:
-            return np.asarray(self._action(action))
-        out = np.asarray(self._action(action))[0]
+            return given
+        out = composite.first(given)
         return int(out) if isinstance(self.action_space, gs.Discrete) else out
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import inspect
-import re
 from types import ModuleType
 
 import gymnasium as gym
@@ -26,26 +23,6 @@ class constructing:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
             raise UsageError(f"environment {self.env!r} cannot be made: {own_code.told(error)}") from error
-
-
-def did_you_mean(name: str, names: list[str]) -> str:
-    """The nearest of ``names``; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
-    asked = name.lower()
-    whole = "/" in name
-    plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
-    known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    versions = [other for other in known if other.rpartition("-v")[0] == asked]
-    begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if versions or begun:
-        return f"; did you mean {known[max(versions) if versions else min(begun, key=len)]!r}?"
-    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
-    near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
-    close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
-    if not close:
-        return ""
-    best = difflib.SequenceMatcher(None, asked, close[0]).ratio()
-    ties = [other for other in close if difflib.SequenceMatcher(None, asked, other).ratio() >= best]
-    return f"; did you mean {known[max(ties)]!r}?"
 
 
 def offered(module: ModuleType) -> list[str]:

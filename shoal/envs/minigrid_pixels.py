@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from shoal.api import UsageError
+from shoal.extras import pip_install
 
 from .types import Env
 
@@ -56,5 +57,5 @@ def pixels(id: str = "MiniGrid-DoorKey-5x5-v0", tile: int = 6, **kwargs: Any) ->
     try:
         import minigrid  # noqa: F401  (it registers the ids)
     except ModuleNotFoundError:
-        raise UsageError("minigrid_pixels needs minigrid: pip install 'shoal[minigrid]'") from None
+        raise UsageError(f"minigrid_pixels needs minigrid: {pip_install('minigrid')}") from None
     return Pixels(gym.make(id, disable_env_checker=True, **kwargs), tile)

@@ -7,27 +7,29 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from .types import Env, Info, Nested
 
 
 class OneByOne(SyncVectorEnv):
-    """Autoreset is NEXT_STEP. Actions are arrays ``[N, ...]``; all that a step returns is new, and stays as it is."""
+    """Autoreset is NEXT_STEP. Actions are arrays ``[N, ...]``, or dicts or tuples of them; all that a step returns is
+    new, and stays as it is."""
 
     def __init__(self, makers: Sequence[Callable[[], Env]]):
         super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
         self._box = isinstance(self.single_observation_space, gs.Box)
 
-    def step(self, actions: np.ndarray) -> tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info]:
+    def step(self, actions: Nested) -> tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info]:
         rows: list[Nested] = []
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), np.bool_)
         infos: Info = {}
+        each = actions if isinstance(actions, np.ndarray) else list(iterate(self.action_space, actions))
         for i, env in enumerate(self.envs):
             if self._autoreset_envs[i]:
                 obs, info = env.reset()
             else:
-                obs, reward, terminated[i], truncated[i], info = env.step(actions[i])
+                obs, reward, terminated[i], truncated[i], info = env.step(each[i])
                 rewards[i] = reward if isinstance(reward, (float, int)) else number(reward)
             rows.append(obs)
             if info:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.api import EnvironmentFailed, UsageError
+from shoal.extras import pip_install
 
 from .pointgoal_scene import Scene
 
@@ -28,7 +29,7 @@ NEAR, MOST = 0.04, 100.0  # metres
 def check() -> None:
     """UsageError unless MiniWorld and OpenGL are there; neither is loaded."""
     if importlib.util.find_spec("miniworld") is None:
-        raise UsageError("pointgoal in colour needs miniworld: pip install 'shoal[pointgoal]'")
+        raise UsageError(f"pointgoal in colour needs miniworld: {pip_install('pointgoal')}")
     missing = [name for name in LIBRARIES if ctypes.util.find_library(name) is None]
     if missing:
         raise UsageError(

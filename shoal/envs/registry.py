@@ -16,20 +16,21 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal import own_code
 from shoal.api import UsageError
+from shoal.extras import pip_install
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
-from .advice import constructing, did_you_mean, no_env, offered
+from .advice import constructing, no_env, offered
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
+from .unknown import did_you_mean, of_old_gym
 
 # packages that register environments, by how the ids look
 PACKAGES = {
     "ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-"), "minatar": ("MinAtar/",),
 }  # fmt: skip
-INSTALL = {"ale_py": "ale-py", "minigrid": "'shoal[minigrid]'", "minatar": "'shoal[minatar]'"}  # by pip
 FEW = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
 OWN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
@@ -112,6 +113,8 @@ def find(env: str, options: EnvOptions) -> Found:
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
         if name not in gym.registry:
+            if old := of_old_gym(name):
+                raise UsageError(old)
             raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, offered(loaded))}")
         env = name
     if env.endswith(".py"):
@@ -169,7 +172,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
         if not explicit:
             return None
         if not pool.installed():
-            raise UsageError("EnvPool is not installed: pip install 'shoal[envpool]'")
+            raise UsageError(f"EnvPool is not installed: {pip_install('envpool')}")
         raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
@@ -219,7 +222,10 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
-        raise UsageError(f"environment {env!r} needs {missing}: pip install {INSTALL[missing]}")
+        install = (
+            "pip install ale-py" if missing == "ale_py" else pip_install(missing)
+        )  # Shoal's own needs have no extra
+        raise UsageError(f"environment {env!r} needs {missing}: {install}")
     for package in PACKAGES:
         import_package(package)
     if env in gym.registry:
@@ -227,12 +233,14 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if env_kind(env) == "dm_control" and not pool.installed():
         raise UsageError(
             f"environment {env!r} looks like a task of the DeepMind Control Suite, which needs EnvPool: "
-            "pip install 'shoal[envpool]'"
+            f"{pip_install('envpool')}"
         )
     if old := re.fullmatch(r"([A-Z][A-Za-z]+?)(-ram)?(Deterministic|NoFrameskip|-ram)*-v[0-4]", env):
         now = f"ALE/{old[1]}-v5"
         if now in gym.registry:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
+    if sentence := of_old_gym(env):
+        raise UsageError(sentence)
     raise UsageError(
         f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from shoal.api import MASK, Action, Arrays, Observation, UsageError
 
+from . import composite
 from .action_box import ActionBox
 from .types import Nested, Space
 
@@ -203,9 +204,11 @@ class ActionCodec:
     """Turns Shoal's actions into what the environment takes."""
 
     def __init__(self, space: Space, env: str):
-        self.action, self._convert = _action(space, env)
+        self._convert: composite.Convert | None
+        whole = bool(composite.parts(space))
+        self.action, self._convert = composite.flattened(space, env, _action) if whole else _action(space, env)
 
-    def __call__(self, action: np.ndarray) -> np.ndarray:
+    def __call__(self, action: np.ndarray) -> Nested:
         return action.copy() if self._convert is None else self._convert(action)  # it may write into them
 
 
@@ -233,6 +236,6 @@ def _action(space: Space, env: str) -> tuple[Action, Convert | None]:
         box = ActionBox(space)
         return Action("continuous", low=tuple(box.low.tolist()), high=tuple(box.high.tolist())), box.to_environment
     raise UsageError(
-        f"environment {env!r} has the action space {space}, but only Discrete, MultiDiscrete, MultiBinary and Box "
-        "of floats are supported"
+        f"environment {env!r} has the action space {space}, but only Discrete, MultiDiscrete, MultiBinary, Box of "
+        "floats, and Dict and Tuple of these are supported"
     )

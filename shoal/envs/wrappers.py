@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Episode, Observation, UsageError
 from shoal.own_code import raised_at
 
-from . import masks
+from . import composite, masks
 from .blame import defined_at
 from .infos import numbers
 from .options import ActionMask, RewardClip
@@ -84,7 +84,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
             )
         if self._size:
             where = f"at reset, index {self._index}, seed {self._last_seed}"
-            return obs, {masks.KEY: masks.one(info, self._size, self._id, lambda: where)}
+            return obs, {masks.KEY: masks.one(self._flat(info), self._size, self._id, lambda: where)}
         if self._unmasked:
             masks.unannounced(info, self._id)
         return obs, {}
@@ -113,8 +113,14 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
             masks.unannounced(info, self._id)
         told: Info = numbers(info) if terminated or truncated else {}
         if self._size:
-            told[masks.KEY] = masks.one(info, self._size, self._id, lambda: self._doing(action))
+            told[masks.KEY] = masks.one(self._flat(info), self._size, self._id, lambda: self._doing(action))
         return obs, reward, terminated, truncated, told
+
+    def _flat(self, info: Info) -> Info:
+        """``info`` with a mask of several parts, as a Dict or Tuple of actions has them, in one row."""
+        if not isinstance(info.get(masks.KEY), (dict, tuple)):
+            return info
+        return {**info, masks.KEY: composite.flat_mask(self.env.action_space, info[masks.KEY])}
 
     def _one_reward(self, reward: np.ndarray, action: Nested) -> float:
         if reward.size != 1:
@@ -125,7 +131,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         return float(reward.item())
 
     def _doing(self, action: Nested) -> str:
-        return f"index {self._index}, action {np.asarray(action).tolist()}, seed {self._last_seed}"
+        return f"index {self._index}, action {composite.shown(action)}, seed {self._last_seed}"
 
 
 def _at(place: str) -> str:

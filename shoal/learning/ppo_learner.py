@@ -7,6 +7,7 @@ Huang et al. 2022, details 9.1-9.5.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -81,7 +82,10 @@ class PPOLearner:
         self.nets.update_statistics(items)
         self.env_steps += int(items["valid"].sum())
         self.step += 1
-        return Update({**metrics, **explained, **scheduled})
+        known = {
+            name: value for name, value in explained.items() if math.isfinite(value)
+        }  # not of rewards that are none
+        return Update({**metrics, **known, **scheduled})
 
     def _schedule(self, fraction: float) -> dict[str, float]:
         """This share of the run is done: give schedules their values of now."""

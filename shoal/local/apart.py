@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -26,7 +28,8 @@ def call_here(function: Callable[[], T]) -> T:
 
 def apart(function: Callable[[], T]) -> T:
     """What ``function()`` returns there. Raises what it raised, if that is an error of Shoal's; ShoalError with the
-    traceback of any other; UsageError if the function cannot be sent, or ends its process. An interrupt ends both."""
+    traceback of any other; UsageError if the function cannot be sent, or ends its process. An interrupt ends both. What
+    is printed there, such as the greeting of a package, is shown only if it fails: actors have it in their logs too."""
     processes.prepare()
     try:
         blob = cloudpickle.dumps(function)
@@ -35,8 +38,20 @@ def apart(function: Callable[[], T]) -> T:
             f"the environment cannot be sent to the processes that step it ({error}): it must make what it holds itself"
         ) from error
     ours, theirs = connection.Pipe(duplex=False)
-    process = processes.start(_call, (blob, dict(os.environ), theirs), "shoal-apart")
-    theirs.close()
+    with tempfile.NamedTemporaryFile(prefix="shoal-") as printed:
+        process = processes.start(_call, (blob, dict(os.environ), theirs, printed.name), "shoal-apart")
+        theirs.close()
+        try:
+            answer = _answer(process, ours)
+        except BaseException:
+            sys.stderr.write(printed.read().decode(errors="replace"))
+            raise
+    found: T = answer
+    return found
+
+
+def _answer(process: BaseProcess, ours: connection.Connection) -> Any:
+    """What the function returned in ``process``, which is gone then."""
     try:
         failed, answer = cloudpickle.loads(ours.recv_bytes())
     except EOFError:
@@ -49,11 +64,10 @@ def apart(function: Callable[[], T]) -> T:
         ours.close()
     if failed:
         raise answer
-    found: T = answer
-    return found
+    return answer
 
 
-def _call(blob: bytes, environ: dict[str, str], pipe: connection.Connection) -> None:
+def _call(blob: bytes, environ: dict[str, str], pipe: connection.Connection, printed: str) -> None:
     from shoal.local.child import follow_parent
 
     with contextlib.suppress(OSError):
@@ -63,6 +77,9 @@ def _call(blob: bytes, environ: dict[str, str], pipe: connection.Connection) -> 
     follow_parent()
     os.environ.clear()
     os.environ.update(environ)
+    with open(printed, "ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
     answer: tuple[bool, Any]
     try:
         try:

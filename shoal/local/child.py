@@ -39,7 +39,7 @@ from shoal.records.logs import RoleLog
 from shoal.runtime import seeds
 from shoal.shm import ports
 from shoal.shm.arena import Arena
-from shoal.shm.layout import COUNTED, LINE, STOP, Plan
+from shoal.shm.layout import COUNTED, LINE, MAKING, STOP, Plan
 from shoal.shm.session import Session
 from shoal.types import Values
 
@@ -239,9 +239,14 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
     if spec.background:
         lower_priority()
     words, at = session.arena.words, plan.status[spec.name] // 8 + job.index * LINE
-    words[at] = 0
+    words[at] = words[at + MAKING] = 0
     progress = _Progress(session, plan, at, job.limits)
     context.counts = progress.before
+
+    def made(steps: int) -> None:
+        words[at + MAKING] = steps
+
+    session.metrics.made = made
     session.metrics.show = Pulse(session.arena, plan, spec.name, job.index).show
     context.steps = progress.steps
     jit.on_compile(session.metrics.beat)

@@ -28,7 +28,7 @@ from shoal.runtime.launch import Launch, Report
 from shoal.shm import bells, divided, ports, ring, shared_params
 from shoal.shm.arena import Arena
 from shoal.shm.group_layout import SharedLayout
-from shoal.shm.layout import LINE, STOP, Plan
+from shoal.shm.layout import LINE, MAKING, STOP, Plan
 
 log = logging.getLogger("shoal.runtime")
 
@@ -216,7 +216,7 @@ class Supervisor:
         return self._plan.status[replica.role.name] // 8 + replica.index * LINE
 
     def _limited(self, column: int) -> int:
-        """Sum over all replicas of a counter in the status lines."""
+        """Sum over all replicas of a column of the status lines."""
         return sum(
             int(self._arena.words[at // 8 + i * LINE + column]) for at, n in self._plan.replicas() for i in range(n)
         )
@@ -233,7 +233,7 @@ class Supervisor:
     def _observe(self) -> None:
         if not self._observers:
             return
-        snapshot = self._aggregator.snapshot(self._fill(), self._used())
+        snapshot = self._aggregator.snapshot(self._fill(), self._used(), self._limited(MAKING))
         with self._interrupts.in_foreign_code():
             for observer in self._observers:
                 observer.update(snapshot)

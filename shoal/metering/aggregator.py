@@ -30,7 +30,8 @@ class Snapshot:
     role -> phase -> seconds since the launch; spans: (role, index) -> new (phase, start, seconds), in a run that is
     profiled; infos: mean of the last 100 of each number that environments gave at the ends of episodes; byte_rate:
     ``bytes`` counted by roles, per second since the last snapshot (None: by none); left_out: the first of their names
-    that is not in infos, as there are ``MOST_INFOS`` already ("": there is room).
+    that is not in infos, as there are ``MOST_INFOS`` already ("": there is room); making: environment steps that are
+    made and not counted in ``steps`` yet, as they belong to messages that are not complete.
     """
 
     row: int
@@ -55,6 +56,7 @@ class Snapshot:
     byte_rate: float | None = None
     histograms: dict[str, dict[int, int]] = field(default_factory=dict)
     left_out: str = ""
+    making: int = 0
 
 
 class Observer(Protocol):
@@ -147,7 +149,7 @@ class Aggregator:
     def full_window(self) -> bool:
         return len(self._window) == WINDOW
 
-    def snapshot(self, fill: dict[str, float] | None = None, memory: int = 0) -> Snapshot:
+    def snapshot(self, fill: dict[str, float] | None = None, memory: int = 0, making: int = 0) -> Snapshot:
         """The figures since the last snapshot. Those of an interval start again at zero."""
         now = time.monotonic()
         interval = max(now - self._last, 1e-9)
@@ -178,6 +180,7 @@ class Aggregator:
             infos={name: float(np.mean(values)) for name, values in self._infos.items()},
             histograms=self._tallies,
             left_out=self.left_out,
+            making=making,
             byte_rate=(self.counts["bytes"] - self._last_bytes) / interval if "bytes" in self.counts else None,
         )
         self._last_bytes = self.counts.get("bytes", 0)

@@ -36,11 +36,13 @@ class Telemetry:
 class Recorder:
     """The ``Metrics`` of one replica: cheap to call, drained every half second by its runtime.
 
-    show: called with the name of every phase that begins (``local.heartbeat``).
+    show: called with the name of every phase that begins (``local.heartbeat``). made: called with the environment
+    steps of a unit of work that goes on, which are counted at its end.
     """
 
     def __init__(self, phase: str = START) -> None:
         self.show: Callable[[str], None] | None = None
+        self.made: Callable[[int], None] | None = None
         self._pending = Telemetry()
         self.totals: dict[str, int] = {}  # of this replica's life, never drained
         self._phase, self._since = phase, time.perf_counter()
@@ -52,6 +54,10 @@ class Recorder:
         counts = self._pending.counts
         counts[name] = counts.get(name, 0) + n
         self.totals[name] = self.totals.get(name, 0) + n
+
+    def making(self, steps: int) -> None:
+        if self.made is not None:
+            self.made(steps)
 
     def record(self, name: str, value: float) -> None:
         total, n = self._pending.records.get(name, (0.0, 0))

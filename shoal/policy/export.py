@@ -20,6 +20,7 @@ from torch import Tensor
 
 from shoal.api import MASK, Observation, ShoalError, UsageError
 from shoal.envs.spaces import integer_scale
+from shoal.extras import pip_install
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.cem_network import CEMNetwork
 from shoal.nets.dpg_network import DPGNetwork
@@ -84,6 +85,8 @@ def _whole(out: Path) -> Iterator[Path]:
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
+    if isinstance(policy.codec.action_space, (gs.Dict, gs.Tuple)):
+        raise UsageError(f"actions of several parts ({policy.codec.action_space}) are not exported yet")
     if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork, CEMNetwork, EvolutionPolicy)):
         raise UsageError("only policies with Shoal's own networks (such as ActorCritic or QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
@@ -209,7 +212,7 @@ def _require_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UsageError("exporting to ONNX needs onnx and onnxscript: pip install 'shoal[onnx]'") from None
+        raise UsageError(f"exporting to ONNX needs onnx and onnxscript: {pip_install('onnx')}") from None
 
 
 def _safetensors(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:

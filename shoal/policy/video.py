@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.api import Agent, ShoalError, UsageError
 from shoal.envs.film import film
+from shoal.extras import pip_install
 from shoal.paths import require_folder
 from shoal.policy.policy import Policy, episode_limit, evaluation_options
 from shoal.roles.evaluator import Episodes, Returns
@@ -110,5 +111,6 @@ def _ffmpeg() -> str:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise UsageError("a video needs ffmpeg: install it, or pip install imageio-ffmpeg") from None
+        install = pip_install("video")
+        raise UsageError(f"a video needs ffmpeg: install it, or imageio-ffmpeg ({install})") from None
     return str(imageio_ffmpeg.get_ffmpeg_exe())

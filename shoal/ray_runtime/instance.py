@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.extras import pip_install
 from shoal.types import Values
 
 OLDEST = (2, 52)  # older ones run code for whoever reaches their ports (CVE-2025-62593), and know no tokens
@@ -25,7 +26,6 @@ OBJECTS = 200 * 2**20  # bytes of the object store of an own instance, where not
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GOODBYE = 5.0  # seconds that Ray has to let go of a run
 ATTEMPTS = 3  # to be served as a client (ray://)
-INSTALL = "pip install 'shoal[ray]'"
 
 
 def check_installed() -> None:
@@ -33,11 +33,13 @@ def check_installed() -> None:
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        raise UsageError(f"the runtime 'ray' needs the package ray, which is not installed: {INSTALL}") from None
+        raise UsageError(
+            f"the runtime 'ray' needs the package ray, which is not installed: {pip_install('ray')}"
+        ) from None
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
         wanted = ".".join(map(str, OLDEST))
-        raise UsageError(f"the runtime 'ray' needs ray >= {wanted}, found {found}: {INSTALL}")
+        raise UsageError(f"the runtime 'ray' needs ray >= {wanted}, found {found}: {pip_install('ray')}")
 
 
 def connected() -> bool:

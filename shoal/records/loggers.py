@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.api import UsageError
+from shoal.extras import pip_install
 from shoal.metering.aggregator import Snapshot
 from shoal.records.evaluation_files import BEST, VIDEOS
 from shoal.records.metric_files import finite, performance_row, training_row
@@ -165,7 +166,7 @@ def check(names: Sequence[str]) -> None:
         try:
             importlib.import_module(LOGGERS[name][0])
         except ImportError:
-            raise UsageError(f"log {name} needs a package: pip install 'shoal[{name}]'") from None
+            raise UsageError(f"log {name} needs a package: {pip_install(name)}") from None
 
 
 class Logger:

@@ -61,7 +61,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
         except FileExistsError:
             path, n = base.with_name(f"{base.name}-{n}"), n + 1
         except OSError as error:
-            raise UsageError(f"cannot create the run directory '{path}': {error.strerror}") from None
+            raise UsageError(f"cannot create the run directory '{shown(path)}': {error.strerror}") from None
     try:
         yield path
     finally:
@@ -95,7 +95,7 @@ class RunDirectory:
         except OSError as error:
             if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
-            raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
+            raise UsageError(f"cannot create the run directory '{shown(self.path)}': {error.strerror}") from None
 
     @classmethod
     def reopen(cls, path: Path, trust: bool) -> RunDirectory:

@@ -85,11 +85,15 @@ class ActorRole:
             slot.version = self.version
             if not self.stream:
                 self._begin(unroll)
-            valid = sum(self._step_envs(unroll, t) for t in range(self.steps))
+            valid = 0
+            for t in range(self.steps):
+                valid += self._step_envs(unroll, t)
+                metrics.making(valid)
             if not self.stream:
                 self._end(unroll, self.steps)
             else:  # the learner reports the lag of a trajectory when it learns from it
                 metrics.tally("policy_lag", (self.params.newest() - self.version,))
+        metrics.making(0)
         metrics.count("env_steps", valid)
         metrics.count("actions", self.steps * self.env.num_envs)
 

@@ -44,8 +44,12 @@ class Collector(ActorRole):
             self._update_params()
             self._begin(self.unroll)
         count = min(steps, self.steps - self.taken)
-        valid = sum(self._step_envs(self.unroll, self.taken + t) for t in range(count))
+        valid = 0
+        for t in range(count):
+            valid += self._step_envs(self.unroll, self.taken + t)
+            metrics.making(valid)
         self.taken += count
+        metrics.making(0)
         metrics.count("env_steps", valid)
         metrics.count("actions", count * self.env.num_envs)
 

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from shoal.program import Program
 from shoal.program.draw import human_bytes
 from shoal.run.symptoms import Symptoms
 from shoal.runtime.launch import Stop
-from shoal.terminal import styled
+from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
@@ -85,14 +86,18 @@ class Progress:
         file: IO[str] | None = None,
         program: Program | None = None,
         symptoms: Symptoms | None = None,
+        first: float = 0.0,
     ):
+        """``first``: environment steps before the first update, roughly; 0: nobody can say."""
         self.system, self.env, self.stop, self.resolved, self.path = system, env, stop, resolved, path
         self.symptoms = symptoms
         self.file = file or sys.stdout
         self.buffers = program.memory() if program is not None else {}
         channels = program.channels.values() if program is not None else ()
         self.ratio = next((c.ratio.samples_per_insert for c in channels if c.kind == "replay"), None)
+        self.first = first
         self.live: Any = None
+        self._made = (0.0, 0)  # seconds and steps, those that are not counted yet among them, when it was last told
         self._last_line = -math.inf
         self._rates: tuple[float, float] | None = None
         self._shares: dict[str, dict[str, float]] = {}
@@ -103,7 +108,8 @@ class Progress:
                 self._begin_live()
             else:
                 for key, value in self._heading():
-                    print(f"{key}: {value}", file=self.file)
+                    words = textwrap.wrap(f"{key}: {value}", OFF_TERMINAL, subsequent_indent="    ")
+                    print("\n".join(words), file=self.file)
                 self.file.flush()
 
     def _begin_live(self) -> None:
@@ -119,8 +125,13 @@ class Progress:
         self.live.update(self._panel(None), refresh=True)
 
     def update(self, snapshot: Snapshot) -> None:
-        old = self._rates or (snapshot.step_rate, snapshot.update_rate)
-        self._rates = (0.7 * old[0] + 0.3 * snapshot.step_rate, 0.7 * old[1] + 0.3 * snapshot.update_rate)
+        since, steps = self._made
+        self._made = snapshot.seconds, max(steps, snapshot.steps + snapshot.making)
+        rate = snapshot.step_rate
+        if since and snapshot.seconds > since:
+            rate = (self._made[1] - steps) / (snapshot.seconds - since)
+        old = self._rates or (rate, snapshot.update_rate)
+        self._rates = (0.7 * old[0] + 0.3 * rate, 0.7 * old[1] + 0.3 * snapshot.update_rate)
         for role, phases in snapshot.shares.items():  # a role in the middle of a long step keeps its last ones
             before = self._shares.get(role, phases)
             names = dict.fromkeys([*before, *phases])
@@ -142,7 +153,8 @@ class Progress:
 
     def _print(self, snapshot: Snapshot) -> None:
         self._printed = snapshot
-        print(self.line(snapshot), file=self.file, flush=True)
+        lines = textwrap.wrap(self.line(snapshot), OFF_TERMINAL, subsequent_indent="    ", break_long_words=False)
+        print("\n".join(lines), file=self.file, flush=True)
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
@@ -179,10 +191,12 @@ class Progress:
         if s.episodes:
             shown = f"{number(s.episode_return)} (mean of {min(s.episodes, WINDOW)}, {s.episodes:,} episodes)"
         out = [
-            ("steps", f"{s.steps:,}{goal} ({rate})"),
+            ("steps", f"{max(s.steps, self._made[1]):,}{goal} ({rate})"),
             ("updates", f"{s.updates:,} ({updates_rate:,.1f}/s)"),
             ("return", shown),
         ]
+        if not s.updates and self.first:
+            out.insert(2, ("first update", self._awaited(s)))
         if s.infos:
             out.append(("episodes", ", ".join(f"{name} {number(value)}" for name, value in s.infos.items())))
         r = s.records
@@ -205,6 +219,14 @@ class Progress:
         out.append(("memory", human_bytes(s.memory)))
         out.append(("time", f"{clock(s.seconds)}, {clock(time_left(self.stop, s))} left"))
         return out
+
+    def _awaited(self, s: Snapshot) -> str:
+        """When the first update comes, at the pace so far."""
+        made = max(s.steps, self._made[1])
+        after = f"after about {self.first:,.0f} steps"
+        if not made or not s.seconds:
+            return f"{after}: environments start"
+        return f"{after}, in {clock(max(0.0, self.first - made) * s.seconds / made)} at this pace"
 
     def _panel(self, snapshot: Snapshot | None) -> Any:
         from rich.console import Group

@@ -254,7 +254,7 @@ class Training:
                     print(f"shoal: {remark}", file=sys.stderr)
                 progress = Progress(
                     self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
-                    symptoms=self.symptoms,
+                    symptoms=self.symptoms, first=_first_update(resolved.cfg),
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
             watching = [observer for observer in (self.symptoms, self.trace) if observer is not None]
@@ -326,6 +326,12 @@ class Training:
                 back.evaluated({"return": sum(returns) / len(returns), **returns.info}, report.steps)
             if returns.why and self.options.shows:
                 print(f"shoal: {returns.why} (--eval-max-steps)", file=sys.stderr)
+
+
+def _first_update(cfg: Any) -> float:
+    """Environment steps before the first update, roughly; 0: nobody can say."""
+    updates = cfg.updates()
+    return max(float(getattr(cfg, "min_replay", 0)), cfg.steps / updates if updates else 0.0)
 
 
 def _policy(program: Program) -> str | None:

@@ -89,7 +89,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "init_from": ("trained_agent", "load_path", "load_model", "pretrained", "restore", "from_checkpoint"),
     "log": ("track", "wandb", "with_wandb", "logger", "tensorboard"),
     "quiet": ("verbose", "silent", "progress_bar"),
-    "seed": ("random_seed", "rng_seed", "seeds"),
+    "seed": ("random_seed", "rng_seed"),
 }  # fmt: skip
 
 ALIASES = {"ppo": "recurrent-ppo"}  # names by which a system of Shoal's may be asked for too

@@ -14,6 +14,7 @@ from shoal.shm.group_layout import GroupLayout, group
 STOP = 0  # byte offset of the stop flag
 CHECKPOINT = 8  # byte offset of the number of the checkpoint last asked for
 COUNTED = ("env_steps", "updates", "actions")  # counters kept in columns 1, 2 ... of a status line, over all lives
+MAKING = 1 + len(COUNTED)  # column of a status line: environment steps that are made, and not counted yet
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Plan:
     constants: dict[str, ConstantLayout] = field(default_factory=dict)
     groups: dict[str, GroupLayout] = field(default_factory=dict)
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
-    # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what it has COUNTED
+    # role -> [replicas, LINE] int64: role steps of this life, then (over all lives) what it has COUNTED, then MAKING
     status: dict[str, int] = field(default_factory=dict)
     pulses: dict[str, int] = field(default_factory=dict)  # role -> [replicas, ALIGN] bytes: see local.heartbeat.Pulse
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from shoal.api import UsageError
 from shoal.envs import EnvOptions
 from shoal.envs.film import film
+from shoal.extras import pip_install
 from shoal.policy.video import _ffmpeg, record
 
 from .conftest import Shoal
@@ -108,5 +110,5 @@ def test_what_cannot_be_filmed_says_so(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"pip install 'shoal\[video\]'"):
+    with pytest.raises(UsageError, match=re.escape(pip_install("video"))):
         record(untrained("impala", f"{ODD}:matrix", hidden=(8,)), tmp_path / "v.mp4")

@@ -251,3 +251,19 @@ def test_windows_is_told_where_shoal_runs() -> None:
     code = "import sys; sys.platform = 'win32'; import shoal"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].endswith("(the Windows Subsystem for Linux)")
+
+
+def test_the_progress_shows_steps_as_they_are_made_and_when_the_first_update_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, file = EnvSpec("Slow-v0", {}, None), io.StringIO()  # type: ignore[arg-type]
+    monkeypatch.setattr("shoal.run.progress.PLAIN_EVERY", 0.0)
+    progress = Progress("recurrent-ppo", env, Stop(steps=3000), file=file, first=1000.0)
+    for seconds, steps, making in ((10.0, 0, 100), (20.0, 0, 200), (30.0, 250, 0), (40.0, 250, 150)):
+        progress.update(snapshot(seconds=seconds, steps=steps, making=making, updates=0, step_rate=0.0))
+    progress.update(snapshot(seconds=200.0, steps=1_000, making=0, updates=1))
+    first, second, third, fourth, last = file.getvalue().splitlines()[-5:]
+    assert first.startswith("steps 100 of 3,000 ") and "first update after about 1,000 steps, in 1:30 at" in first
+    assert second.startswith("steps 200 of 3,000 (3/s)"), "10 a second, smoothed"
+    assert third.startswith("steps 250 of 3,000") and fourth.startswith("steps 400 of 3,000")
+    assert "first update" not in last

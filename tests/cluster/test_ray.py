@@ -97,7 +97,7 @@ def _command(process: psutil.Process) -> list[str]:
 # ------------------------------------------------------------------------------------------- sentences
 @pytest.mark.parametrize(
     "version, sentence",
-    [(None, "needs the package ray, which is not installed: pip install 'shoal[ray]'"), ("2.51.2", "found 2.51.2")],
+    [(None, "needs the package ray, which is not installed: pip install "), ("2.51.2", "found 2.51.2")],
 )
 def test_no_ray_or_an_old_one(monkeypatch: Any, version: str | None, sentence: str) -> None:
     import importlib.metadata

@@ -23,6 +23,7 @@ from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.envs import EnvOptions, given, make, spec
 from shoal.envs.given import Given
+from shoal.local.apart import apart
 
 FILE = Path(__file__).with_name("noting_env.py")
 SMALL: dict[str, Any] = dict(
@@ -142,3 +143,26 @@ def test_a_serial_run_makes_it_here_and_only_here(tmp_path: Path) -> None:
         **SMALL,
     )  # fmt: skip
     assert noted(tmp_path, "made") == noted(tmp_path, "stepped") == {os.getpid()}
+
+
+def test_what_a_package_prints_is_shown_only_if_its_environment_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    def greets() -> str:
+        print("hello from a package")
+        os.system("echo and from its library")
+        return "made"
+
+    def fails() -> None:
+        greets()
+        raise UsageError("no window")
+
+    def dies() -> None:
+        greets()
+        sys.stdout.flush()
+        os._exit(3)
+
+    assert apart(greets) == "made" and capfd.readouterr() == ("", "")
+    for function, says in ((fails, "no window"), (dies, "exited by itself with code 3")):
+        with pytest.raises(UsageError, match=says):
+            apart(function)
+        printed = capfd.readouterr().err
+        assert "hello from a package" in printed and "and from its library" in printed

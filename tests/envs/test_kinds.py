@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ale_py
@@ -13,6 +16,7 @@ from gymnasium import spaces, wrappers
 
 import shoal
 from shoal import systems
+from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.envs import EnvOptions, given, plays, spec
 from shoal.run.kinds import playing
@@ -137,3 +141,19 @@ def test_other_packages_names_stand_for_the_same_environment() -> None:
 def test_the_command_says_which_preset_it_takes_of_a_file(capsys: Any) -> None:
     assert main(["config", "recurrent-ppo", "--env", f"{__file__}:wrapped"]) == 0
     assert "preset classic" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "registry, kind", [({"Ancient-v0": 1}, "V26"), (SimpleNamespace(env_specs=["Ancient-v0"]), "V21")]
+)
+def test_an_id_of_the_old_gym_is_told_apart_from_an_unknown_one(
+    registry: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old: Any = ModuleType("gym")
+    old.envs, old.__spec__ = SimpleNamespace(registry=registry), ModuleSpec("gym", None)
+    monkeypatch.setitem(sys.modules, "gym", old)
+    says = f"registered with the old gym.*--env Gym{kind}Environment-v0 --env-kwargs.env_id Ancient-v0"
+    with pytest.raises(UsageError, match=says):
+        spec("Ancient-v0", EnvOptions())
+    with pytest.raises(UsageError, match="unknown environment 'Unheard-v7'"):
+        spec("Unheard-v7", EnvOptions())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import re
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +19,7 @@ from shoal.envs.pointgoal import FORWARD, LEFT, RIGHT, STOP, PointGoal, Trip, Wo
 from shoal.envs.pointgoal_camera import CEILING, EYE, FAR, DepthCamera
 from shoal.envs.pointgoal_geometry import Paths, reach, walk
 from shoal.envs.pointgoal_scene import LAYOUTS, RADIUS, SPLITS, WALL, Scene, make_scene
+from shoal.extras import pip_install
 
 L = np.array([[0.0, 4.0, 0.0, 1.0], [3.0, 4.0, 1.0, 5.0]])  # a corridor along x, then one along z
 CORNER = np.array([[3.0, 1.0]])
@@ -380,7 +382,7 @@ def test_usage_errors(name: str, kwargs: dict[str, object], text: str) -> None:
 
 def test_colour_needs_miniworld(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "miniworld", None)
-    with pytest.raises(UsageError, match=r"pip install 'shoal\[pointgoal\]'"):
+    with pytest.raises(UsageError, match=re.escape(pip_install("pointgoal"))):
         make("pointgoal:rgb", 1, EnvOptions())
 
 

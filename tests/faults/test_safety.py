@@ -27,6 +27,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "shoal").rglob("*.py"))
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
 LOADERS = {"load", "loads", "Unpickler", "open"}
 OWN_CHILDREN = {  # between a run and its own children, over pipes that they inherit: no file, no socket
+    ("envs/registration.py", "pickle.loads"),  # what the program registered, for the processes that step it
     ("local/telemetry.py", "pickle.loads"),
     ("local/child.py", "cloudpickle.loads"),
     ("local/apart.py", "cloudpickle.loads"),

@@ -144,7 +144,7 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     assert (path / "export" / "safetensors-last" / "model.json").is_file()
     drawn = importlib.util.find_spec("matplotlib") is not None
     assert cli.main(["plot", str(path), "--out", str(tmp_path / "tree.png")]) == (0 if drawn else 2)
-    assert (tmp_path / "tree.png").stat().st_size > 10_000 if drawn else "shoal[plot]" in capsys.readouterr().err
+    assert (tmp_path / "tree.png").stat().st_size > 10_000 if drawn else "[plot]" in capsys.readouterr().err
     assert cli.main(["resume", str(path)]) == 2
     assert "is finished" in capsys.readouterr().err
     for flag, value in (("--runtime", "local"), ("--address", "auto"), ("--learning-rate", "1e-3")):

@@ -231,3 +231,11 @@ def test_the_fields_of_a_message() -> None:
     assert "final/q_max" not in plain and "final/obs" in plain
     plain = unroll_spec(env["next_step"], STEPS, ENVS, {"q_max": ((), "float32")}, stream=True)
     assert not any(name.startswith("final") for name in plain)
+
+
+def test_steps_of_a_message_that_is_not_complete_are_told_as_they_are_made() -> None:
+    role, told = actor("next_step"), []
+    role.ctx.metrics.made = told.append
+    role.step()
+    valid = role.out.items[0]["valid"].sum(1).cumsum()
+    assert told == [*valid, 0], "they are counted at the end"

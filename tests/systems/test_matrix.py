@@ -39,8 +39,13 @@ ACTIONS: dict[str, gs.Space[Any]] = {
     "MultiBinary": gs.MultiBinary(3),
     "Box of floats": gs.Box(-2.0, 2.0, (2,), np.float32),
     "Box of integers": gs.Box(0, 5, (2,), np.int64),
-    "Dict": gs.Dict({"move": gs.Discrete(2)}),
-}
+    "Dict of discrete parts": gs.Dict({
+        "turn": gs.Discrete(3, start=-1), "tools": gs.Tuple((gs.MultiBinary((2, 1)), gs.MultiDiscrete([2, 3]))),
+    }),
+    "Tuple of Boxes": gs.Tuple((gs.Box(-2.0, 2.0, (2, 1), np.float64), gs.Box(0.0, 5.0, (1,)))),
+    "Dict of one Discrete": gs.Dict({"move": gs.Discrete(3, start=1)}),
+    "Dict of both": gs.Dict({"move": gs.Discrete(2), "force": gs.Box(-1.0, 1.0, (1,))}),
+}  # fmt: skip
 HEAD = (
     "dqn",
     "apex-dqn",
@@ -75,7 +80,10 @@ ACTION_TABLE = {
     "MultiBinary": POLICIES,
     "Box of floats": (*NONE[:5], *EVERY[5:13], *NONE[13:]),
     "Box of integers": NONE,
-    "Dict": NONE,
+    "Dict of discrete parts": POLICIES,
+    "Tuple of Boxes": (*NONE[:5], *EVERY[5:13], *NONE[13:]),
+    "Dict of one Discrete": (*EVERY[:5], *NONE[5:8], *EVERY[8:]),
+    "Dict of both": NONE,
 }
 CELLS = list(product(HEAD, OBSERVATIONS, ACTIONS))
 

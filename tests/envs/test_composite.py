@@ -1,0 +1,114 @@
+"""Action spaces of several parts: what agents choose, and what the environment gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces as gs
+
+import shoal
+from shoal.api import MASK, EnvironmentFailed, UsageError
+from shoal.envs import EnvOptions, given, make, spec
+from shoal.envs.composite import flat_mask, shown
+from shoal.envs.spaces import ActionCodec
+from shoal.policy.export import policy_module
+
+SPACE = gs.Dict({"aim": gs.Tuple((gs.Discrete(3, start=-1), gs.MultiBinary(2))), "walk": gs.MultiDiscrete([2, 4])})
+MASKS = {"aim": (np.array([1, 0, 1]), np.array([[1, 0], [1, 1]])), "walk": np.array([0, 1, 1, 1, 1, 0])}
+ROW = [1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1, 0]  # of MASKS, in the order of the space
+SMALL: dict[str, Any] = dict(
+    preset="none", runtime="serial", actors=1, envs=2, unroll=5, hidden=(8,), device="cpu", steps=100
+)  # fmt: skip
+
+
+class Parts(gym.Env[Any, Any]):
+    """Says what it allows part by part, and takes nothing else."""
+
+    observation_space, action_space = gs.Box(-1.0, 1.0, (2,)), SPACE
+    masks: Any = MASKS
+
+    @property
+    def action_mask(self) -> Any:
+        return self.masks
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time = 0
+        return np.zeros(2, np.float32), {"action_mask": self.masks}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        (aim, bits), walk = action["aim"], action["walk"]
+        assert aim != 0 and bits[0] == 0 and walk[0] == 1 and walk[1] != 3, action
+        self.time += 1
+        return np.zeros(2, np.float32), 1.0, self.time == 4, False, {"action_mask": self.masks}
+
+
+class Lacking(Parts):
+    masks: Any = MASKS | {"walk": np.ones(5)}
+
+
+def vector(num_envs: int) -> Any:
+    return gym.vector.SyncVectorEnv([Taking] * num_envs)
+
+
+class Taking(gym.Env[Any, Any]):
+    observation_space = gs.Box(-1.0, 1.0, (2,))
+    action_space = gs.Tuple((gs.Box(-2.0, 2.0, (1,)), gs.Dict({"b": gs.Box(0.0, 10.0, (2,))})))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return np.array([action[0][0] / 2, action[1]["b"][1] / 10], np.float32), 0.0, False, False, {}
+
+
+def test_discrete_parts_are_one_action_with_a_size_for_each() -> None:
+    codec = ActionCodec(SPACE, "E")
+    assert (codec.action.kind, codec.action.sizes) == ("multi_discrete", (3, 2, 2, 2, 4))
+    made: Any = codec(np.array([[0, 1, 0, 1, 3], [2, 0, 0, 0, 1]]))
+    assert shown(made) == {"aim": ([-1, 1], [[1, 0], [0, 0]]), "walk": [[1, 3], [0, 1]]}
+
+
+def test_boxes_are_one_box_in_the_units_of_agents() -> None:
+    codec = ActionCodec(Taking.action_space, "E")
+    assert codec.action.low == (-1, -1, -1) and codec.action.high == (1, 1, 1)
+    assert shown(codec(np.array([[0.5, -1.0, 0.0]], np.float32))) == ([[1.0]], {"b": [[0.0, 5.0]]})
+
+
+@pytest.mark.parametrize("env", [Taking, vector], ids=["one by one", "a vector environment"])
+def test_the_environment_gets_its_own_structure(env: Any) -> None:
+    batch = make(given(env), 3, EnvOptions())
+    batch.reset(0)
+    step = batch.step(np.array([[1.0, 0.0, -1.0], [0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]], np.float32))
+    assert step.obs["obs"].tolist() == [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
+
+
+def test_a_mask_with_parts_is_read_in_the_order_of_the_space() -> None:
+    backwards = {"walk": MASKS["walk"], "aim": MASKS["aim"]}
+    for mask in (MASKS, backwards, np.array(ROW)):
+        assert np.asarray(flat_mask(SPACE, mask)).tolist() == ROW
+    found = spec(given(Parts), EnvOptions())
+    assert found.observations[MASK].shape == (13,)
+    batch = make(given(Parts), 2, EnvOptions())
+    assert batch.reset(0)[MASK].tolist() == [[bool(n) for n in ROW]] * 2
+
+
+def test_a_mask_that_lacks_a_value_is_named() -> None:
+    with pytest.raises(EnvironmentFailed, match=r"info\['action_mask'\] of shape \[12\]"):
+        make(given(Lacking), 2, EnvOptions()).reset(0)
+
+
+def test_a_masked_policy_of_parts_trains_and_plays(tmp_path: Path) -> None:
+    run = shoal.train("recurrent-ppo", env=Parts, run_dir=tmp_path / "r", **SMALL)
+    assert run.evaluate(episodes=3) == [4.0, 4.0, 4.0]
+    policy, env = run.policy(), Parts()
+    obs, info = env.reset()
+    for mask in (np.array(ROW), info["action_mask"]):
+        env.step(policy.act(obs, greedy=False, action_mask=mask))
+    with pytest.raises(UsageError, match="are not exported yet"):
+        policy_module(policy)
