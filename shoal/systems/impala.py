@@ -94,9 +94,15 @@ VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed 
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
 STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500}
+PICTURE: Preset = {
+    **VECTOR, "steps": 3_000_000, "total_envs": 32, "batch": 4, "replay": 512, "replay_ratio": 3.0,
+    "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow",
+}  # fmt: skip
+PICTURE_CONTINUOUS: Preset = {**PICTURE, "entropy_cost": 0.0}
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
     "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
 }  # fmt: skip
 
 
