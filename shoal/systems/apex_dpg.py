@@ -95,7 +95,7 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
-VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5}
+VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5, "novelty_steps": 25_000}
 MUJOCO: Preset = dict(
     steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, random_steps=10_000, noise=0.1, n_step=1,
 )  # fmt: skip

@@ -56,15 +56,21 @@ BOX2D: Preset = dict(
 VECTOR: Preset = dict(  # of any environment: rewards of any size, vectors of any scale
     total_envs=32, unroll=64, epochs=4, minibatches=8, steps=1_000_000, learning_rate=linear(1e-3, 0.0),
     entropy_cost=linear(0.01, 0.0), normalise_obs=True, normalise_reward=True, novelty=0.5,
+    novelty_steps=15_000,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = dict(
-    total_envs=16, unroll=128, epochs=10, minibatches=32, steps=1_000_000, learning_rate=linear(3e-4, 0.0),
+    total_envs=16, unroll=128, epochs=10, minibatches=32, steps=500_000, learning_rate=linear(3e-4, 0.0),
     separate_critic=True, normalise_obs=True, normalise_reward=True, novelty=0.5,
+    novelty_steps=15_000,
 )  # fmt: skip
-STATES: Preset = {**CLASSIC, "steps": 500_000, "episode_bound": 500, "novelty": 0.5}
+STATES: Preset = {
+    **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.05, 0.0), "episode_bound": 500, "novelty": 0.5,
+    "novelty_steps": 8_000,
+}  # fmt: skip
 PICTURE: Preset = dict(
     total_envs=32, unroll=64, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0),
-    entropy_cost=linear(0.01, 0.0), normalise_reward=True, novelty=0.5, torso="impala-shallow", activation="relu",
+    entropy_cost=linear(0.01, 0.0), normalise_reward=True, novelty=0.5, novelty_steps=30_000,
+    torso="impala-shallow", activation="relu",
 )  # fmt: skip
 PICTURE_CONTINUOUS: Preset = {**PICTURE, "learning_rate": linear(3e-4, 0.0), "entropy_cost": 0.0}
 POINTGOAL: Preset = dict(
