@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
+MIN_EPISODES = 10  # of two policies, below which chance alone tells their means apart
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
              "trust": bool, "json": bool, "eval-max-steps": Natural},
@@ -63,7 +65,22 @@ def evaluate(args: list[str]) -> int:
         print(f"{returns.why} (--eval-max-steps)")
     if returns.info:
         print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
+    if greedy and policy.samples and len(returns) >= MIN_EPISODES:
+        sampled = policy.evaluate(len(returns), seed, False, opts.get("envs", 8), limit)
+        if differ(returns, sampled):
+            print(
+                f"mean {np.mean(sampled):.4g} with actions drawn from the policy, which is what its paper evaluates "
+                "(--sampled)"
+            )
     return 0
+
+
+def differ(some: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether two means are further apart than three standard errors of their difference."""
+    if min(len(some), len(others)) < MIN_EPISODES:
+        return False
+    error = np.hypot(*(np.std(returns, ddof=1) / np.sqrt(len(returns)) for returns in (some, others)))
+    return bool(abs(np.mean(some) - np.mean(others)) > 3 * error)
 
 
 def export(args: list[str]) -> int:

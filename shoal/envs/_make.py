@@ -162,7 +162,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
     if options.reward_clip != "none" or options.reward_scale != 1.0:
         batch = wrappers.TrainingReward(batch, options.reward_clip, options.reward_scale)
     if options.novelty:
-        batch = Novelty(batch, options.novelty)
+        batch = Novelty(batch, options.novelty, options.novelty_steps)
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)

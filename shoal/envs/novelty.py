@@ -23,13 +23,14 @@ class Novelty:
     The bonus of a step is how far a trained network is from a fixed random one at the observation that the step leads
     to, large where little has been seen. It is divided by the running standard deviation of its own discounted return
     and multiplied by that of the reward's (by 1 as long as that is 0), so that ``weight`` means the same whatever the
-    size of rewards. Each actor has networks of its own. As the bonus is a part of the one reward that systems know, an
-    episode's end ends it as well, unlike in section 2.3.
+    size of rewards. The weight falls linearly to 0 over ``steps`` of each environment (0: it stays): a bonus that never
+    ends would change which policy is best. Each actor has networks of its own. As the bonus is a part of the one
+    reward that systems know, an episode's end ends it as well, unlike in section 2.3.
     """
 
-    def __init__(self, inner: EnvBatch, weight: float) -> None:
+    def __init__(self, inner: EnvBatch, weight: float, steps: int = 0) -> None:
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
-        self._weight = weight
+        self._weight, self._fall, self._steps = weight, 1.0 / steps if steps else 0.0, 0
         self._features = Features(inner.spec)
         self._same = inner.spec.autoreset == "same_step"
         self._begin()
@@ -44,10 +45,15 @@ class Novelty:
         return obs
 
     def _begin(self) -> None:
+        self._steps = 0
         self._returns, self._scales = np.zeros((2, self.num_envs)), (Moments(()), Moments(()))  # of reward and bonus
 
     def step(self, action: np.ndarray) -> EnvStep:
         step = self.inner.step(action)
+        weight = self._weight * max(0.0, 1.0 - self._steps * self._fall)
+        self._steps += 1
+        if not weight:
+            return step
         assert self._networks is not None
         ended = step.terminated | step.truncated
         seen = self._features(step.obs)
@@ -60,7 +66,7 @@ class Novelty:
             scale.update(returns[step.valid])
         self._returns[0, ended] = 0.0
         reward, own = (float(scale.deviation()) for scale in self._scales)
-        bonus = self._weight * error * (reward or 1.0) / max(own, EPSILON) * step.valid
+        bonus = weight * error * (reward or 1.0) / max(own, EPSILON) * step.valid
         return step._replace(reward=step.reward + bonus.astype(np.float32))
 
     def so_far(self) -> list[Episode]:

@@ -58,6 +58,8 @@ class EnvOptions(AtariOptions):
     novelty: NonNegative = 0.0
     """Weight of a bonus for observations that have rarely been seen (random network distillation, Burda et al. 2018),
     added to the training reward after it was scaled; 0: none."""
+    novelty_steps: Natural = 0
+    """Steps of each environment over which the bonus for novelty falls to 0; 0: it stays."""
     last_action_reward: bool = False
     """Add the last action and reward to the observation, zero at an episode's first step."""
     action_mask: ActionMask = "auto"

@@ -54,6 +54,8 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
     """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
     ``value`` [E] beside each action, as far as ``extras`` names them."""
 
+    samples: ClassVar[bool] = True
+
     def __init__(self, nets: Any, seed: int, extras: Sequence[str] = ()) -> None:  # ActorCritic, or with its ``step``
         super().__init__(nets, torch.Generator().manual_seed(seed))
         self.extras = extras

@@ -42,6 +42,11 @@ class Policy:
         self.agent: Agent = self.fresh_agent(seed)
         self.reset()
 
+    @property
+    def samples(self) -> bool:
+        """Whether training draws actions from a distribution that is learned, of which the best guess is the mode."""
+        return bool(getattr(self.agent, "samples", False))
+
     def reset(self, envs: int | None = None) -> None:
         """A new episode begins: the next observation is its first. ``envs``: from now on ``act`` takes and returns a
         batch for so many environments, all of which begin."""

@@ -49,7 +49,7 @@ CLASSIC: Preset = dict(
     actors=2, envs=4, unroll=16, steps=500_000, learning_rate=linear(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,
     max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
 )  # fmt: skip
-VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "novelty": 0.5}
+VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "novelty": 0.5, "novelty_steps": 60_000}
 STATES: Preset = {**VECTOR, "episode_bound": 500}
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "classic_continuous": VECTOR, "states": STATES, "vector": VECTOR,

@@ -128,6 +128,7 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
+VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5, "novelty_steps": 25_000}
 MUJOCO: Preset = dict(
     steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, random_steps=10_000, noise=0.1, n_step=1,
 )  # fmt: skip
@@ -138,6 +139,7 @@ DM_CONTROL: Preset = dict(  # without layer norm the policy ends where tanh is f
 )  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "dm_control": DM_CONTROL,
+    "vector_continuous": VECTOR_CONTINUOUS,
 }  # fmt: skip
 
 

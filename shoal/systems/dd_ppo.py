@@ -79,8 +79,11 @@ CLASSIC: Preset = dict(
     actors=2, envs=16, unroll=32, epochs=3, minibatches=4, steps=300_000,
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
-STATES: Preset = {**CLASSIC, "steps": 500_000, "episode_bound": 500, "novelty": 0.5}
-VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "normalise_obs": True, "novelty": 0.5}
+STATES: Preset = {
+    **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.05, 0.0), "episode_bound": 500, "novelty": 0.5,
+    "novelty_steps": 8_000,
+}  # fmt: skip
+VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "normalise_obs": True, "novelty": 0.5, "novelty_steps": 15_000}
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "pointgoal": recurrent_ppo.POINTGOAL,
     "classic_continuous": VECTOR, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR,

@@ -91,11 +91,17 @@ BOX2D: Preset = dict(
 )  # fmt: skip
 STATES: Preset = dict(
     steps=200_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
-    epsilon_steps=100_000, episode_bound=500, novelty=0.5,
+    epsilon_steps=100_000, episode_bound=500, novelty=0.5, novelty_steps=12_000,
 )  # fmt: skip
 VECTOR: Preset = dict(
     steps=300_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
-    epsilon_steps=100_000, novelty=0.5,
+    epsilon_steps=100_000, novelty=0.5, novelty_steps=18_000,
+)  # fmt: skip
+PICTURE: Preset = dict(
+    envs=32, unroll=16, steps=1_000_000, dueling=True, learning_rate=2.5e-4, batch=32, samples_per_insert=4.0,
+    replay=100_000, min_replay=5_000, target_period=1_000, epsilon_ladder=True, epsilon_steps=0, novelty=0.5,
+    novelty_steps=15_000,
+    torso="impala-shallow",
 )  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER,
@@ -103,6 +109,7 @@ PRESETS: Presets = {
     "classic": CLASSIC,
     "box2d": BOX2D,
     "states": STATES,
+    "picture": PICTURE,
     "vector": VECTOR,
 }
 

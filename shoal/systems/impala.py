@@ -92,12 +92,19 @@ BOX2D: Preset = dict(
 VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed below 0 stays there
     steps=1_500_000, total_envs=64, batch=8, trace_lambda=0.95, learning_rate=linear(1e-3, 0.0), max_grad_norm=1.0,
     entropy_cost=linear(0.01, 0.0), pop_art=True, normalise_obs=True, activation="tanh", novelty=0.5,
+    novelty_steps=12_000,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
 STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500}
+PICTURE: Preset = {
+    **VECTOR, "steps": 3_000_000, "total_envs": 32, "batch": 4, "replay": 512, "replay_ratio": 3.0,
+    "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow", "novelty_steps": 45_000,
+}  # fmt: skip
+PICTURE_CONTINUOUS: Preset = {**PICTURE, "entropy_cost": 0.0}
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
     "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
 }  # fmt: skip
 
 

@@ -139,7 +139,7 @@ CLASSIC: Preset = dict(
     gamma=0.99, batch=32, samples_per_insert=16.0, replay=10_000, target_period=200,
     learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5, max_grad_norm=10.0,
 )  # fmt: skip
-VECTOR: Preset = {**CLASSIC, "novelty": 0.5}
+VECTOR: Preset = {**CLASSIC, "novelty": 0.5, "novelty_steps": 15_000}
 STATES: Preset = {**VECTOR, "episode_bound": 500}
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "states": STATES, "vector": VECTOR}
 

@@ -71,12 +71,23 @@ BOX2D: Preset = dict(
 VECTOR: Preset = dict(  # of any environment: rewards of any size, vectors of any scale
     total_envs=32, unroll=64, epochs=4, minibatches=8, steps=1_000_000, learning_rate=linear(1e-3, 0.0),
     entropy_cost=linear(0.01, 0.0), normalise_obs=True, normalise_reward=True, novelty=0.5,
+    novelty_steps=15_000,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = dict(
-    total_envs=16, unroll=128, epochs=10, minibatches=32, steps=1_000_000, learning_rate=linear(3e-4, 0.0),
+    total_envs=16, unroll=128, epochs=10, minibatches=32, steps=500_000, learning_rate=linear(3e-4, 0.0),
     separate_critic=True, normalise_obs=True, normalise_reward=True, novelty=0.5,
+    novelty_steps=15_000,
 )  # fmt: skip
-STATES: Preset = {**CLASSIC, "steps": 500_000, "episode_bound": 500, "novelty": 0.5}
+STATES: Preset = {
+    **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.05, 0.0), "episode_bound": 500, "novelty": 0.5,
+    "novelty_steps": 8_000,
+}  # fmt: skip
+PICTURE: Preset = dict(
+    total_envs=32, unroll=64, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0),
+    entropy_cost=linear(0.01, 0.0), normalise_reward=True, novelty=0.5, novelty_steps=30_000,
+    torso="impala-shallow", activation="relu",
+)  # fmt: skip
+PICTURE_CONTINUOUS: Preset = {**PICTURE, "learning_rate": linear(3e-4, 0.0), "entropy_cost": 0.0}
 POINTGOAL: Preset = dict(
     total_envs=32, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
@@ -86,6 +97,7 @@ EXTRAS: Extras = {"log_prob": ((), "float32"), "value": ((), "float32")}  # of t
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "pointgoal": POINTGOAL,
     "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
 from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Count, Device, Envs, Natural, Replicas, Threads
+from shoal.settings.ranges import Count, Device, Envs, Natural, OnlyWith, Replicas, Threads
 from shoal.types import State, Values
 
 Preset = Values  # fields of a configuration
@@ -32,6 +32,8 @@ KNOWN, REGISTERED = "environment known", "environment registered"  # beside the 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig(EnvOptions):
     """Fields of every system. Each says its unit."""
+
+    only_with: ClassVar[OnlyWith] = {"novelty_steps": ("novelty",)}
 
     env: str = "CartPole-v1"
     """Gymnasium id, `pointgoal:NAME`, `toy:NAME`, or `module:factory` or `file.py:factory` of your own; in Python also

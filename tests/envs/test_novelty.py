@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from shoal.api import Action, EnvSpec, EnvStep, Observation
 from shoal.envs import EnvOptions, make
-from shoal.envs.novelty import Distillation, Features, Moments
+from shoal.envs.novelty import Distillation, Features, Moments, Novelty
 from shoal.policy.policy import evaluation_options
 from shoal.systems import dqn
 
@@ -71,6 +72,61 @@ def test_bonus_grows_with_the_size_of_rewards(scale):
         return np.array([batch.step(move).reward - plain.step(move).reward for _ in range(100)])[20:]
 
     assert bonuses(scale) / scale == pytest.approx(bonuses(1.0), rel=1e-3, abs=1e-4)
+
+
+class Scripted:
+    """Two environments that show a number, pay ``reward`` and end where ``ends`` says, in SAME_STEP mode."""
+
+    num_envs = 2
+
+    def __init__(self, ends, reward=1.0):
+        vector = {"obs": Observation((1,), "float32")}
+        self.spec = EnvSpec("scripted", vector, Action("discrete", (2,)), autoreset="same_step")
+        self.ends, self.reward, self.now = ends, reward, 0
+
+    def _obs(self, value):
+        return {"obs": np.full((2, 1), value, np.float32)}
+
+    def reset(self, seed):
+        self.now = 0
+        return self._obs(0.0)
+
+    def step(self, action):
+        ended = np.full(2, self.now in self.ends)
+        self.now += 1
+        final = self._obs(9.0) if ended.any() else None
+        reward = np.full(2, self.reward, np.float32)
+        return EnvStep(self._obs(0.1 * self.now), reward, ended, ~ended & False, np.ones(2, bool), final, [])
+
+
+def test_last_observation_of_an_episode_is_what_its_step_is_paid_for():
+    paid = []
+    for ends in ((), (30,)):
+        batch = Novelty(Scripted(ends), 1.0)
+        batch.reset(0)
+        paid.append([float(batch.step(np.zeros(2, int)).reward[0]) for _ in range(31)])
+    assert paid[0][:30] == paid[1][:30] and paid[1][30] != paid[0][30]
+
+
+def test_return_of_rewards_begins_anew_with_an_episode():
+    batch = Novelty(Scripted(ends=range(500)), 1.0)  # every step is an episode with the return 1
+    batch.reset(0)
+    for _ in range(50):
+        batch.step(np.zeros(2, int))
+    assert batch._scales[0].deviation() == 0.0
+    assert batch._scales[0].mean == pytest.approx(1.0)
+
+
+def test_bonus_falls_to_0_over_its_steps_and_begins_anew_at_a_reset():
+    batch = Novelty(Scripted(()), 1.0, steps=10)
+    for _ in range(2):
+        batch.reset(0)
+        paid = [float(batch.step(np.zeros(2, int)).reward[0]) - 1.0 for _ in range(12)]
+        assert paid[9] > 0.0 and paid[10] == paid[11] == 0.0
+    whole = Novelty(Scripted(()), 1.0)
+    whole.reset(0)
+    kept = [float(whole.step(np.zeros(2, int)).reward[0]) - 1.0 for _ in range(6)]
+    assert paid[5] == pytest.approx(0.5 * kept[5], rel=1e-4)
 
 
 def test_moments_are_those_of_all_rows():

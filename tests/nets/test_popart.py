@@ -1,7 +1,9 @@
 import pytest
 import torch
+from shoal.algos.actor_critic import ActorCritic
 
 from shoal.nets import PopArt
+from shoal.systems import recurrent_ppo
 
 ALL = torch.ones(20, 4, dtype=torch.bool)
 
@@ -59,3 +61,23 @@ def test_spread_with_is_the_spread_after_the_update(head):
     assert told != float(scale.spread())
     scale.update(head, rows, ALL)
     assert told == float(scale.spread())
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_an_actor_critic_says_values_in_the_unit_of_rewards_wherever_it_is_asked(core):
+    env = recurrent_ppo.Config(env="CartPole-v1").env_spec()
+    torch.manual_seed(0)
+    nets = ActorCritic(env, core=core, pop_art=True, device="cpu", precision="fp32")
+    nets.pop_art.update(nets.value.linear, returns(0, 50.0, 300.0), ALL)
+    nets.value.linear.weight.data.normal_()
+    obs, first = torch.randn(3, 2, 4), torch.zeros(3, 2, dtype=torch.bool)
+    state = nets.initial_state(2)
+    items = {"obs": obs, "first": first, **{f"state/{k}": v for k, v in state.items()}}
+    with torch.no_grad():
+        said = nets._unroll({"obs": obs}, first, state)[1]
+        unrolled = nets.unroll({"obs": obs}, first, state)[1]
+        stepped = nets.step({"obs": obs[0]}, first[0], state)[1]
+    learned = nets.outputs(items).values.value.detach()
+    assert torch.allclose(unrolled, said * nets.pop_art.spread().float() + nets.pop_art.mean.float())
+    assert torch.allclose(unrolled, learned, rtol=1e-4) and torch.allclose(stepped, unrolled[0], rtol=1e-4)
+    assert nets.few() is None

@@ -134,6 +134,12 @@ def test_a_solution_from_the_first_hundred_episodes_on_is_no_constant():
     )
 
 
+def test_a_constant_that_the_first_episodes_did_not_return_is_not_named():
+    assert (
+        snapshots(dqn.Config(env="CartPole-v1", epsilon_steps=0), [*NOISE[:100] + 20, *[9.0] * 300]).sentences() == []
+    )
+
+
 def test_a_young_run_is_not_judged():
     run = Symptoms(dqn.Config(env="CartPole-v1"), 1_000)
     row = Snapshot(1, 1, 490, 100, 0, 0, 0, 10.0, 0, new_episodes=[(-1.0, 10)] * 200)

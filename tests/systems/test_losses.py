@@ -130,6 +130,40 @@ def test_v_trace_loss_is_the_oracle(fields: dict[str, Any], correction: str, sam
     last = policy(exact)[-1]
     assert metrics["entropy"] == pytest.approx(-(np.exp(last) * last).sum(-1).mean(), rel=1e-4)
     assert metrics["rho"] == pytest.approx(np.exp(log_rhos).mean(), rel=1e-4)
+    counted = given["valid"]
+    explained = 1.0 - (vs - value[:-1])[counted].var() / vs[counted].var()
+    assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("pop_art", [True, False])
+def test_only_pop_art_makes_the_v_trace_loss_independent_of_the_size_of_rewards(pop_art: bool) -> None:
+    cfg = config("impala", env="CartPole-v1", device="cpu", pop_art=pop_art)
+
+    def losses(size: float) -> list[float]:
+        rng, nets = np.random.default_rng(1), impala.network(cfg)
+        items = segment(rng, same_step=False)
+        items["reward"] = items["reward"] * size
+        joined = torch.from_numpy(rng.normal(size=((STEPS + 1) * COLUMNS, ACTIONS + 1)).astype(np.float32))
+        joined[:, -1] = 0.0  # values
+        outputs = PolicyValue(joined, (STEPS + 1, COLUMNS), nets.dist, nets.pop_art)
+        metrics = impala.VTrace(cfg, nets).loss(outputs, Batch(items))[1].metrics
+        return [float(metrics[name]) for name in ("policy_loss", "value_loss")]
+
+    policy, value = losses(1.0)
+    expected = [policy, value] if pop_art else [64 * policy, 64**2 * value]
+    assert losses(64.0) == pytest.approx(expected, rel=1e-4)
+
+
+def test_pop_art_follows_the_returns_after_each_step_of_the_learner() -> None:
+    cfg = config("impala", env="CartPole-v1", device="cpu", pop_art=True)
+    nets = impala.network(cfg)
+    algorithm, items = impala.VTrace(cfg, nets), segment(np.random.default_rng(1), same_step=False)
+    joined = torch.zeros((STEPS + 1) * COLUMNS, ACTIONS + 1)
+    algorithm.loss(PolicyValue(joined, (STEPS + 1, COLUMNS), nets.dist, nets.pop_art), Batch(items))
+    assert float(nets.pop_art.count) == 0.0
+    algorithm.after_step(1)
+    algorithm.after_step(2)  # of a step that was skipped: nothing is new
+    assert float(nets.pop_art.count) == 1.0 and float(nets.pop_art.spread()) != 1.0
 
 
 def test_v_trace_loss_of_no_real_step_is_0() -> None:

@@ -106,6 +106,7 @@ PAPER: Preset = dict(  # section 4 and algorithm 1; the range of returns is set 
     min_replay=10_000, target_period=100, prioritised=True, critic="categorical", atoms=51,
 )  # fmt: skip
 CLASSIC: Preset = {**apex_dpg.CLASSIC}
+VECTOR_CONTINUOUS: Preset = {**apex_dpg.VECTOR_CONTINUOUS}
 MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,000 (docs/results.md)
     **apex_dpg.MUJOCO, "reward_range": (-2.0, 15.0), "atoms": 101,
 }  # fmt: skip
@@ -116,6 +117,7 @@ DM_CONTROL: Preset = {**apex_dpg.DM_CONTROL, "layer_norm": False, "reward_range"
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT,
     "mujoco_small": MUJOCO_SMALL, "mujoco_standup": MUJOCO_STANDUP, "dm_control": DM_CONTROL,
+    "vector_continuous": VECTOR_CONTINUOUS,
 }  # fmt: skip
 
 

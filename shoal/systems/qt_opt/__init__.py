@@ -102,7 +102,8 @@ CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0, label_uses=4.0,
     polyak=0.99, target_lag=100,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
+VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 50_000, "novelty": 0.5, "novelty_steps": 12_000}
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "vector_continuous": VECTOR_CONTINUOUS}
 
 
 def network(cfg: Config, device: str = "cpu") -> CEMNetwork:
