@@ -9,7 +9,9 @@ LONG: dict[str, tuple[str, ...]] = {
     "docs/test_examples.py": ("runs_and_learns", "learn_pendulum", "searches_and_finds[own_classifier"),
     "docs/test_metrics_page.py": ("",),
     "envs/test_registration.py": ("test_a_script_trains",),
-    "faults/test_blocked.py": ("hangs[15-", "hangs[2-local-observer-deaf", "hangs[2-local-observer-nat", "local-logger"),
+    "faults/test_blocked.py": tuple(
+        f"hangs[{case}" for case in ("15-", "2-local-observer-deaf", "2-local-observer-native", "2-local-logger")
+    ),
     "faults/test_ending.py": ("dead_slow",),
     "faults/test_kills.py": ("crash_loop",),
     "faults/test_portable.py": ("[apex-dqn", "[gorila", "[impala", "[recurrent-ppo"),
