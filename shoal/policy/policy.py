@@ -25,7 +25,7 @@ from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
 from shoal.topology.config import anchored
 
-FORMAT = 1  # of the files that ``save`` writes
+FORMAT = 2  # of the files that ``save`` writes
 
 
 class Policy:

@@ -26,12 +26,11 @@ from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
 from shoal.records.checkpoint_state import Packed, Written
-from shoal.records.formats import check_format
+from shoal.records.formats import RUN_FORMAT as FORMAT, check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
 from shoal.untrusted import excerpt, parse_json, read_text
 
-FORMAT = 1
 LARGEST = 2**53  # of a counter
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds

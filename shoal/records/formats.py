@@ -9,17 +9,24 @@ from typing import Any
 from shoal.api import ShoalError
 from shoal.paths import shown
 
+RUN_FORMAT = (
+    2  # of the files of a run and of saved policies; since 2 a policy acts in [-1, 1], whatever the environment's box
+)
 
-def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = 1) -> None:
+
+def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = RUN_FORMAT) -> None:
     """ShoalError unless this version reads the format that ``facts`` of ``file`` name. Those that name none are of the
     first."""
     written = facts.get("format", 1)
     if isinstance(written, bool) or not isinstance(written, int):
         raise ShoalError(f"{shown(file)} is damaged: its format is {written!r}, which is no number")
     if not oldest <= written <= newest:
-        age, formats = ("newer", f"up to {newest}") if written > newest else ("older", f"from {oldest} on")
+        newer = written > newest
+        age = "newer" if newer else "older"
+        reads = f"up to {newest}" if newer else f"from {oldest} on: train anew, or read it with that version"
         raise ShoalError(
-            f"{file} was written by {an(age)} version of Shoal: it has format {written}, and this one reads {formats}"
+            f"{shown(file)} was written by {an(age)} version of Shoal: it has format {written}, "
+            f"and this one reads {reads}"
         )
 
 

@@ -27,7 +27,7 @@ from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
-from shoal.records.formats import check_format
+from shoal.records.formats import RUN_FORMAT as FORMAT, check_format
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles
 from shoal.records.presence import DirectoryGone, Presence
@@ -38,7 +38,6 @@ from shoal.records.whole_files import write_whole
 from shoal.types import Values
 from shoal.untrusted import excerpt, parse_json, read_text, require_plain
 
-FORMAT = 1
 NEWEST = "newest"  # folder of the parameters of a run that goes on
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")

@@ -29,7 +29,7 @@ else:
     import tomli as tomllib
 
 
-OF_RUN_FORMAT = 1  # of that file
+OF_RUN_FORMAT = 2  # of that file
 OF_RUN = "config.json"  # the file in a run's directory that holds its configuration
 
 
@@ -279,10 +279,10 @@ def _of_run(path: Path, text: str) -> Values:
         raise UsageError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):
         raise UsageError(f"{path} is no config.json of a run: it has no 'config'")
-    if facts.get("format", OF_RUN_FORMAT) != OF_RUN_FORMAT:
+    written = facts.get("format", 1)
+    if written != OF_RUN_FORMAT:
         raise UsageError(
-            f"{path} was written by another version of Shoal: it has format {facts['format']!r}, and this one reads "
-            f"{OF_RUN_FORMAT}"
+            f"{path} was written by another version of Shoal: format {written!r}, and this one reads {OF_RUN_FORMAT}"
         )
     return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
 

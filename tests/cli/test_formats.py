@@ -44,10 +44,10 @@ def test_every_file_of_a_run_says_its_format(run: Path) -> None:
     files = [run / name for name in names] + [*run.glob("checkpoints/*/manifest.json")]
     assert len(files) > len(names)
     for file in files:
-        assert json.loads(file.read_text(encoding="utf-8"))["format"] == 1, file
+        assert json.loads(file.read_text(encoding="utf-8"))["format"] == 2, file
 
 
-@pytest.mark.parametrize("format, age", [(2, "a newer"), (99, "a newer"), (0, "an older"), (-1, "an older")])
+@pytest.mark.parametrize("format, age", [(3, "a newer"), (99, "a newer"), (1, "an older"), (0, "an older")])
 @pytest.mark.parametrize(
     "name, words",
     [
@@ -72,9 +72,9 @@ def test_a_file_of_another_format_is_refused_in_a_sentence(
 
 
 def test_a_configuration_of_another_format_is_no_configuration(run: Path, capsys: Any) -> None:
-    change(run / "config.json", format=2)
+    change(run / "config.json", format=3)
     assert main(["config", "dqn", "--config", str(run)]) == 2
-    assert "was written by another version of Shoal: it has format 2, and this one reads 1\n" in capsys.readouterr().err
+    assert "was written by another version of Shoal: format 3, and this one reads 2\n" in capsys.readouterr().err
 
 
 def test_a_run_without_a_setting_of_today_has_its_default(run: Path) -> None:
@@ -106,8 +106,8 @@ def test_a_saved_policy_of_another_format_is_refused(run: Path, tmp_path: Path) 
     with safe_open(tmp_path / "policy.safetensors", "pt") as file:
         facts = json.loads(file.metadata()["shoal"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    save_file(tensors, tmp_path / "newer.safetensors", {"shoal": json.dumps({**facts, "format": 2})})
-    with pytest.raises(ShoalError, match=r"newer.safetensors was written by a newer version of Shoal: it has format 2"):
+    save_file(tensors, tmp_path / "newer.safetensors", {"shoal": json.dumps({**facts, "format": 3})})
+    with pytest.raises(ShoalError, match=r"newer.safetensors was written by a newer version of Shoal: it has format 3"):
         shoal.load(tmp_path / "newer.safetensors")
 
 
@@ -116,11 +116,11 @@ def test_a_population_of_another_format_is_refused(tmp_path: Path, capsys: Any) 
     words += f"--slots 1 --interval 200 --envs 2 --unroll 8 --min-replay 64 --replay 500 --run-dir {tmp_path / 'p'}"
     assert main(words.split()) == 0
     for name in ("state.json", "population.json"):
-        assert json.loads((tmp_path / "p" / name).read_text(encoding="utf-8"))["format"] == 1
-        change(tmp_path / "p" / name, format=2)
+        assert json.loads((tmp_path / "p" / name).read_text(encoding="utf-8"))["format"] == 2
+        change(tmp_path / "p" / name, format=3)
         assert main(["resume", str(tmp_path / "p"), "--steps", "800"]) == 1
         assert f"{name} was written by a newer version of Shoal" in capsys.readouterr().err
-        change(tmp_path / "p" / name, format=1)
+        change(tmp_path / "p" / name, format=2)
 
 
 @pytest.mark.parametrize("format", [True, "1", None, 1.0])

@@ -197,7 +197,7 @@ def test_a_member_that_always_fails_begins_again_from_another(tmp_path: Path) ->
         if line.startswith("member 0: ") and not broken:  # its checkpoints are damaged from now on
             broken.append(line)
             for file in (member_path(run.path, 0) / "checkpoints").rglob("manifest.json"):
-                file.write_text(file.read_text().replace('"format": 1', '"format": 999'))
+                file.write_text(file.read_text().replace('"format": 2', '"format": 999'))
 
     run.tell = tell
     assert run.go().reason == "steps"

@@ -161,8 +161,8 @@ def test_none_left_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    rewrite(lambda m: m.update(format=2))(make(tmp_path, 10))
-    with pytest.raises(ShoalError, match="a newer version of Shoal: it has format 2, and this one reads up to 1"):
+    rewrite(lambda m: m.update(format=3))(make(tmp_path, 10))
+    with pytest.raises(ShoalError, match="a newer version of Shoal: it has format 3, and this one reads up to 2"):
         newest(tmp_path)
 
 

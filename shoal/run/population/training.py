@@ -22,9 +22,10 @@ from shoal.local.apart import apart
 from shoal.paths import fixed, require_new, shown
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
+from shoal.records.formats import RUN_FORMAT as FORMAT
 from shoal.records.metric_files import append_row
 from shoal.records.presence import Presence
-from shoal.records.run_dir import FORMAT, NO_OVERWRITE
+from shoal.records.run_dir import NO_OVERWRITE
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
 from shoal.run.population.controller import WINDOW, Copy, Member, Population, Rules
