@@ -49,7 +49,8 @@ ALLOWED: dict[str, set[str] | None] = {
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"},
+    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
+    | {"untrusted"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},
     "cli": ANYTHING,

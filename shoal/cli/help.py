@@ -146,7 +146,7 @@ shoal record SOURCE --out SET: play whole episodes into a Minari data set (an ID
     "export": """\
 shoal export RUN --to F: the policy without Shoal
 
-      --to F                    onnx, torchscript or safetensors
+      --to F                    onnx, torch-export, torchscript or safetensors
       --out DIR, --best         where to write; the best parameters instead of the last
 """
     + JSON

@@ -31,9 +31,12 @@ from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
 from shoal.types import Values
+from shoal.untrusted import excerpt
 
 FORMAT = 1
-FILES = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
+FILES = {
+    "onnx": "model.onnx", "torch-export": "model.pt2", "torchscript": "model.pt", "safetensors": "model.safetensors",
+}  # fmt: skip
 EXAMPLES = 64  # rows of example.npz
 SEARCHED = 0.75  # share of the examples in which a search must end at the same action
 TOLERANCE = 1e-5  # of the written model on the examples, absolute, or relative where a value is above 1
@@ -50,7 +53,8 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
         raise UsageError(f"unknown format '{to}': expected one of {', '.join(FILES)}")
     require_new(out)
     module, example = policy_module(policy), _example(policy, EXAMPLES)
-    write = {"onnx": _onnx, "torchscript": _torchscript, "safetensors": _safetensors}[to]
+    writers = {"onnx": _onnx, "torch-export": _torch_export, "torchscript": _torchscript, "safetensors": _safetensors}
+    write = writers[to]
     if to == "onnx":
         _require_onnx()
     with _whole(out) as folder:
@@ -193,13 +197,36 @@ def _torchscript(module: PolicyModule, example: tuple[Tensor, ...], path: Path) 
         torch.jit.save(torch.jit.trace(module, example, check_trace=False), str(path))  # type: ignore[no-untyped-call]
 
 
+def _torch_export(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
+    with warnings.catch_warnings(), _quiet("torch.export"):
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(module, example, dynamic_shapes=_dynamic(example), strict=False)
+            for part in program.graph_module.modules():
+                for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+                    for name in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+                        node.meta.pop(name, None)  # with this machine's paths
+            torch.export.save(program, path)
+        except Exception as error:  # whatever of a network this version cannot follow or write
+            said = excerpt(str(error).strip().partition("\n")[0])
+            raise ShoalError(
+                f"torch.export of PyTorch {torch.__version__} cannot take this policy ({said}): a newer PyTorch may, "
+                "and --to torchscript does"
+            ) from error
+
+
+def _dynamic(example: tuple[Tensor, ...]) -> Any:
+    """Every input's first axis is the batch, of any size."""
+    batch = torch.export.Dim("batch", max=2**31 - 1)  # without a bound, torch 2.6 finds one size that does not fit
+    return (tuple({0: batch} for _ in example),)
+
+
 def _onnx(module: PolicyModule, example: tuple[Tensor, ...], path: Path) -> None:
-    batch = torch.export.Dim("batch")
     with warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             module, example, dynamo=True, verbose=False, input_names=module.inputs(), output_names=module.outputs(),
-            dynamic_shapes=(tuple({0: batch} for _ in example),),
+            dynamic_shapes=_dynamic(example),
         )  # fmt: skip
     assert program is not None
     for node in program.model.graph.all_nodes():
@@ -275,6 +302,9 @@ def _check(to: str, path: Path, module: PolicyModule, inputs: tuple[Tensor, ...]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loaded: Any = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        found = [_run(loaded, tuple(t[:n] for t in inputs)) for n in (1, EXAMPLES)]
+    elif to == "torch-export":
+        loaded = torch.export.load(path).module()
         found = [_run(loaded, tuple(t[:n] for t in inputs)) for n in (1, EXAMPLES)]
     else:
         try:
