@@ -10,6 +10,7 @@ if sys.platform == "win32":
     raise ImportError("Shoal runs on Linux and macOS; on Windows it runs in WSL (the Windows Subsystem for Linux)")
 
 if TYPE_CHECKING:
+    from shoal import systems as systems
     from shoal.algos.hyperparameters import Choice, Interval
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Channel", "Choice", "Evaluation", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError",
-    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "read_curve", "resume", "train",
+    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "read_curve", "resume",
+    "systems", "train",
 ]  # fmt: skip
 _HOME = {
     "Channel": "shoal.program", "Program": "shoal.program", "Policy": "shoal.policy", "Ratio": "shoal.replay",
@@ -37,6 +39,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'shoal' has no attribute '{name}'")
+    if name == "systems":  # a folder of modules that is called, too
+        return importlib.import_module("shoal.systems")
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
 
 

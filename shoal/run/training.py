@@ -39,7 +39,8 @@ from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
-from shoal.systems.config import anchored
+from shoal.systems import SystemName, name_of
+from shoal.systems.config import SystemConfig, anchored
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
@@ -49,7 +50,7 @@ log = logging.getLogger("shoal.run")
 
 @own_settings()
 def train(
-    system: str | Path,
+    system: SystemName | str | Path | SystemConfig,
     *,
     preset: str = "auto",
     config: str | Path | None = None,
@@ -72,8 +73,10 @@ def train(
     **overrides: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
-    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config. ``env`` may
-    also be a class or a function that makes an environment (see docs/tutorials/own-environment.md).
+    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config. In place of
+    both, ``system`` may be such a config, as in ``impala.Config(env="CartPole-v1", learning_rate=1e-3)``: what it was
+    given counts, and ``overrides`` count before it. ``env`` may also be a class or a function that makes an environment
+    (see docs/tutorials/own-environment.md).
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
     config: a TOML or YAML file of fields, or the directory of a run that had them; ``overrides`` win over it.
@@ -102,6 +105,9 @@ def train(
     """
     from shoal import systems
 
+    if isinstance(system, SystemConfig):
+        overrides = {**system.given_fields(), **overrides}
+        system = name_of(system)
     name, functions = _name(system), observing(observers)
     own_code.forget_edited()
     options = RunOptions(
