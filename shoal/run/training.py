@@ -21,6 +21,7 @@ from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
 from shoal.records.publication import Publication
 from shoal.records.run_dir import RunDirectory
+from shoal.records.summary import Summary
 from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
@@ -212,9 +213,11 @@ class Training:
     def go(self, directory: Directory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
         backs: list[loggers.Logger] = []
+        summary = None if ranks.follows() else Summary(self.path, self.resolved.why)
+        report = failed = None
         try:
             with Interrupts() as interrupts:
-                report = self._go(directory, checkpoint, backs)
+                report = self._go(directory, checkpoint, backs, summary)
             if interrupts.reason not in ("", report.reason):
                 raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
             self.observers.check()
@@ -223,16 +226,23 @@ class Training:
             self._evaluate(report, backs)
             for back in backs:
                 back.keep()
+        except BaseException as error:
+            failed = error
+            raise
         finally:
             for back in backs:
                 back.close()
+            if summary is not None:
+                summary.finish(report, failed)
             directory.close()
         facts = self.facts
         return Run(
             self.path, facts["system"], facts["config"], report, self.policy, facts.get("changes", []), trusted=True
         )
 
-    def _go(self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger]) -> Report:
+    def _go(
+        self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger], summary: Summary | None
+    ) -> Report:
         """Run until it ends; ``backs`` is filled with the back ends that are told of it."""
         progress = None
         try:
@@ -245,9 +255,12 @@ class Training:
             if self.options.quiet is None and not self.options.shows:
                 preset = f"preset {resolved.preset} ({resolved.why})"
                 print(f"shoal: {self.program.name} on {self.spec.id}, {preset}", file=sys.stderr)
-            if self.options.shows:
-                for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
+            for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
+                if summary is not None:
+                    summary.note(remark)
+                if self.options.shows:
                     print(f"shoal: {remark}", file=sys.stderr)
+            if self.options.shows:
                 progress = Progress(
                     self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
                     first=_first_update(resolved.cfg),
@@ -255,7 +268,9 @@ class Training:
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
-                observers=[directory, *backs, *([] if self.trace is None else [self.trace]), self.observers],
+                observers=[
+                    each for each in (directory, summary, *backs, self.trace, self.observers) if each is not None
+                ],
                 saving=Saving(
                     self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
