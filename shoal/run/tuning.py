@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,15 +20,16 @@ from shoal.records.whole_files import write_whole
 from shoal.run.options import RunOptions
 from shoal.run.run import Run
 from shoal.run.slots import Done, Slots
-from shoal.run.training import start
+from shoal.run.training import as_json, start
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.settings.config import Resolved, build, to_toml
 from shoal.settings.schedule import Linear
 from shoal.types import Values
+from shoal.untrusted import read_text
 
 PARTS = 10  # moments of a trial at which it may be ended
 FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
-STUDY, BEST = "study.log", "best.toml"  # files of a study's directory
+STUDY, BEST, SETTINGS = "study.log", "best.toml", "study.json"  # files of a study's directory
 LOOK = 0.5  # seconds between two looks for an interrupt
 
 
@@ -59,6 +61,7 @@ class Study:
         Returns the signal that ended it, or "". ``tell`` is given a sentence about each."""
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
+        self._check()
         states = _optuna().trial.TrialState
         for lost in study.get_trials(deepcopy=False, states=(states.RUNNING,)):  # of a search that was killed
             study.tell(lost.number, state=states.FAIL)
@@ -75,6 +78,21 @@ class Study:
                 self._keep_best(study)
             reason = interrupts.reason
         return reason
+
+    def _check(self) -> None:
+        """Note what is searched in which configuration. UsageError if the study has been of another."""
+        file, here = self.path / SETTINGS, {"system": self.system, "space": self.space, **as_json(self.resolved)}
+        here = json.loads(json.dumps(here, default=str))
+        if not file.is_file():
+            write_whole(file, json.dumps(here, indent=1) + "\n")
+            return
+        there = json.loads(read_text(file))
+        differ = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if differ:
+            raise UsageError(
+                f"the study in '{self.path}' has trials with another {differ[0]} ({there.get(differ[0])}, not "
+                f"{here.get(differ[0])}): their scores do not compare; give another --study"
+            )
 
     def _keep_best(self, study: Any) -> None:
         """Write the best configuration so far where ``--config`` takes it from."""
@@ -118,7 +136,8 @@ class Study:
         assert report is not None, "it has ended"
         if report.reason in EXIT_CODES:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            return f"trial {trial.number}: {report.reason}"
+            study.enqueue_trial(trial.params)
+            return f"trial {trial.number}: {report.reason}, and run again when the study goes on"
         if report.reason == "observer":
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             return f"trial {trial.number}: ended after {report.steps:,} steps, {report.episode_return:.4g} ({shown})"

@@ -15,7 +15,7 @@ from shoal.settings.config import read_file
 from shoal.settings.schedule import linear
 
 WORDS = [
-    "--env", "CartPole-v1", "--runtime", "serial", "--actors", "1", "--envs", "2", "--unroll", "8", "--hidden", "8",
+    "--env", "CartPole-v1", "--runtime", "serial", "--actors", "1", "--envs", "2", "--unroll", "8", "--hidden", "16",
     "--steps", "1200", "--search", "learning_rate=1e-4:1e-2,gamma",
 ]  # fmt: skip
 
@@ -59,4 +59,6 @@ def test_a_study_goes_on_and_keeps_its_best(slots: int, tmp_path: Path, capsys: 
     scores = {n: run.report.episode_return for n, run in runs.items() if run.report and run.report.reason == "steps"}
     best = max(scores, key=lambda n: scores[n])
     assert read_file(path / BEST)["gamma"] == runs[best].config["gamma"] and (path / STUDY).is_file()
+    assert main([{"8": "4"}.get(word, word) for word in command]) == 2
+    assert "trials with another unroll (8, not 4)" in capsys.readouterr().err
     assert lines[-1].startswith(f"best: trial {best}, ")
