@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from ours import configuration, options
 
-from shoal.fast.rounded import inferring
 from shoal.local.processes import keep_freed_memory
+from shoal.nets.precision import inferring
 
 ROUNDS = 3
 

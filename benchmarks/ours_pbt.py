@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal.algos.hyperparameters import interval_of
-from shoal.run.population import PopulationRun, Setup
+from shoal.run.population.hyperparameters import interval_of
+from shoal.run.population.training import PopulationRun, Setup
 from shoal.settings.config import resolve
 from shoal.settings.schedule import plain
 

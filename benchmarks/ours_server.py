@@ -16,7 +16,7 @@ import torch
 from ours import Watch, rate
 
 from shoal import api
-from shoal.algos.parameter_server import GRADIENT
+from shoal.learning.parameter_server import GRADIENT
 from shoal.local import processes
 from shoal.local.runtime import LocalRuntime
 from shoal.program import Channel, Program

@@ -32,11 +32,11 @@ import numpy as np
 from common import RESULTS, publish, table
 
 from shoal import systems
-from shoal.algos.hyperparameters import interval_of
 from shoal.analysis import stats
 from shoal.machine import cores
 from shoal.run import Run
-from shoal.run.population import PopulationRun, Setup, member_path
+from shoal.run.population.hyperparameters import interval_of
+from shoal.run.population.training import PopulationRun, Setup, member_path
 from shoal.settings.config import resolve
 from shoal.settings.schedule import plain
 

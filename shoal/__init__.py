@@ -11,13 +11,13 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from shoal import systems as systems
-    from shoal.algos.hyperparameters import Choice, Interval
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Channel, Program
     from shoal.records.metric_files import read_curve
     from shoal.replay import Ratio
     from shoal.run import Evaluation, Run, evaluate, launch, load, pbt, resume, train
+    from shoal.run.population.hyperparameters import Choice, Interval
     from shoal.runtime.launch import Stop
     from shoal.settings.schedule import linear
 
@@ -32,13 +32,18 @@ _HOME = {
     "Run": "shoal.run", "launch": "shoal.run", "load": "shoal.run", "pbt": "shoal.run", "resume": "shoal.run",
     "train": "shoal.run", "Evaluation": "shoal.run", "evaluate": "shoal.run", "Stop": "shoal.runtime.launch",
     "linear": "shoal.settings.schedule", "read_curve": "shoal.records.metric_files",
-    "Choice": "shoal.algos.hyperparameters", "Interval": "shoal.algos.hyperparameters",
+    "Choice": "shoal.run.population.hyperparameters", "Interval": "shoal.run.population.hyperparameters",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'shoal' has no attribute '{name}'")
+    if "shoal.api" not in sys.modules:
+        from shoal.dependencies import unsuitable
+
+        if told := unsuitable():
+            raise ImportError(told)
     if name == "systems":  # a folder of modules that is called, too
         return importlib.import_module("shoal.systems")
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)

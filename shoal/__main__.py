@@ -17,6 +17,11 @@ def main() -> int:
     guard = Guard()
 
     def command() -> int:
+        from shoal.dependencies import unsuitable
+
+        if told := unsuitable():
+            print(f"shoal: {told}", file=sys.stderr)
+            return 2
         from shoal.cli.main import main
 
         return main()

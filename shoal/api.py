@@ -330,8 +330,8 @@ class Context:
         on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
     steps: environment steps of the whole run so far; interrupted: whether it should end (serial): a long step returns.
-    team: makes an ``algos.data_parallel.Team`` of so many processes; None: the runtime has none.
-    initial: puts the parameters that the run begins with into a network (``systems.wiring.begin``); None: it has none.
+    team: makes a ``learning.data_parallel.Team`` of so many processes; None: the runtime has none.
+    initial: puts the parameters that the run begins with into a network (``topology.roles.begin``); None: it has none.
     """
 
     role: str

@@ -3,33 +3,6 @@
 The rest of the package is private: it may change from one version to the next.
 """
 
-from shoal.algos.actor_critic import (
-    ActorCritic as ActorCritic,
-    ActorCriticAgent as ActorCriticAgent,
-    ActorCriticConfig as ActorCriticConfig,
-    PolicyValue as PolicyValue,
-    boundaries as boundaries,
-    start_state as start_state,
-)
-from shoal.algos.agent import NetworkAgent as NetworkAgent
-from shoal.algos.algorithm import Algorithm as Algorithm
-from shoal.algos.box_network import BoxNetwork as BoxNetwork, Critic as Critic
-from shoal.algos.gradient_step import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
-from shoal.algos.off_policy import OffPolicy as OffPolicy
-from shoal.algos.ppo import PPO as PPO, PPOConfig as PPOConfig, PPOLearner as PPOLearner
-from shoal.algos.q_learning import (
-    QAgent as QAgent,
-    QLearning as QLearning,
-    QLearningConfig as QLearningConfig,
-    QNetwork as QNetwork,
-)
-from shoal.algos.recurrent_q import (
-    RecurrentQAgent as RecurrentQAgent,
-    RecurrentQConfig as RecurrentQConfig,
-    RecurrentQLearning as RecurrentQLearning,
-    RecurrentQNetwork as RecurrentQNetwork,
-)
-from shoal.algos.sgd import SGDLearner as SGDLearner
 from shoal.api import (
     Act as Act,
     Action as Action,
@@ -53,16 +26,30 @@ from shoal.api import (
     observations as observations,
 )
 from shoal.envs import make as make
+from shoal.learning.actor_critic import (
+    ActorCriticAgent as ActorCriticAgent,
+    ActorCriticConfig as ActorCriticConfig,
+    boundaries as boundaries,
+)
+from shoal.learning.agent import NetworkAgent as NetworkAgent
+from shoal.learning.algorithm import Algorithm as Algorithm
+from shoal.learning.learner import SGDLearner as SGDLearner
+from shoal.learning.off_policy import OffPolicy as OffPolicy, QLearningConfig as QLearningConfig
+from shoal.learning.optimiser import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
+from shoal.learning.ppo_learner import PPOConfig as PPOConfig, PPOLearner as PPOLearner
 from shoal.nets import MLP as MLP
+from shoal.nets.actor_critic import ActorCritic as ActorCritic, PolicyValue as PolicyValue
+from shoal.nets.box_network import BoxNetwork as BoxNetwork, Critic as Critic
 from shoal.nets.gradients import without_gradients as without_gradients
 from shoal.nets.outputs import Outputs as Outputs, detached as detached
+from shoal.nets.q_network import QNetwork as QNetwork
+from shoal.nets.recurrent import start_state as start_state
+from shoal.nets.recurrent_q_network import RecurrentQNetwork as RecurrentQNetwork
 from shoal.ops import (
     gae as gae,
     importance_weights as importance_weights,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
-    ppo_loss as ppo_loss,
-    td_loss as td_loss,
     vtrace as vtrace,
 )
 from shoal.program import Channel as Channel, Program as Program
@@ -78,24 +65,33 @@ from shoal.settings.ranges import (
     Positive as Positive,
 )
 from shoal.settings.schedule import Linear as Linear, Scheduled as Scheduled, at as at, linear as linear
-from shoal.systems.config import SystemConfig as SystemConfig, require_actions as require_actions
-from shoal.systems.replayed import (
-    ReplayConfig as ReplayConfig,
-    TransitionConfig as TransitionConfig,
-    descent as descent,
-    replay_program as replay_program,
+from shoal.systems.dqn import QAgent as QAgent, QLearning as QLearning, td_loss as td_loss
+from shoal.systems.r2d2 import (
+    RecurrentQAgent as RecurrentQAgent,
+    RecurrentQConfig as RecurrentQConfig,
+    RecurrentQLearning as RecurrentQLearning,
 )
-from shoal.systems.served import ParameterServer as ParameterServer, ServerConfig as ServerConfig
-from shoal.systems.wiring import (
-    actor as actor,
-    actors_and_learner as actors_and_learner,
-    begin as begin,
-    learner as learner,
+from shoal.systems.recurrent_ppo import PPO as PPO, ppo_loss as ppo_loss
+from shoal.topology.channels import (
     parameters as parameters,
     queue as queue,
     replay as replay,
     stream as stream,
     trajectories as trajectories,
+)
+from shoal.topology.config import SystemConfig as SystemConfig, require_actions as require_actions
+from shoal.topology.parameter_server import ParameterServer as ParameterServer, ServerConfig as ServerConfig
+from shoal.topology.replayed import (
+    ReplayConfig as ReplayConfig,
+    TransitionConfig as TransitionConfig,
+    descent as descent,
+    replay_program as replay_program,
+)
+from shoal.topology.roles import (
+    actor as actor,
+    actors_and_learner as actors_and_learner,
+    begin as begin,
+    learner as learner,
 )
 
 __all__ = [name for name in globals() if not name.startswith("_")]

@@ -18,7 +18,9 @@ from typing import Any
 import cloudpickle
 
 from shoal.api import UsageError
+from shoal.paths import working_directory
 
+_places: dict[str, Path] = {}  # of files by the names they were asked for: an environment may change the directory
 VERSION = "_shoal_version"  # attribute of a module that was read from a file: which version of the file it is
 
 
@@ -29,7 +31,7 @@ def is_file(module: str) -> bool:
 
 def find(module: str) -> ModuleSpec | None:
     """Where Python, or else the working directory, has a top-level module of this name; nothing is imported."""
-    return importlib.util.find_spec(module) or PathFinder.find_spec(module, [os.getcwd()])
+    return importlib.util.find_spec(module) or PathFinder.find_spec(module, [working_directory()])
 
 
 def origin(name: str) -> str | None:
@@ -61,7 +63,8 @@ def version(module: str) -> str:
 
 def forget_edited() -> None:
     """A run begins: files that were edited since they were read are read again. (Within a run they stay as they
-    were.)"""
+    were, and where they were.)"""
+    _places.clear()
     for name, module in [*sys.modules.items()]:
         was = vars(module).get(VERSION) if name.startswith("_shoal_") else None
         if was is not None and was != version(str(module.__file__)):
@@ -73,9 +76,10 @@ def load(module: str, what: str, kind: str = "own") -> ModuleType:
     UsageError if there is none, or it fails."""
     if not is_file(module):
         return by_name(module, what)
-    path = Path(module).resolve()
+    path = _places.get(module) or Path(module).resolve()
     if not path.is_file():
         raise UsageError(f"{what}: there is no file {module!r}")
+    _places[module] = path
     name = f"_shoal_{kind}_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path):
@@ -89,8 +93,9 @@ def load(module: str, what: str, kind: str = "own") -> ModuleType:
 def by_name(module: str, what: str) -> ModuleType:
     """The module that Python, or the working directory, has under this name. ``what`` is it for, as a message begins.
     Raises UsageError if there is none, or it fails."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command has no working directory on its path
+    here = working_directory()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # an installed command has no working directory on its path
     with failing(f"{what} cannot be imported"):
         return importlib.import_module(module)
 
@@ -150,13 +155,38 @@ def failing(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module raises
         told = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what}: {told}{_place(error)}") from error
+        raise UsageError(f"{what}: {told}{place(error)}") from error
 
 
-def _place(error: BaseException) -> str:
-    """Where in the user's code it was raised, if it was there."""
+def told(error: BaseException) -> str:
+    """Return what an exception of the user's code says, in one line, and where it was raised; of one that says nothing
+    (``assert level < 3``) the line of code."""
+    lines = str(error).strip().splitlines()
+    at = _raised(error)
+    said = lines[0] if lines else f"{type(error).__name__}{f' at {at.line!r}' if at is not None and at.line else ''}"
+    return f"{said}{place(error)}"
+
+
+def place(error: BaseException) -> str:
+    """Return where in somebody else's code it was raised, in brackets; "" if it was not there."""
+    return f" ({at})" if (at := raised_at(error)) else ""
+
+
+def raised_at(error: BaseException) -> str:
+    """Return ``FILE, line N`` of the innermost line of ``error`` that is neither Shoal's nor Gymnasium's; "" if there
+    is none."""
+    at = _raised(error)
+    return "" if at is None else f"{at.filename}, line {at.lineno}"
+
+
+def is_theirs(file: str) -> bool:
+    """Whether the code in ``file`` is somebody else's: not Shoal's, Gymnasium's or Python's own."""
+    path = Path(file)
+    ours = path.is_relative_to(Path(__file__).parent) or "gymnasium" in path.parts or file == importlib.__file__
+    return path.is_file() and not ours
+
+
+def _raised(error: BaseException) -> traceback.FrameSummary | None:
     if isinstance(error, SyntaxError):  # says so itself
-        return ""
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    here = (__file__, importlib.__file__)
-    return "" if at.filename.startswith("<") or at.filename in here else f" ({at.filename}, line {at.lineno})"
+        return None
+    return next((at for at in reversed(traceback.extract_tb(error.__traceback__)) if is_theirs(at.filename)), None)

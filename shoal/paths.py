@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from shoal.errors import UsageError
+
+
+def working_directory() -> str:
+    """Return the working directory. One that was removed is left for the root, where processes can be started from."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        return "/"
+
+
+def fixed(path: str | Path) -> Path:
+    """Return ``path`` from the root, so that it stays the same place when an environment changes the working
+    directory. UsageError for an address."""
+    require_local(Path(path))
+    return Path(working_directory(), path)
+
+
+def shown(path: Path) -> str:
+    """Return ``path`` as a person would type it: from the working directory where it lies below."""
+    here = Path(working_directory())
+    return str(path.relative_to(here) if here.name and path != here and path.is_relative_to(here) else path)
 
 
 def require_local(path: Path) -> None:
@@ -22,11 +45,11 @@ def require_folder(path: Path) -> None:
     """UsageError unless the directory that the file ``path`` is to be in exists."""
     require_local(path)
     if not path.parent.is_dir():
-        raise UsageError(f"no such directory: '{path.parent}'")
+        raise UsageError(f"no such directory: '{shown(path.parent)}'")
 
 
 def require_new(path: Path, why: str = "") -> None:
     """UsageError unless ``path`` is an empty directory or nothing at all. ``why``: ends the sentence."""
     require_local(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"'{path}' exists and is not empty{why}")
+        raise UsageError(f"'{shown(path)}' exists and is not empty{why}")

@@ -1,6 +1,7 @@
 """The directions of imports, and the size of files. See docs/architecture.md, "Directions"."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -21,38 +22,40 @@ ALLOWED: dict[str, set[str] | None] = {
     "jit": set(),
     "machine": set(),
     "paths": set(),
-    "own_code": set(),
+    "dependencies": set(),
+    "own_code": {"paths"},
     "own_settings": set(),
     "untrusted": set(),
     "terminal": {"untrusted"},
     "fast": {"jit"},
     "ops": {"fast"},
     "nets": {"ops", "fast", "own_code"},
-    "algos": {"ops", "nets", "fast", "settings"},
+    "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
     "envs": {"jit", "settings", "own_code", "extras"},
-    "replay": {"ops", "jit"},
+    "replay": {"jit"},
     "demonstrations": {"envs", "own_code", "extras"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
-    "systems": {"program", "roles", "replay", "demonstrations", "algos", "nets", "envs", "ops", "settings", "own_code"}
-    | {"machine"},
+    "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},
+    "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
+    | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": set(),
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings"},
     "shm": {"runtime", "program", "replay", "metering"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine"},
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "torchrun", "shm", "runtime", "program", "metering", "records", "extras"},
+    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
-    "policy": {"systems", "envs", "roles", "algos", "settings", "paths", "own_settings", "extras"},
+    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import
     "__init__": ANYTHING,
-    "__main__": {"cli"},
+    "__main__": {"cli", "dependencies"},
 }
 
 
@@ -164,20 +167,45 @@ def test_the_reader_of_imports(text, expected):
     assert imports(ROOT / "nets" / "x.py", text) == expected
 
 
-OWN_LINES = {"impala": 80, "dqn": 75, "recurrent_ppo": 65, "apex_dqn": 35}  # at most, of systems that others learn from
+ROOMS = ("systems", "learning")
+# System -> files and lines of ``systems`` and ``learning`` that its file leads to: what one opens beside its paper
+CLOSURES = {"dqn": (5, 700), "recurrent_ppo": (8, 1_140), "r2d2": (5, 700), "impala": (5, 700)}
 
 
-@pytest.mark.parametrize("system", OWN_LINES)
-def test_a_system_file_says_only_what_is_its_own(system: str) -> None:
-    """Lines that are not blank, without the configuration and the presets."""
-    text = (ROOT / "systems" / f"{system}.py").read_text(encoding="utf-8")
-    own = {number for number, line in enumerate(text.splitlines(), 1) if line.strip()}
-    for node in ast.parse(text).body:
-        preset = (
-            isinstance(node, (ast.Assign, ast.AnnAssign))
-            and ast.unparse(node).split("=")[0].split(":")[0].strip().isupper()
-        )
-        if preset or (isinstance(node, ast.ClassDef) and node.name == "Config"):
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-            own -= set(range(first, (node.end_lineno or first) + 1))
-    assert len(own) <= OWN_LINES[system], f"{system}.py has {len(own)} lines of its own"
+def closure(system: str) -> set[Path]:
+    """The files of ``systems`` and ``learning`` that a system's file imports, and these, and so on; its own is one."""
+    files = {module(path): path for path in FILES if part(path) in ("systems", "learning")}
+    files = {name: path for name, path in files.items() if path.name != "__init__.py" or path.parent.name not in ROOMS}
+    found: set[Path] = set()
+    todo = [f"shoal.systems.{system}"]
+    while todo:
+        path = files.get(todo.pop())
+        if path is not None and path not in found:
+            found.add(path)
+            names = imported(path, path.read_text(encoding="utf-8"))
+            todo += [*names, *(name.rpartition(".")[0] for name in names)]
+    return found
+
+
+@pytest.mark.parametrize("system", CLOSURES)
+def test_a_system_is_read_in_a_few_files(system: str) -> None:
+    files = closure(system)
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in files))
+    most_files, most_lines = CLOSURES[system]
+    assert len(files) <= most_files and lines <= most_lines, f"{lines} lines: {names}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if part(p) == "systems"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_system_knows_of_speed_only_its_losses_twin(path: Path) -> None:
+    """What it imports of ``fast`` is the compiled twin of a loss that stands in this file; each names the other."""
+    text = path.read_text(encoding="utf-8")
+    here = re.escape(module(path).removeprefix("shoal."))
+    for name in imported(path, text):
+        if name.startswith("shoal.fast."):
+            twin = (ROOT / "fast" / f"{name.split('.')[2]}.py").read_text(encoding="utf-8")
+            loss = re.search(rf"``{here}\.(\w+)``", ast.get_docstring(ast.parse(twin)) or "")
+            assert loss and f"def {loss[1]}(" in text, (
+                f"{name} does not say of which loss of {path.name} it is the twin"
+            )
+            assert f"``{name.removeprefix('shoal.')}." in text, f"no docstring in {path.name} names the twin {name}"

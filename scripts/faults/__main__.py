@@ -1,7 +1,7 @@
 """Put single-line faults into the library, one at a time, and print those that no test notices.
 
     python scripts/faults shoal/ops --sample 150     # a random sample of the faults of a folder
-    python scripts/faults shoal/algos/ppo.py         # all faults of a file
+    python scripts/faults shoal/systems/dqn.py     # all faults of a file
     python scripts/faults shoal/ops --again          # those that lived are tried again, after new tests
     python scripts/faults shoal/ops --list           # only the names of the faults
 
@@ -43,8 +43,10 @@ TESTS = {
     "shoal/ops": ("tests/ops",),
     "shoal/nets": ("tests/nets", "tests/systems"),
     "shoal/fast": ("tests/ops", "tests/nets"),
-    "shoal/algos": ("tests/systems", "tests/population", "tests/ops"),
-    "shoal/systems": ("tests/systems",),
+    "shoal/learning": ("tests/systems", "tests/ops"),
+    "shoal/topology": ("tests/systems",),
+    "shoal/systems": ("tests/systems", "tests/ops"),
+    "shoal/run": ("tests/population", "tests/cli"),
     "shoal/roles": ("tests/roles", "tests/systems", "tests/runtime"),
     "shoal/replay": ("tests/replay",),
     "shoal/serial": ("tests/runtime", "tests/systems"),

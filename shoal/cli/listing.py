@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +79,15 @@ def environments(args: list[str]) -> int:
 def _installed() -> Iterator[str]:
     """The names of all environments that can be made here, the newest version of each."""
     import contextlib
-    import importlib
     import re
 
     import gymnasium
 
-    from shoal.envs.registry import OWN, PACKAGES
+    from shoal.envs.registry import OWN, PACKAGES, import_package
 
     for package in PACKAGES:
-        if find_spec(package) is not None:
-            with contextlib.suppress(Exception):  # of others
-                importlib.import_module(package)
+        with contextlib.suppress(Exception):  # of others
+            import_package(package)
     newest: dict[str, tuple[int, str]] = {}
     for spec in gymnasium.registry.values():
         if spec.namespace in ("phys2d", "tabular") or "GymV" in spec.id:

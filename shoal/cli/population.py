@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shoal.api import UsageError
+from shoal.paths import fixed, shown
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas
@@ -19,17 +20,17 @@ FLAGS: Values = {
     "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone,
 }  # fmt: skip
-RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``algos.population.Rules``
+RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``
 
 
 def train(args: list[str]) -> int:
     """shoal train pbt"""
     from shoal import systems
-    from shoal.algos.population import Exploit, Explore, Rules
     from shoal.machine import cores
     from shoal.records.run_dir import new_directory
     from shoal.run.flags import resolve_flags
-    from shoal.run.population import PopulationRun, Setup
+    from shoal.run.population.controller import Exploit, Explore, Rules
+    from shoal.run.population.training import PopulationRun, Setup
     from shoal.settings.flags import ranged
     from shoal.settings.schedule import plain
 
@@ -64,7 +65,7 @@ def train(args: list[str]) -> int:
         space, size, asdict(rules), steps, slots, seed, runtime, opts.get("eval-episodes", 0),
     )  # fmt: skip
     quiet = bool(opts.get("quiet"))
-    named = contextlib.nullcontext(Path(opts["run-dir"])) if "run-dir" in opts else None
+    named = contextlib.nullcontext(fixed(opts["run-dir"])) if "run-dir" in opts else None
     with named or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
         return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
 
@@ -74,7 +75,7 @@ def space_of(
 ) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
     ``values``. hints: the types of fields."""
-    from shoal.algos.hyperparameters import interval_of
+    from shoal.run.population.hyperparameters import interval_of
     from shoal.settings.flags import unknown
     from shoal.settings.schedule import is_schedule, read
 
@@ -97,7 +98,7 @@ def space_of(
 
 def resume(path: Path, limits: Values, quiet: bool, trust: bool = False) -> int:
     """shoal resume, of a population; of the ``limits``, it has steps only."""
-    from shoal.run.population import PopulationRun
+    from shoal.run.population.training import PopulationRun
 
     if others := [name for name, value in limits.items() if value is not None and name != "steps"]:
         raise UsageError(f"a population ends after its steps; it takes no --{others[0].replace('_', '-')}")
@@ -113,5 +114,6 @@ def tell(ended: Any, quiet: bool) -> int:
     """How a population ended; the exit code."""
     if not quiet:
         score = "none" if ended.best.score is None else f"{ended.best.score:.4g}"
-        print(f"{ended.path}: best member {ended.best.index}, score {score}, {ended.copies} copies ({ended.reason})")
+        best = f"best member {ended.best.index}, score {score}"
+        print(f"{shown(ended.path)}: {best}, {ended.copies} copies ({ended.reason})")
     return EXIT_CODES.get(ended.reason, 0)

@@ -15,8 +15,9 @@ import numpy as np
 from shoal import own_code
 from shoal.api import MASK, ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode, read
-from shoal.demonstrations.recording import play, write
+from shoal.demonstrations.recording import ID, play, write
 from shoal.envs import Codec, EnvOptions, training_reward
+from shoal.paths import fixed, shown
 from shoal.settings.config import default_values, refuse_foreign
 from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, split
 from shoal.settings.ranges import Episodes, Natural
@@ -49,13 +50,14 @@ def command(args: list[str]) -> int:
                 raise UsageError(f"--{name} is not for recording {source}")
     if not opts.get("out"):
         raise UsageError("shoal record needs to know where to: --out NAMESPACE/NAME-v0, or a directory")
+    out = opts["out"] if ID.fullmatch(opts["out"]) else str(fixed(opts["out"]))  # before an environment is made
     record = {"run": _trained, "function": _scripted, KEYBOARD: _by_hand}[kind]
     env, how, found = record(source, opts, rest)
     codec = Codec(env, how)
     spaces = codec.observation_space, codec.action_space
     about = {"algorithm_name": source, "description": f"{env} by Shoal"}
-    where, returns = write(found, spaces, opts["out"], about, env)
-    print(f"{where}: {len(returns)} episodes of {env}, mean return {np.mean(returns):.4g}")
+    where, returns = write(found, spaces, out, about, env)
+    print(f"{shown(where)}: {len(returns)} episodes of {env}, mean return {np.mean(returns):.4g}")
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.paths import shown
 from shoal.types import Values
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def command(args: list[str]) -> int:
     from shoal.api import UsageError
     from shoal.run.changes import refuse_options
     from shoal.run.options import FLAGS, LIMITS, RESUMABLE_FLAGS, given_by
-    from shoal.run.population import is_population
+    from shoal.run.population.training import is_population
     from shoal.run.resuming import go_on
     from shoal.settings.flags import divide, options, split
 
@@ -81,8 +82,8 @@ def report(run: Run, quiet: bool, as_json: bool = False) -> int:
     elif not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ", no episode has ended"
         print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
-        path = shlex.quote(str(run.path))
-        print(f"saved in {run.path} (shoal eval {path})")
+        path = shlex.quote(shown(run.path))
+        print(f"saved in {shown(run.path)} (shoal eval {path})")
         if code:
             from shoal.records.checkpoint import FOLDER, completed
 

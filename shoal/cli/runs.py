@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from shoal.api import UsageError
+from shoal.paths import fixed, shown
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
+MIN_EPISODES = 10  # of two policies, below which chance alone tells their means apart
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
              "trust": bool, "json": bool, "eval-max-steps": Natural},
@@ -31,6 +34,7 @@ def evaluate(args: list[str]) -> int:
 
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
+    film = fixed(opts.get("video", "video.mp4"))
     seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
     opened = Run.open(run, trust=bool(opts.get("trust")))
     policy = opened.policy(which="best" if opts.get("best") else "last")
@@ -40,11 +44,10 @@ def evaluate(args: list[str]) -> int:
     if "video" in opts:
         from shoal.policy.video import record
 
-        shown = record(policy, Path(opts["video"]), seed, greedy, limit)
+        shown_as = record(policy, film, seed, greedy, limit)
         if not as_json:
-            print(
-                f"{opts['video']}: an episode with the return {shown[0]:g}" + (f" ({shown.why})" if shown.why else "")
-            )
+            why = f" ({shown_as.why})" if shown_as.why else ""
+            print(f"{opts['video']}: an episode with the return {shown_as[0]:g}{why}")
     returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8), limit)
     if as_json:
         print(json.dumps({
@@ -62,7 +65,22 @@ def evaluate(args: list[str]) -> int:
         print(f"{returns.why} (--eval-max-steps)")
     if returns.info:
         print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
+    if greedy and policy.samples and len(returns) >= MIN_EPISODES:
+        sampled = policy.evaluate(len(returns), seed, False, opts.get("envs", 8), limit)
+        if differ(returns, sampled):
+            print(
+                f"mean {np.mean(sampled):.4g} with actions drawn from the policy, which is what its paper evaluates "
+                "(--sampled)"
+            )
     return 0
+
+
+def differ(some: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether two means are further apart than three standard errors of their difference."""
+    if min(len(some), len(others)) < MIN_EPISODES:
+        return False
+    error = np.hypot(*(np.std(returns, ddof=1) / np.sqrt(len(returns)) for returns in (some, others)))
+    return bool(abs(np.mean(some) - np.mean(others)) > 3 * error)
 
 
 def export(args: list[str]) -> int:
@@ -75,14 +93,14 @@ def export(args: list[str]) -> int:
     if "to" not in opts:
         raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
     choice("--to", opts["to"], tuple(FILES))
-    run, which = Run.open(path, trust=bool(opts.get("trust"))), "best" if opts.get("best") else "last"
+    which = "best" if opts.get("best") else "last"
+    out = fixed(opts.get("out", Path(path, "export", f"{opts['to']}-{which}")))  # of a population, beside its members
+    run = Run.open(path, trust=bool(opts.get("trust")))
     policy = run.policy(which=which)
-    folder = Path(path)  # also of a population, whose member may be replaced
-    out = Path(opts.get("out", folder / "export" / f"{opts['to']}-{which}"))
     about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
     write(policy, opts["to"], out, about)
     files = sorted(p.name for p in out.iterdir())
-    print(json.dumps({"out": str(out), "files": files}) if opts.get("json") else f"{out}: {', '.join(files)}")
+    print(json.dumps({"out": str(out), "files": files}) if opts.get("json") else f"{shown(out)}: {', '.join(files)}")
     return 0
 
 
@@ -90,7 +108,7 @@ def plot(args: list[str]) -> int:
     """shoal plot RUN..."""
     from shoal.analysis.curves import groups
     from shoal.analysis.plot import AXES, draw
-    from shoal.run.population import is_population
+    from shoal.run.population.training import is_population
 
     paths, rest = _runs(args, "plot")
     opts = options(rest, FLAGS["plot"], "plot")

@@ -3,13 +3,14 @@ reward, the same last action and reward."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gs
 
-from shoal.api import MASK, Arrays, EnvSpec, Field, Replay, Spec, UsageError
+from shoal.api import MASK, Arrays, EnvSpec, Field, Replay, ShoalError, Spec, State, UsageError
 from shoal.demonstrations.episodes import Demonstrations, Episode, read
 from shoal.envs import Codec, EnvOptions, spec, training_reward
 
@@ -120,3 +121,17 @@ def unrolls(episode: Episode, codec: Codec, options: EnvOptions, fields: Mapping
     whole["truncated"][steps - 1] = not episode.terminated  # also where a recording was cut off
     for begin in range(0, steps + 1, CHUNK):
         yield {name: array[begin : begin + CHUNK] for name, array in whole.items()}
+
+
+def table_state(table: Replay) -> State:
+    """Of a replay that nobody fills: all but its rows, of which there is a hash."""
+    state = table.state()
+    rows = state.pop("rows/data")
+    return {"table": state, "sha256": hashlib.sha256(rows.tobytes()).hexdigest()}
+
+
+def restore_table(table: Replay, state: State) -> None:
+    rows = table.state()["rows/data"]
+    if hashlib.sha256(rows.tobytes()).hexdigest() != state["sha256"]:
+        raise ShoalError("the demonstrations are not those that the checkpoint was made with")
+    table.restore({**state["table"], "rows/data": rows.copy()})

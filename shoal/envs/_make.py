@@ -17,6 +17,7 @@ from . import ale, composite, masks, registry, underlying, wrappers
 from .action_box import ActionBox
 from .batch import VectorBatch
 from .looks import Key, known_as, look
+from .novelty import Novelty
 from .one_by_one import OneByOne
 from .options import EnvOptions
 from .spaces import ActionCodec, ObservationCodec, batch_of
@@ -160,6 +161,8 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
         batch = ale.LifeLoss(inner, options.frame_stack, ale.FIRE if fire else 0)
     if options.reward_clip != "none" or options.reward_scale != 1.0:
         batch = wrappers.TrainingReward(batch, options.reward_clip, options.reward_scale)
+    if options.novelty:
+        batch = Novelty(batch, options.novelty, options.novelty_steps)
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)

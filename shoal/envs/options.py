@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, TypeVar
 
-from shoal.settings.ranges import Count, Fraction, Noops, Repeats
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Noops, Repeats
 from shoal.types import Values
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
@@ -51,10 +51,17 @@ class EnvOptions(AtariOptions):
     """Arguments of the environment's constructor."""
     max_episode_steps: Count | None = None
     """Time limit of an episode (agent steps); none: the environment's own."""
+    episode_bound: Natural = 0
+    """Time limit of an episode where the environment is registered without one of its own (agent steps); 0: none."""
     reward_clip: RewardClip = "none"
     """Training reward as it is, its sign, or clipped to [-1, 1]; reported returns stay as they are."""
     reward_scale: float = 1.0
     """Factor on the training reward, after clipping."""
+    novelty: NonNegative = 0.0
+    """Weight of a bonus for observations that have rarely been seen (random network distillation, Burda et al. 2018),
+    added to the training reward after it was scaled; 0: none."""
+    novelty_steps: Natural = 0
+    """Steps of each environment over which the bonus for novelty falls to 0; 0: it stays."""
     last_action_reward: bool = False
     """Add the last action and reward to the observation, zero at an episode's first step."""
     action_mask: ActionMask = "auto"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import pickle
 import secrets
 import sys
 import types
@@ -10,6 +12,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
@@ -23,11 +26,13 @@ _HERE = secrets.token_hex(8)  # this process and those that are forked from it, 
 
 @dataclass(frozen=True)
 class Registration:
-    """Entries of Gymnasium's registry. ``objects``: what their strings name in the script that runs, by name; every
-    process has a script of its own."""
+    """Entries of Gymnasium's registry, each pickled by itself: a module that another process cannot import keeps none
+    but its own from it. ``objects``: what their strings name in the script that runs, by name; every process has a
+    script of its own. ``asked``: the id that must be known there, if it is one."""
 
-    entries: tuple[EnvSpec, ...]
+    entries: tuple[bytes, ...]
     objects: Values
+    asked: str = ""
     process: str = _HERE
 
     def enter(self) -> None:
@@ -36,22 +41,36 @@ class Registration:
             return
         if self.objects:
             vars(sys.modules.setdefault(MAIN, types.ModuleType(MAIN))).update(self.objects)
-        warnings.filterwarnings(
-            "ignore", ".*Overriding environment"
-        )  # by packages that register when they are imported
-        gym.registry.update({entry.id: entry for entry in self.entries})
+        # by packages that register when they are imported
+        warnings.filterwarnings("ignore", ".*Overriding environment")
+        for pickled in self.entries:
+            with contextlib.suppress(*() if self.asked else (Exception,)):  # whatever importing its module raises
+                entry = pickle.loads(pickled)
+                gym.registry[entry.id] = entry
 
 
 def registration(env: str) -> Registration | None:
     """The entry of ``env``, an id or ``module:id``, for another process to ``enter``; None if none is known by now. Of
     a function or a class, which may make others by their ids: every entry that Gymnasium itself has not."""
-    if isinstance(env, Given):
+    id = "" if isinstance(env, Given) else env.rpartition(":")[2]
+    if not id:
         entries = [e for e in gym.registry.values() if not str(e.entry_point).startswith("gymnasium.")]
     else:
-        entries = [entry] if (entry := gym.registry.get(env.rpartition(":")[2])) is not None else []
+        entries = [entry] if (entry := gym.registry.get(id)) is not None else []
     objects: Values = {}
-    sent = tuple(_sent(entry, objects) for entry in entries)
-    return Registration(sent, objects) if sent else None
+    sent = tuple(filter(None, [_pickled(_sent(entry, objects), id) for entry in entries]))
+    return Registration(sent, objects, id) if sent else None
+
+
+def _pickled(entry: EnvSpec, asked: str) -> bytes:
+    """``entry`` for another process; "" where it cannot travel, unless it is ``asked`` for."""
+    try:
+        data: bytes = cloudpickle.dumps(entry)
+    except Exception:  # whatever an object of the user's raises
+        if asked:
+            raise
+        return b""
+    return data
 
 
 def _sent(entry: EnvSpec, objects: Values) -> EnvSpec:

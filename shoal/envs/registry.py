@@ -21,7 +21,7 @@ from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
 from . import pool, toy, wrappers
-from .blame import raised_at
+from .advice import constructing, no_env, offered
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
@@ -115,8 +115,7 @@ def find(env: str, options: EnvOptions) -> Found:
         if name not in gym.registry:
             if old := of_old_gym(name):
                 raise UsageError(old)
-            names = [n for n in vars(loaded) if not n.startswith("_")]
-            raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, names)}")
+            raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, offered(loaded))}")
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
@@ -190,10 +189,16 @@ def _has_vector(registered: EnvSpec) -> bool:
     return registered.vector_entry_point is not None and not registered.additional_wrappers
 
 
+def _limit(options: EnvOptions, own: int | None) -> int | None:
+    """The time limit that an environment is to get, whose own is ``own`` (None: it has none); None: it stays."""
+    bound = options.episode_bound if own is None and options.episode_bound else None
+    return options.max_episode_steps or bound
+
+
 def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
     kwargs: Values = dict(options.env_kwargs)
-    if options.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = options.max_episode_steps
+    if (limit := _limit(options, gym.registry[env].max_episode_steps)) is not None:
+        kwargs["max_episode_steps"] = limit
     with constructing(env):
         return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
 
@@ -201,25 +206,9 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
 def _make_one(env: str, options: EnvOptions) -> Env:
     kwargs: Values = dict(options.env_kwargs)
     with constructing(env):
-        made = gym.make(env, max_episode_steps=options.max_episode_steps, disable_env_checker=True, **kwargs)
+        limit = _limit(options, gym.registry[env].max_episode_steps)
+        made = gym.make(env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
-
-
-class constructing:
-    """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
-
-    def __init__(self, env: str):
-        self.env = env
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
-            text = str(error).strip().splitlines()
-            detail = text[0] if text else type(error).__name__
-            if place := raised_at(error):
-                detail += f" ({place})"
-            raise UsageError(f"environment {self.env!r} cannot be made: {detail}") from error
 
 
 def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
@@ -227,7 +216,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     missing = ""
     for package, marks in PACKAGES.items():
         if env.startswith(marks) or env.endswith(marks):
-            missing = "" if _import(package) else package
+            missing = "" if import_package(package) else package
     if env in gym.registry:
         return _current(env)
     if options.backend in ("auto", "envpool") and env in pool.names():
@@ -238,7 +227,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         )  # Shoal's own needs have no extra
         raise UsageError(f"environment {env!r} needs {missing}: {install}")
     for package in PACKAGES:
-        _import(package)
+        import_package(package)
     if env in gym.registry:
         return _current(env)
     if env_kind(env) == "dm_control" and not pool.installed():
@@ -272,7 +261,7 @@ def _current(env: str) -> EnvSpec:
     )
 
 
-def _import(package: str) -> bool:
+def import_package(package: str) -> bool:
     """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False
@@ -325,9 +314,10 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
         with constructing(env):
             made: Env = factory(**kwargs)
             if not isinstance(made, gym.Env):
-                raise UsageError(f"environment {env!r} made {type(made).__name__}, not a gymnasium.Env")
-            if options.max_episode_steps is not None:
-                made = gym.wrappers.TimeLimit(made, options.max_episode_steps)
+                raise UsageError(f"environment {env!r} made {no_env(made)}")
+            own = made.spec.max_episode_steps if made.spec is not None else None
+            if (limit := _limit(options, own)) is not None:
+                made = gym.wrappers.TimeLimit(made, limit)
             return made
 
     return Found(env, "gymnasium", "your factory makes one environment at a time", single=single)

@@ -11,9 +11,10 @@ from gymnasium import spaces as gs
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Episode, Observation, UsageError
+from shoal.own_code import raised_at
 
 from . import composite, masks
-from .blame import defined_at, raised_at
+from .blame import defined_at
 from .infos import numbers
 from .options import ActionMask, RewardClip
 from .spaces import ActionCodec

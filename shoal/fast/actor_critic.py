@@ -1,5 +1,5 @@
 """The loss of an n-step actor-critic of discrete actions and its gradient by one compiled function
-(``ops.discrete_actor_critic_loss`` on a CPU)."""
+(``systems.a3c.discrete_actor_critic_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.jit import jit_late
 
 
 def actor_critic_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
-    """As ``ops.discrete_actor_critic_loss``, whose arguments are checked; all by position."""
+    """As ``discrete_actor_critic_loss`` there, whose arguments are checked; all by position."""
     return compiled_loss(_by_columns, outputs, rest, 3)
 
 

@@ -1,5 +1,5 @@
 """The loss of categorical distributions of returns and its gradient by one compiled function
-(``ops.categorical_td_loss`` on a CPU)."""
+(``systems.rainbow.returns.categorical_td_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.jit import jit_late
 def categorical_td_loss(
     log_probs: Tensor, rewards: Tensor, discounts: Tensor, next_probs: Tensor, atoms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``ops.categorical_td_loss``, whose arguments are checked, of (log-)probabilities [B, N]."""
+    """As ``categorical_td_loss`` there, whose arguments are checked, of (log-)probabilities [B, N]."""
     gradient = log_probs.exp()
     loss, divergence, outside = (torch.empty_like(rewards) for _ in range(3))
     given = [t.numpy() for t in (log_probs, rewards, discounts, next_probs, atoms)]

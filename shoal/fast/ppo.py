@@ -1,5 +1,5 @@
 """The loss of proximal policy optimisation of discrete actions and its gradient by one compiled function
-(``ops.discrete_ppo_loss`` on a CPU)."""
+(``systems.recurrent_ppo.discrete_ppo_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.jit import jit_late
 
 
 def ppo_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
-    """As ``ops.discrete_ppo_loss``, whose arguments are checked; all by position."""
+    """As ``discrete_ppo_loss`` there, whose arguments are checked; all by position."""
     return compiled_loss(_by_rows, outputs, rest, 6)
 
 

@@ -25,8 +25,3 @@ def rounded(nets: M) -> M:
             if getattr(layer, "may_round", False):
                 layer.bfloat16()
     return nets
-
-
-def inferring(nets: M) -> M:
-    """``nets``, changed into a network that only infers: ``rounded``, without gradients, and in eval mode."""
-    return rounded(nets.requires_grad_(False).eval())

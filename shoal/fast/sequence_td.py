@@ -1,5 +1,5 @@
 """The loss of temporal-difference errors on sequences, its gradient and the sequences' priorities by one compiled
-function (``ops.sequence_td_loss`` on a CPU)."""
+function (``systems.r2d2.sequence_td_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sequence_td_loss(
     q: Tensor, target_q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, valid: Tensor, weight: Tensor,
     double: bool, n: int, eps: float | None, bound: float, eta: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As ``ops.sequence_td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for
+    """As ``sequence_td_loss`` there, whose arguments are checked; bound: of the error in the gradient, infinite for
     none."""
     gradient, error, priority = torch.zeros_like(q), torch.zeros_like(rewards), torch.empty_like(weight)
     selector_q = q if double else target_q

@@ -1,4 +1,5 @@
-"""The loss of temporal-difference errors and its gradient by one compiled function (``ops.td_loss`` on a CPU)."""
+"""The loss of temporal-difference errors and its gradient by one compiled function (``systems.dqn.td_loss`` on a
+CPU)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def td_loss(
     q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor, weight: Tensor,
     bound: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As ``ops.td_loss``, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
+    """As ``td_loss`` there, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
     gradient, error = torch.zeros_like(q), torch.empty_like(rewards)
     given = [t.detach().numpy() for t in (q, actions, rewards, discounts, next_q, selector_q, weight)]
     kernel: Callable[..., float] = _by_rows

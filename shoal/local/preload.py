@@ -12,9 +12,6 @@ import sys
 import cloudpickle  # noqa: F401
 import gymnasium  # noqa: F401
 
-import shoal.local.apart
-import shoal.local.child
-import shoal.systems.config  # noqa: F401
 from shoal.fast import pixels
 from shoal.local.processes import FOLDER
 from shoal.systems import SYSTEMS

@@ -25,6 +25,7 @@ import psutil
 
 from shoal.errors import ShoalError, UsageError
 from shoal.local import descriptors, signals
+from shoal.paths import working_directory
 from shoal.runtime.streams import open_standard
 
 PRELOAD = ["shoal.local.preload"]
@@ -157,7 +158,7 @@ def _socket_folder() -> str:
 
 def _safe_path() -> dict[str, str]:
     """No module of the working directory hides the library's (``random.py``), unless Shoal itself is there."""
-    return {} if str(Path(__file__).parents[2]) == os.getcwd() else {"PYTHONSAFEPATH": "1"}
+    return {} if str(Path(__file__).parents[2]) == working_directory() else {"PYTHONSAFEPATH": "1"}
 
 
 @contextlib.contextmanager
@@ -176,6 +177,7 @@ def without_main() -> Iterator[None]:
 
 def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> BaseProcess:
     """A started process. ShoalError if the system allows no further one."""
+    working_directory()  # a process cannot be started from one that was removed
     process = context().Process(target=target, args=args, name=name)
     try:
         with without_main():

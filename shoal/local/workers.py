@@ -1,4 +1,4 @@
-"""A replica and copies of it that work at its word (an ``algos.data_parallel.Team``).
+"""A replica and copies of it that work at its word (a ``learning.data_parallel.Team``).
 
 The copies are forked and see what the replica was at that moment; what changes afterwards they learn from tensors that
 all of them share. Processes and not threads, as a network's forward pass is many short calls from Python, of which only

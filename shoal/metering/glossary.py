@@ -91,6 +91,8 @@ LEARNING = (
     Entry("value_loss", "return²", "learner (impala, PPO, a3c, unreal)", "half the squared error of the values"),
     Entry("entropy", "nats", "learner (impala, PPO, a3c, unreal)", "of the current policy (impala: at the "
           "trajectories' last steps), summed over parts of an action"),
+    Entry("explained_variance", "share", "learner (impala, PPO)", "of the variance of the returns that values are "
+          "learned from, what the values before the update explain: 1 for perfect ones, 0 for a constant"),
     Entry("rho", "", "learner (impala)", "mean of π/μ before the clip; 1 without lag"),
     Entry("kl", "nats", "learner (PPO)", "mean(ρ − 1 − log ρ), an estimate of KL(old, new) that is never "
           "negative"),

@@ -7,6 +7,7 @@ from shoal.nets.heads import DuelingQHead, PolicyHead, QHead, ValueHead, policy_
 from shoal.nets.init import orthogonal
 from shoal.nets.noisy import NoisyLinear, ReturnHead
 from shoal.nets.normaliser import RewardScaler, RunningNorm, running_norms
+from shoal.nets.popart import PopArt
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
 from shoal.nets.torsos import MLP, ImpalaResNet, NatureCNN
@@ -21,6 +22,7 @@ __all__ = [
     "NoisyLinear",
     "PixelControlHead",
     "PolicyHead",
+    "PopArt",
     "QHead",
     "RecurrentCore",
     "ReturnHead",

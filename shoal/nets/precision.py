@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import nn
 
 from shoal.api import UsageError
+from shoal.fast.rounded import rounded
 
 Precision = Literal["fp32", "bf16", "auto"]
+M = TypeVar("M", bound=nn.Module)
 
 
 @functools.cache
@@ -70,3 +72,8 @@ def full(device: torch.device) -> AbstractContextManager[None]:
 def compute_dtype(device: torch.device) -> torch.dtype:
     """The dtype that autocast, if on, would give a convolution on ``device``."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+
+
+def inferring(nets: M) -> M:
+    """``nets``, changed into a network that only infers: ``rounded``, without gradients, and in eval mode."""
+    return rounded(nets.requires_grad_(False).eval())

@@ -111,3 +111,13 @@ class RecurrentCore(nn.Module):
 def clear(state: Tensors, first: Tensor) -> Tensors:
     """Zero the rows of each [B, ...] array of ``state`` where ``first`` [B] is True."""
     return {k: v.masked_fill(first.view(-1, *[1] * (v.dim() - 1)), 0.0) for k, v in state.items()}
+
+
+def start_state(items: Tensors) -> Tensors:
+    """The recurrent state before each trajectory's first observation."""
+    return {k.removeprefix("state/"): v for k, v in items.items() if k.startswith("state/")}
+
+
+def column_axis(name: str) -> int:
+    """Which axis of a trajectory's item counts the environments: what is there once per unroll has no time axis."""
+    return 0 if name.startswith("state/") else 1

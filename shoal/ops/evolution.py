@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shoal.fast.noise import add_slices
-from shoal.ops import _check
+from shoal.ops import check
 
 __all__ = ["ars_weights", "centred_ranks", "es_weights", "weighted_noise"]
 
@@ -55,7 +55,7 @@ def ars_weights(returns: Tensor, top: int) -> Tensor:
     Source: Mania et al. (2018), algorithm 2 (V1-t, V2-t; with ``top = n`` V1, V2).
     """
     _pairs("ars_weights", returns)
-    _check.in_range("ars_weights", "top", top, 1, len(returns))
+    check.in_range("ars_weights", "top", top, 1, len(returns))
     best = torch.argsort(returns.amax(1), descending=True, stable=True)[:top]
     kept = returns[best].double()
     spread = kept.std(correction=0)
@@ -73,7 +73,7 @@ def weighted_noise(table: Tensor, indices: Tensor, weights: Tensor, size: int) -
     All on the CPU. Returns: ``[size]`` of the table's dtype.
     Source: Salimans et al. (2017), section 3 (a block of noise that workers share; they send indices).
     """
-    _check.same_shape("weighted_noise", indices=indices, weights=weights)
+    check.same_shape("weighted_noise", indices=indices, weights=weights)
     last = len(table) - size
     if (wrong := indices[(indices < 0) | (indices > last)]).numel():
         raise ValueError(f"weighted_noise: expected indices in [0, {last}], found {int(wrong[0])}")

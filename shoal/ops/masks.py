@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["draw_allowed", "forbid"]
+from shoal.api import MASK, Arrays
+
+__all__ = ["draw_allowed", "forbid", "random_actions"]
 
 
 def forbid(values: Tensor, allowed: Tensor | None) -> Tensor:
@@ -28,3 +30,10 @@ def draw_allowed(allowed: np.ndarray, generator: np.random.Generator) -> np.ndar
     keys = generator.random(allowed.shape)
     out: np.ndarray = np.where(allowed, keys, -1.0).argmax(-1)
     return out
+
+
+def random_actions(obs: Arrays, actions: int, generator: np.random.Generator) -> np.ndarray:
+    """One of the ``actions`` for each observation [B, ...], uniformly among those that are allowed: int64 [B]."""
+    if MASK in obs:
+        return draw_allowed(obs[MASK], generator)
+    return generator.integers(actions, size=len(next(iter(obs.values()))))

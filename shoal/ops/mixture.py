@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from shoal.ops import _check
+from shoal.ops import check
 
 __all__ = ["categorical_mean", "mixture_cross_entropy", "mixture_log_prob", "mixture_mean", "mixture_sample"]
 
@@ -21,7 +21,7 @@ def categorical_mean(logits: Tensor, atoms: Tensor) -> Tensor:
     Args: logits: float ``[..., N]``; atoms: float ``[N]``. Returns: ``[...]``.
     Source: D4PG (Barth-Maron et al. 2018), section 3, the expectation of ``Z_w`` in the actor's update.
     """
-    _check.shape("categorical_mean", "atoms", atoms, tuple(logits.shape[-1:]))
+    check.shape("categorical_mean", "atoms", atoms, tuple(logits.shape[-1:]))
     return torch.softmax(logits, -1) @ atoms
 
 
@@ -31,7 +31,7 @@ def mixture_mean(logits: Tensor, means: Tensor) -> Tensor:
     Args: logits, means: float ``[..., K]``. Returns: ``[...]``.
     Source: D4PG (Barth-Maron et al. 2018), appendix A, "Mixture of Gaussians".
     """
-    _check.same_shape("mixture_mean", logits=logits, means=means)
+    check.same_shape("mixture_mean", logits=logits, means=means)
     return (torch.softmax(logits, -1) * means).sum(-1)
 
 
@@ -41,8 +41,8 @@ def mixture_log_prob(y: Tensor, logits: Tensor, means: Tensor, deviations: Tenso
     Args: y: float ``[B, S]``; logits, means, deviations (positive): float ``[B, K]``. Returns: ``[B, S]``.
     Source: D4PG (Barth-Maron et al. 2018), appendix A, "Mixture of Gaussians".
     """
-    _check.same_shape("mixture_log_prob", logits=logits, means=means, deviations=deviations)
-    _check.values("mixture_log_prob", "y", y, logits[..., 0])
+    check.same_shape("mixture_log_prob", logits=logits, means=means, deviations=deviations)
+    check.values("mixture_log_prob", "y", y, logits[..., 0])
     distance = (y.unsqueeze(-1) - means.unsqueeze(-2)) / deviations.unsqueeze(-2)  # [B, S, K]
     weights = torch.log_softmax(logits, -1) - deviations.log() - 0.5 * math.log(2.0 * math.pi)
     return torch.logsumexp(weights.unsqueeze(-2) - 0.5 * distance.square(), -1)
@@ -65,9 +65,9 @@ def mixture_sample(uniform: Tensor, normal: Tensor, logits: Tensor, means: Tenso
     Args: uniform: float ``[B, S]`` in [0, 1); normal: float ``[B, S]``; logits, means, deviations: float ``[B, K]``.
     Returns: ``[B, S]``.
     """
-    _check.same_shape("mixture_sample", uniform=uniform, normal=normal)
-    _check.same_shape("mixture_sample", logits=logits, means=means, deviations=deviations)
-    _check.values("mixture_sample", "uniform", uniform, logits[..., 0])
+    check.same_shape("mixture_sample", uniform=uniform, normal=normal)
+    check.same_shape("mixture_sample", logits=logits, means=means, deviations=deviations)
+    check.values("mixture_sample", "uniform", uniform, logits[..., 0])
     edges = torch.softmax(logits, -1).cumsum(-1)[..., :-1]  # without the last, which rounding may leave below 1
     component = (uniform.unsqueeze(-1) >= edges.unsqueeze(-2)).sum(-1)  # [B, S]
     return torch.addcmul(means.gather(-1, component), deviations.gather(-1, component), normal)

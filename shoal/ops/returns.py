@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.ops import _check
+from shoal.ops import check
 
 __all__ = ["VTrace", "gae", "lambda_returns", "n_step_returns", "vtrace"]
 
@@ -73,7 +73,7 @@ def n_step_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut:
     Returns: ``[T, B]``.
     Source: Sutton and Barto (2018), eq. 7.1; ``n >= T``: A3C (Mnih et al. 2016), algorithm S3.
     """
-    _check.time_major("n_step_returns", cut, rewards=rewards, discounts=discounts, next_values=next_values)
+    check.time_major("n_step_returns", cut, rewards=rewards, discounts=discounts, next_values=next_values)
     if n < 1:
         raise ValueError(f"n_step_returns: expected n >= 1, found {n}")
     if n >= rewards.shape[0]:
@@ -96,8 +96,8 @@ def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut:
     Returns: ``[T, B]``.
     Source: Sutton and Barto (2018), section 12.1 and eq. 12.18 (recursive form).
     """
-    _check.time_major("lambda_returns", cut, rewards=rewards, discounts=discounts, next_values=next_values)
-    _check.in_range("lambda_returns", "lam", lam, 0.0, 1.0)
+    check.time_major("lambda_returns", cut, rewards=rewards, discounts=discounts, next_values=next_values)
+    check.in_range("lambda_returns", "lam", lam, 0.0, 1.0)
     rewards, discounts, next_values = _full(rewards), _full(discounts), _full(next_values)
     keep = lam * (~_last_row_too(cut)).to(discounts.dtype)
     return _reverse_scan(rewards + _passed(discounts * (1.0 - keep), next_values), discounts * keep)
@@ -113,8 +113,8 @@ def gae(rewards: Tensor, discounts: Tensor, values: Tensor, next_values: Tensor,
     Returns: advantages ``[T, B]``.
     Source: Schulman et al. (2016), High-Dimensional Continuous Control Using GAE, eq. 16.
     """
-    _check.time_major("gae", cut, rewards=rewards, discounts=discounts, values=values, next_values=next_values)
-    _check.in_range("gae", "lam", lam, 0.0, 1.0)
+    check.time_major("gae", cut, rewards=rewards, discounts=discounts, values=values, next_values=next_values)
+    check.in_range("gae", "lam", lam, 0.0, 1.0)
     rewards, discounts, values, next_values = _full(rewards), _full(discounts), _full(values), _full(next_values)
     deltas = rewards + _passed(discounts, next_values) - values
     return _reverse_scan(deltas, discounts * (lam * (~cut).to(discounts.dtype)))
@@ -152,7 +152,7 @@ def vtrace(
     Returns: ``VTrace(vs, pg_advantages)``, each ``[T, B]``.
     Source: Espeholt et al. (2018), IMPALA, section 4.1 eq. 1 and remark 1, section 4.2; lam: remark 2.
     """
-    _check.time_major(
+    check.time_major(
         "vtrace",
         cut,
         log_rhos=log_rhos,
@@ -161,9 +161,9 @@ def vtrace(
         values=values,
         next_values=next_values,
     )
-    _check.in_range("vtrace", "lam", lam, 0.0, 1.0)
+    check.in_range("vtrace", "lam", lam, 0.0, 1.0)
     for name, bar in (("rho_bar", rho_bar), ("c_bar", c_bar), ("pg_rho_bar", pg_rho_bar)):
-        _check.in_range("vtrace", name, bar, 0.0, math.inf)
+        check.in_range("vtrace", name, bar, 0.0, math.inf)
     log_rhos, rewards, discounts = _full(log_rhos), _full(rewards), _full(discounts)
     values, next_values = _full(values), _full(next_values)
     deltas = _clipped_exp(log_rhos, rho_bar) * (rewards + _passed(discounts, next_values) - values)

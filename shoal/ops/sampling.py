@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal import fast
 from shoal.fast import sampling as compiled
-from shoal.ops import _check
+from shoal.ops import check
 
 __all__ = ["epsilon_ladder", "importance_weights", "linear", "sequence_priority"]
 
@@ -23,7 +23,7 @@ def importance_weights(probs: Tensor, size: int, beta: float, normalise: bool = 
     """
     if size < 1:
         raise ValueError(f"importance_weights: expected size >= 1, found {size}")
-    _check.in_range("importance_weights", "beta", beta, 0.0, float("inf"))
+    check.in_range("importance_weights", "beta", beta, 0.0, float("inf"))
     if normalise:  # the size cancels
         if fast.ENABLED and probs.device.type == "cpu" and not probs.requires_grad:
             return compiled.normalised_weights(probs, beta)
@@ -39,11 +39,11 @@ def sequence_priority(td_errors: Tensor, eta: float = 0.9, mask: Tensor | None =
     Returns: ``[B]``, 0 for a sequence without any real step.
     Source: Kapturowski et al. (2019), R2D2, section 2.3.
     """
-    _check.in_range("sequence_priority", "eta", eta, 0.0, 1.0)
+    check.in_range("sequence_priority", "eta", eta, 0.0, 1.0)
     size = td_errors.abs()
     if mask is None:
         return eta * size.amax(0) + (1.0 - eta) * size.mean(0)
-    _check.same_shape("sequence_priority", td_errors=td_errors, mask=mask)
+    check.same_shape("sequence_priority", td_errors=td_errors, mask=mask)
     size = torch.where(mask, size, torch.zeros_like(size))
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / mask.sum(0).clamp(min=1)
 

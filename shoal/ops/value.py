@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from shoal.ops import _check
+from shoal.ops import check
 
 __all__ = [
     "categorical_cross_entropy",
@@ -19,6 +19,7 @@ __all__ = [
     "categorical_projection",
     "double_q_target",
     "dueling",
+    "explained_variance",
     "huber",
     "quantile_huber",
     "select",
@@ -32,8 +33,18 @@ def select(q: Tensor, actions: Tensor) -> Tensor:
 
     Args: q: float ``[..., A]``; actions: integer ``[...]``. Returns: ``[...]``.
     """
-    _check.shape("select", "actions", actions, q.shape[:-1])
+    check.shape("select", "actions", actions, q.shape[:-1])
     return q.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+
+
+def explained_variance(error: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """``1 - var(error) / var(target)`` of what ``mask`` counts: 1 for perfect values, 0 for a constant.
+
+    Args: error: targets less values, target: float ``[...]``; mask: bool ``[...]``. Returns: ``[]``, nan where the
+    targets are all the same, or none counts.
+    """
+    error, target = error[mask], target[mask]
+    return 1.0 - (error - error.mean()).square().mean() / (target - target.mean()).square().mean()
 
 
 def discrete_policy(op: str, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,9 +67,9 @@ def double_q_target(rewards: Tensor, discounts: Tensor, next_q: Tensor, selector
     float ``[..., A]``. Returns: ``[...]``.
     Source: van Hasselt et al. (2016), Deep RL with Double Q-learning, eq. 4 and section "Double DQN".
     """
-    _check.same_shape("double_q_target", rewards=rewards, discounts=discounts)
-    _check.same_shape("double_q_target", next_q=next_q, selector_q=selector_q)
-    _check.values("double_q_target", "next_q", next_q, rewards)
+    check.same_shape("double_q_target", rewards=rewards, discounts=discounts)
+    check.same_shape("double_q_target", next_q=next_q, selector_q=selector_q)
+    check.values("double_q_target", "next_q", next_q, rewards)
     return rewards + discounts * select(next_q, selector_q.argmax(-1))
 
 
@@ -68,7 +79,8 @@ def huber(delta: Tensor, kappa: float = 1.0) -> Tensor:
     Its derivative is ``clip(delta, -kappa, kappa)``: DQN's error clipping. Multiply importance weights into
     the result; ``huber(w * delta)`` is something else.
 
-    Args: delta: float, any shape; kappa: positive. Returns: the shape of ``delta``.
+    Args: delta: float, any shape; kappa: positive, infinite for half the square everywhere. Returns: the shape of
+    ``delta``.
     Source: Huber (1964); Mnih et al. (2015), Methods, "Training algorithm" (error clipping).
     """
     if kappa <= 0.0:
@@ -85,7 +97,7 @@ def dueling(value: Tensor, advantage: Tensor, dim: int = -1) -> Tensor:
     """
     expected = list(advantage.shape)
     expected[dim] = 1
-    _check.shape("dueling", "value", value, tuple(expected))
+    check.shape("dueling", "value", value, tuple(expected))
     return advantage + (value - advantage.mean(dim, keepdim=True))
 
 
@@ -121,7 +133,7 @@ def check_atoms(op: str, atoms: Tensor, rewards: Tensor, name: str, described: T
     """Raises ValueError unless there are 2 atoms or more and the tensor of that name has a number for each of them."""
     if atoms.ndim != 1 or atoms.shape[0] < 2:
         raise ValueError(f"{op}: expected atoms of shape (N >= 2,), found {tuple(atoms.shape)}")
-    _check.shape(op, name, described, (*rewards.shape, atoms.shape[0]))
+    check.shape(op, name, described, (*rewards.shape, atoms.shape[0]))
 
 
 @torch.no_grad()
@@ -137,7 +149,7 @@ def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, at
     the row sums of ``probs``.
     Source: Bellemare et al. (2017), A Distributional Perspective on RL, eq. 7 and algorithm 1.
     """
-    _check.same_shape("categorical_projection", rewards=rewards, discounts=discounts)
+    check.same_shape("categorical_projection", rewards=rewards, discounts=discounts)
     check_atoms("categorical_projection", atoms, rewards, "probs", probs)
     last = atoms.shape[0] - 1
     low, high = atoms[0], atoms[-1]
@@ -145,7 +157,7 @@ def categorical_projection(rewards: Tensor, discounts: Tensor, probs: Tensor, at
     position = (image.clamp(low, high) - low) * (last / (high - low))
     lower = position.floor().clamp(0, last - 1)
     upper_share = (position - lower).clamp(0.0, 1.0)
-    index = lower.long()
+    index = lower.nan_to_num(0.0).long()  # a reward that is no number reaches no index: its shares are none
     out = torch.zeros_like(probs)
     out.scatter_add_(-1, index, probs * (1.0 - upper_share))
     return out.scatter_add_(-1, index + 1, probs * upper_share)
@@ -169,7 +181,7 @@ def categorical_cross_entropy(target_probs: Tensor, logits: Tensor) -> Tensor:
     Args: target_probs, logits: float ``[..., N]``. Returns: ``[...]``.
     Source: Bellemare et al. (2017), algorithm 1.
     """
-    _check.same_shape("categorical_cross_entropy", logits=logits, target_probs=target_probs)
+    check.same_shape("categorical_cross_entropy", logits=logits, target_probs=target_probs)
     return -(target_probs * torch.log_softmax(logits, -1)).sum(-1)
 
 
@@ -193,7 +205,7 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0, taus:
     negative; taus: float ``[N]`` or ``[B, N]``, default the midpoints ``(i + 1/2) / N``. Returns: ``[B]``.
     Source: Dabney et al. (2018), QR-DQN, eqs. 9 and 10; divided by kappa as in IQN (Dabney et al. 2018b).
     """
-    _check.values("quantile_huber", "targets", targets, quantiles[..., 0])
+    check.values("quantile_huber", "targets", targets, quantiles[..., 0])
     if kappa < 0.0:
         raise ValueError(f"quantile_huber: expected kappa >= 0, found {kappa}")
     count = quantiles.shape[-1]

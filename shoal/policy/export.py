@@ -18,15 +18,15 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic
-from shoal.algos.cem_network import CEMNetwork
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.evolution_policy import EvolutionPolicy
-from shoal.algos.q_learning import QNetwork
-from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import MASK, Observation, ShoalError, UsageError
 from shoal.envs.spaces import integer_scale
 from shoal.extras import pip_install
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.cem_network import CEMNetwork
+from shoal.nets.dpg_network import DPGNetwork
+from shoal.nets.evolution_policy import EvolutionPolicy
+from shoal.nets.q_network import QNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.paths import require_new
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule

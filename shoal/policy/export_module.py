@@ -8,13 +8,13 @@ import torch
 from gymnasium import spaces as gs
 from torch import Tensor, nn
 
-from shoal.algos.actor_critic import ActorCritic
-from shoal.algos.cem_network import CEMNetwork
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.evolution_policy import EvolutionPolicy
-from shoal.algos.q_learning import QNetwork
-from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.envs.action_box import ActionBox
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.cem_network import CEMNetwork
+from shoal.nets.dpg_network import DPGNetwork
+from shoal.nets.evolution_policy import EvolutionPolicy
+from shoal.nets.q_network import QNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 
 
 class PolicyModule(nn.Module):

@@ -23,7 +23,7 @@ from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
-from shoal.systems.config import anchored
+from shoal.topology.config import anchored
 
 FORMAT = 1  # of the files that ``save`` writes
 
@@ -41,6 +41,11 @@ class Policy:
         self.codec = Codec(cfg.env, cfg)
         self.agent: Agent = self.fresh_agent(seed)
         self.reset()
+
+    @property
+    def samples(self) -> bool:
+        """Whether training draws actions from a distribution that is learned, of which the best guess is the mode."""
+        return bool(getattr(self.agent, "samples", False))
 
     def reset(self, envs: int | None = None) -> None:
         """A new episode begins: the next observation is its first. ``envs``: from now on ``act`` takes and returns a
@@ -172,10 +177,10 @@ class Policy:
 
 
 def evaluation_options(cfg: Any) -> EnvOptions:
-    """The environment of an evaluation: as in training, but a lost life does not end an episode, and scenes are those
-    kept for validation, where an environment has some."""
+    """The environment of an evaluation: as in training, but a lost life does not end an episode, nothing is paid for
+    novelty, and scenes are those kept for validation, where an environment has some."""
     env_kwargs = {**held_out(cfg.env), **cfg.env_kwargs}
-    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False, env_kwargs=env_kwargs))
+    return cast(EnvOptions, dataclasses.replace(cfg, life_loss=False, novelty=0.0, env_kwargs=env_kwargs))
 
 
 def evaluation_envs(cfg: Any, num: int) -> EnvBatch:

@@ -111,5 +111,6 @@ def _ffmpeg() -> str:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise UsageError(f"a video needs ffmpeg: install it, or {pip_install('video')}") from None
+        install = pip_install("video")
+        raise UsageError(f"a video needs ffmpeg: install it, or imageio-ffmpeg ({install})") from None
     return str(imageio_ffmpeg.get_ffmpeg_exe())

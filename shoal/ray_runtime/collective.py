@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from shoal.api import Arrays, ShoalError, Tensors
+from shoal.runtime.all_reduce import ReduceEnd, completed
 from shoal.shm.fields import LINE
 from shoal.shm.group_layout import ReduceLayout
 from shoal.shm.layout import CHECKPOINT
 from shoal.shm.session import Session
-from shoal.torchrun.reduction import ReduceEnd, completed
 from shoal.types import State
 
 LOOK = timedelta(seconds=0.2)  # between two looks whether the run ends
@@ -148,7 +148,7 @@ class _Knowing:
 
 
 class _Ranks:
-    """The members as those who reduce with each other (``torchrun.reduction.Ranks``)."""
+    """The members as those who reduce with each other (``runtime.all_reduce.Ranks``)."""
 
     def __init__(
         self, session: Session, layout: ReduceLayout, member: int, join: Callable[[], Any], on_gpu: bool

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.api import ShoalError
+from shoal.paths import shown
 from shoal.untrusted import excerpt
 
 
@@ -17,7 +18,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise ShoalError(f"'{path.parent}' lacks the file '{path.name}'") from None
+        raise ShoalError(f"'{shown(path.parent)}' lacks the file '{path.name}'") from None
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, csv.Error) as error:
         detail = excerpt(f"{type(error).__name__}: {error}".partition("\n")[0])
-        raise ShoalError(f"{path} is damaged: {detail}") from None
+        raise ShoalError(f"{shown(path)} is damaged: {detail}") from None

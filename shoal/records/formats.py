@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import ShoalError
+from shoal.paths import shown
 
 
 def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = 1) -> None:
@@ -14,7 +15,7 @@ def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int 
     first."""
     written = facts.get("format", 1)
     if isinstance(written, bool) or not isinstance(written, int):
-        raise ShoalError(f"{file} is damaged: its format is {written!r}, which is no number")
+        raise ShoalError(f"{shown(file)} is damaged: its format is {written!r}, which is no number")
     if not oldest <= written <= newest:
         age, formats = ("newer", f"up to {newest}") if written > newest else ("older", f"from {oldest} on")
         raise ShoalError(

@@ -20,6 +20,7 @@ from typing import IO, Any
 from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
+from shoal.paths import shown
 from shoal.records.damage import reading
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
@@ -113,7 +114,7 @@ def read_curve(run: str | Path) -> list[dict[str, float]]:
 
 def _read(path: Path) -> list[dict[str, float]]:
     if not path.is_file():
-        raise UsageError(f"'{path.parent}' holds no metrics: there is no {path.name}")
+        raise UsageError(f"'{shown(path.parent)}' holds no metrics: there is no {path.name}")
     with reading(path), open(path, newline="", encoding="utf-8") as file:
         rows = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
         return [row for row in rows if row["row"] >= 0]

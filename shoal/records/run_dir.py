@@ -23,7 +23,7 @@ from typing import Any
 from shoal import machine, own_code
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.metering.aggregator import MOST_INFOS, Snapshot
-from shoal.paths import require_new
+from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
@@ -51,7 +51,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
     """A new, empty directory under ``runs``, made in one step, so that runs that start together get one each; what is
     refused before it writes anything leaves none behind."""
     parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
-    base = root / "-".join(map(str, parts))
+    base = fixed(root) / "-".join(map(str, parts))
     made = not root.exists()
     path, n = base, 2
     while True:
@@ -61,7 +61,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
         except FileExistsError:
             path, n = base.with_name(f"{base.name}-{n}"), n + 1
         except OSError as error:
-            raise UsageError(f"cannot create the run directory '{path}': {error.strerror}") from None
+            raise UsageError(f"cannot create the run directory '{shown(path)}': {error.strerror}") from None
     try:
         yield path
     finally:
@@ -95,7 +95,7 @@ class RunDirectory:
         except OSError as error:
             if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
-            raise UsageError(f"cannot create the run directory '{self.path}': {error.strerror}") from None
+            raise UsageError(f"cannot create the run directory '{shown(self.path)}': {error.strerror}") from None
 
     @classmethod
     def reopen(cls, path: Path, trust: bool) -> RunDirectory:
@@ -104,7 +104,7 @@ class RunDirectory:
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
         if not (path / "config.json").is_file():
-            raise UsageError(f"'{path}' holds no run: there is no config.json")
+            raise UsageError(f"'{shown(path)}' holds no run: there is no config.json")
         require_plain(path, trust, writing=True)
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
@@ -256,9 +256,9 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
     if channel is None and len(channels) == 1:
         (channel,) = channels
     if channel is None:
-        raise ShoalError(f"'{path}' holds parameters of the channels {sorted(channels)}: expected to be told which")
+        raise ShoalError(f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which")
     if channel not in channels:
-        raise ShoalError(f"'{path}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
+        raise ShoalError(f"'{shown(path)}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
     file = path / channels[channel]
     if not file.is_file():
         raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
@@ -271,16 +271,16 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
 def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     """What a file of ``what`` says, under ``keys`` at least. ShoalError where this version does not read its format."""
     if not path.is_file():
-        raise UsageError(f"'{path.parent}' holds no {what}: there is no {path.name}")
+        raise UsageError(f"'{shown(path.parent)}' holds no {what}: there is no {path.name}")
     try:
         data = parse_json(read_text(path))
     except ValueError as error:
-        raise ShoalError(f"{path} is damaged: {excerpt(error)}") from None
+        raise ShoalError(f"{shown(path)} is damaged: {excerpt(error)}") from None
     if not isinstance(data, dict):
-        raise ShoalError(f"{path} is damaged: expected an object with names, found {type(data).__name__}")
+        raise ShoalError(f"{shown(path)} is damaged: expected an object with names, found {type(data).__name__}")
     check_format(path, data, FORMAT)
     if lacking := [key for key in keys if key not in data]:
-        raise ShoalError(f"{path} is damaged: it lacks {', '.join(map(repr, lacking))}")
+        raise ShoalError(f"{shown(path)} is damaged: it lacks {', '.join(map(repr, lacking))}")
     return data
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger("shoal.roles")
 
 
 class Population(Protocol):
-    """Perturbed policies side by side: ``algos.evolution_population.Population``."""
+    """Perturbed policies side by side: ``systems.es.perturbed.Population``."""
 
     def load(self, params: Tensors) -> None: ...
     def perturb(self, row: int, noise: np.ndarray, scale: float) -> None: ...

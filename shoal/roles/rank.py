@@ -30,7 +30,7 @@ PROGRESS = "rollouts"  # the field of the board: rollouts that a rank has finish
 
 
 class SynchronousLearner(Protocol):
-    """What a rank learns with; see ``algos.decentralised.RankLearner``."""
+    """What a rank learns with; see ``systems.dd_ppo.RankLearner``."""
 
     def moments(self, items: Tensors) -> Arrays: ...
     def begin(self, sums: Tensors) -> int: ...

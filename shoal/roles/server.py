@@ -30,7 +30,7 @@ OFFER = 0  # version of a message that is no gradient but the first parameters
 
 
 class Shard(Protocol):
-    """What a server's replica owns; see ``algos.parameter_server.Shard``."""
+    """What a server's replica owns; see ``learning.parameter_server.Shard``."""
 
     def params(self) -> Tensors: ...
     def offer(self, part: torch.Tensor) -> None: ...
@@ -40,7 +40,7 @@ class Shard(Protocol):
 
 
 class RemoteLearner(Protocol):
-    """What makes gradients; see ``algos.parameter_server.RemoteLearner``."""
+    """What makes gradients; see ``learning.parameter_server.RemoteLearner``."""
 
     total: torch.Tensor
     weights: torch.Tensor

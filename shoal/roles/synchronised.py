@@ -12,7 +12,7 @@ from shoal.types import State
 
 
 class Synchronised(Protocol):
-    """What such a role learns with; see ``algos.synchronised.SynchronisedLearner``."""
+    """What such a role learns with; see ``learning.synchronised_learner.SynchronisedLearner``."""
 
     step: int
 

@@ -10,7 +10,7 @@ from shoal.types import State
 
 
 class Labeller(Protocol):
-    """What makes labels; see ``algos.cem_learning.Bellman``."""
+    """What makes labels; see ``systems.qt_opt.rule.Bellman``."""
 
     def load(self, first: Tensors | None, second: Tensors | None) -> None:
         """Take the newest parameters of the two target networks; None: they are no others."""

@@ -14,7 +14,7 @@ from shoal.types import State
 
 
 class GradientLearner(Protocol):
-    """What a worker learns with; see ``algos.segments.SegmentLearner``."""
+    """What a worker learns with; see ``learning.segment_learner.SegmentLearner``."""
 
     def params(self) -> Tensors: ...
     def load(self, params: Tensors) -> None: ...
@@ -88,7 +88,7 @@ def target_spec(params: Spec) -> Spec:
 
 
 class TargetLearner(GradientLearner, Protocol):
-    """Learns with a target network as well; see ``algos.segment_q.SegmentQLearner``."""
+    """Learns with a target network as well; see ``systems.async_q.SegmentQLearner``."""
 
     def load_target(self, params: Tensors) -> None: ...
 

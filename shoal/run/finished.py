@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal.api import UsageError
+from shoal.paths import shown
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.run_dir import read_report
 from shoal.runtime.launch import Stop
@@ -25,6 +26,6 @@ def check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop, wanted: flo
             if name == "episode_return":
                 told, flag, more = f"return of {limit:g}", "until-return", limit + abs(limit) / 10
             raise UsageError(
-                f"the run in '{path}' is finished: it has reached its {told}; "
+                f"the run in '{shown(path)}' is finished: it has reached its {told}; "
                 f"give it more with --{flag}, for example --{flag} {more:g}"
             )

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.envs import looking
 from shoal.run.kinds import playing
 from shoal.run.options import RunOptions
+from shoal.run.runtimes import environment_call
 from shoal.run.trust import check_resolved
 from shoal.settings.config import Resolved, resolve
 from shoal.settings.fields import RUN_FLAGS
@@ -23,8 +25,9 @@ def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]
     check_flags(system.Config, rest, own, short_name(name))
     opts = options(mine, own, name)
     flags, file = parse_flags(system.Config, rest, short_name(name)), opts.get("config")
-    plays = playing(opts.get("runtime", RunOptions.runtime))
-    resolved = resolve(system, opts.get("preset"), file, flags, name=name, plays=plays)
+    runtime = opts.get("runtime", RunOptions.runtime)
+    with looking(environment_call(runtime)):
+        resolved = resolve(system, opts.get("preset"), file, flags, name=name, plays=playing(runtime))
     check_resolved(resolved, file, bool(opts.get("trust")))
     return opts, resolved
 

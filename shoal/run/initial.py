@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from shoal.algos.evolution_policy import TASK
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
+from shoal.paths import shown
 from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
+from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
 
 # What a new run has of its own: its task, the range of its returns, the scale of its rewards
@@ -30,7 +31,7 @@ log = logging.getLogger("shoal.initial")
 def read(source: str | Path, trust: bool = False) -> Tensors:
     """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote. Imports
     nothing that these name. UsageError where there are none. ``trust``: as in ``Run.open``."""
-    from shoal.run.population import best_member, is_population
+    from shoal.run.population.training import best_member, is_population
 
     path = Path(source)
     if path.is_dir():
@@ -39,7 +40,7 @@ def read(source: str | Path, trust: bool = False) -> Tensors:
         facts = read_json(path / "config.json", "run")
         channel = facts.get("policy")
         if not isinstance(channel, (str, type(None))):
-            raise ShoalError(f"{path / 'config.json'} is damaged: 'policy' is {brief(channel)}")
+            raise ShoalError(f"{shown(path / 'config.json')} is damaged: 'policy' is {brief(channel)}")
         return load_params(path, channel)[1]
     if not path.is_file():
         raise UsageError(

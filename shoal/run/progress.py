@@ -18,6 +18,7 @@ from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
 from shoal.program.draw import human_bytes
+from shoal.run.symptoms import Symptoms
 from shoal.runtime.launch import Stop
 from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
@@ -33,7 +34,8 @@ OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "
 def watched() -> bool:
     """Whether a person looks at standard output: a terminal, or the cell of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return sys.stdout.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()  # it may have been closed
+    return on_terminal or type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class _Nobody(io.StringIO):
@@ -84,10 +86,12 @@ class Progress:
         path: Path | None = None,
         file: IO[str] | None = None,
         program: Program | None = None,
+        symptoms: Symptoms | None = None,
         first: float = 0.0,
     ):
         """``first``: environment steps before the first update, roughly; 0: nobody can say."""
         self.system, self.env, self.stop, self.resolved, self.path = system, env, stop, resolved, path
+        self.symptoms = symptoms
         self.file = file or sys.stdout
         self.buffers = program.memory() if program is not None else {}
         channels = program.channels.values() if program is not None else ()
@@ -211,6 +215,8 @@ class Progress:
             out.append(("bottleneck", str(slow)))
         if s.restarts:
             out.append(("restarts", str(s.restarts)))
+        if self.symptoms is not None and (found := self.symptoms.sentences()):
+            out.append(("not improved", found[0]))
         out.append(("memory", human_bytes(s.memory)))
         out.append(("time", f"{clock(s.seconds)}, {clock(time_left(self.stop, s))} left"))
         return out

@@ -10,8 +10,8 @@ from typing import Any
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import looking
-from shoal.local.apart import apart, call_here
 from shoal.own_settings import own_settings
+from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
@@ -21,7 +21,7 @@ from shoal.run.finished import check_unfinished
 from shoal.run.observers import Observer
 from shoal.run.options import JSON_KEYS, TYPES, RunOptions, back_ends, check_limits
 from shoal.run.run import Run, check_config, with_environment
-from shoal.run.runtimes import HERE, check_runtime, runtime_to_resume
+from shoal.run.runtimes import check_runtime, environment_call, runtime_to_resume
 from shoal.run.training import Training, observing
 from shoal.run.trust import check as check_trust, check_connections, connections, note_connections
 from shoal.settings.config import Resolved, build, coerce_all
@@ -88,7 +88,7 @@ def go_on(
     anew = {**anew, **{name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}}
     if limits["steps"] is not None:
         settings = {**settings, "steps": limits["steps"]}
-    path = Path(path)
+    path = fixed(path)
     directory = ranks.reopened(path, trust)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
@@ -107,7 +107,7 @@ def go_on(
         stop = options.stop((values | changed)["steps"])
         check_unfinished(path, checkpoint, stop, facts["stop"]["episode_return"])
         if changed.keys() - {"steps"}:
-            with looking(call_here if options.runtime in HERE else apart):
+            with looking(environment_call(options.runtime)):
                 changes.check(system, values, changed, options.runtime, path, flags)
         changes.note(facts, values, changed, checkpoint.steps)
         cfg = build(system.Config, {**values, **changed})

@@ -16,6 +16,7 @@ import numpy as np
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import given, is_given, require_again
+from shoal.paths import fixed, shown
 from shoal.policy import Policy
 from shoal.policy.policy import FORMAT
 from shoal.records.damage import reading
@@ -25,7 +26,7 @@ from shoal.records.metric_files import read_curve
 from shoal.records.report import Report
 from shoal.records.run_dir import load_params, read_json, read_report
 from shoal.roles.evaluator import Returns
-from shoal.run.population import best_member, is_population
+from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
@@ -54,9 +55,9 @@ class Run:
     def open(cls, path: str | Path, *, trust: bool = False) -> Run:
         """The run in a directory that ``train`` made; of a population, that of its best member. UsageError where it
         holds links, which lead elsewhere, unless the user says ``trust`` (which ``policy`` then takes as said)."""
-        path = Path(path)
+        path = fixed(path)
         if not path.is_dir():
-            raise UsageError(f"no such run directory: '{path}'")
+            raise UsageError(f"no such run directory: '{shown(path)}'")
         require_plain(path, trust)
         if is_population(path):
             path = best_member(path)
@@ -71,7 +72,7 @@ class Run:
         how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
         score = self.report.episode_return if self.report is not None else math.nan
         gained = "" if math.isnan(score) else f", return {score:.4g}"
-        return f"<Run {str(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{gained}>"
+        return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{gained}>"
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``,
@@ -111,7 +112,7 @@ class Run:
             raise unknown("value", which, ("last", "best"), "which")
         path = self.path if which == "last" else self.path / BEST
         if which == "best" and not (path / "params.json").is_file():
-            raise UsageError(f"'{self.path}' holds no best parameters: it was trained without --eval-every")
+            raise UsageError(f"'{shown(self.path)}' holds no best parameters: it was trained without --eval-every")
 
         check_trust(self.path, self.system, self.config, trust or self.trusted)
         own_code.forget_edited()
@@ -195,7 +196,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
 
     from shoal import systems
 
-    file = Path(file)
+    file = fixed(file)
     if not file.is_file():
         raise UsageError(f"no such file: '{file}'")
     try:
@@ -205,7 +206,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
     if not isinstance(facts, dict) or not {"format", "system", "config", "version"} <= facts.keys():
-        raise UsageError(f"'{file}' holds no policy: expected a file that Policy.save wrote")
+        raise UsageError(f"'{shown(file)}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, FORMAT)
     check_config(file, facts)
     check_trust(file, facts["system"], facts["config"], trust)

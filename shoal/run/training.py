@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import given, looking
 from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
+from shoal.paths import fixed, shown
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
@@ -26,12 +28,15 @@ from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.kinds import playing
+from shoal.run.observed import observed
 from shoal.run.observers import Observer, Observers
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.progress import Progress
 from shoal.run.run import Run
 from shoal.run.runtimes import environment_call, make_runtime
+from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
+from shoal.run.updates import first_update, why_no_update
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
@@ -41,10 +46,11 @@ from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
 from shoal.systems import SystemName, name_of
-from shoal.systems.config import SystemConfig, anchored
+from shoal.topology.config import SystemConfig, anchored, rooted
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
+MOST_SENTENCES = 2  # on why a run does not learn
 SPANS = 100_000  # of each replica in a profile
 log = logging.getLogger("shoal.run")
 
@@ -122,7 +128,9 @@ def train(
         overrides["env"] = given(overrides["env"])
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
-    resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=playing(options.runtime))
+    plays = playing(options.runtime)
+    with looking(environment_call(options.runtime)):
+        resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
     return start(name, module, resolved, options, observers=functions, trust=trust)
@@ -156,7 +164,7 @@ def start(
     if options.run_dir is None:
         with ranks.new_directory(name, cfg.env, options.seed) as path:
             return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust)
-    path = Path(options.run_dir)
+    path, resolved = fixed(options.run_dir), replace(resolved, cfg=rooted(resolved.cfg))
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
         "config": as_json(resolved),
@@ -202,11 +210,12 @@ class Training:
         if options.evaluation.every:
             whole = options.runtime == "serial"
             require_video(resolved.cfg, options.evaluation, self.apart)
-            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path.absolute(), whole)
+            add_evaluator(self.program, system, resolved.cfg, options.evaluation, path, whole)
         self.runtime.check(self.program)
         check_devices(self.program)
         self.stop = replace(options.stop(resolved.cfg.steps), asked=self.observers.end if observers else None)
         self.policy = _policy(self.program)
+        self.symptoms: Symptoms | None = None
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
@@ -221,8 +230,8 @@ class Training:
             if interrupts.reason not in ("", report.reason):
                 raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
             self.observers.check()
-            if not report.updates and report.reason not in EXIT_CODES and not ranks.follows():
-                log.warning("nothing was learned: %s", self._why_no_update(report.steps))
+            if report.reason not in EXIT_CODES and not ranks.follows():
+                self._diagnose(report)
             self._evaluate(report, backs)
             for back in backs:
                 back.keep()
@@ -247,6 +256,8 @@ class Training:
         progress = None
         try:
             begun = 0 if checkpoint is None else checkpoint.steps
+            if checkpoint is None and self.options.init_from is None:  # else it did not begin with what is known here
+                self.symptoms = Symptoms(self.resolved.cfg, self.resolved.cfg.steps)
             config = {name: self.facts[name] for name in ("system", "preset", "runtime", "seed")} | self.facts["config"]
             args = self.options.log_args
             backs += [loggers.Logger(name, self.path, config, begun, args.get(name)) for name in self.options.log]
@@ -263,16 +274,15 @@ class Training:
             if self.options.shows:
                 progress = Progress(
                     self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
-                    first=_first_update(resolved.cfg),
+                    symptoms=self.symptoms, first=first_update(resolved.cfg),
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
+            told = (directory, summary, *backs, self.symptoms, self.trace, self.observers)
             launch = Launch(
-                seed=self.options.seed, stop=self.stop, run_dir=self.path.absolute(), display=progress,
-                observers=[
-                    each for each in (directory, summary, *backs, self.trace, self.observers) if each is not None
-                ],
+                seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
+                observers=[observer for observer in told if observer is not None],
                 saving=Saving(
-                    self.path.absolute() / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
+                    self.path / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
                 resume=checkpoint, publication=Publication(self.path.absolute()),
                 spans=SPANS if self.trace is not None else 0,
@@ -284,7 +294,7 @@ class Training:
             directory.failed(error)
             if isinstance(error, RoleFailed) and directory.advanced and completed(self.path / FOLDER):
                 error.args = (
-                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(str(self.path))})",
+                    f"{error}\n(to go on from the newest checkpoint: shoal resume {shlex.quote(shown(self.path))})",
                 )
             raise
         finally:
@@ -302,12 +312,17 @@ class Training:
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
 
-    def _why_no_update(self, steps: int) -> str:
-        """Return why a run that took so many steps made no update, and what would have sufficed."""
-        least = getattr(self.resolved.cfg, "min_replay", 0)
-        if least > steps:
-            return f"updates begin with {least:,} items in the replay (min_replay), and it ended after {steps:,} steps"
-        return f"no update was complete after its {steps:,} steps: more steps, or a smaller unroll, envs or actors"
+    def _diagnose(self, report: Report) -> None:
+        """Say why the run has learned nothing, where that shows."""
+        if not report.updates:
+            log.warning("nothing was learned: %s", why_no_update(self.resolved.cfg, report.steps))
+        elif self.symptoms is not None and report.reason != "episode_return":
+            found = self.symptoms.sentences()
+            if self.symptoms.stuck:
+                seen = self.apart(partial(observed, self.resolved.cfg, self.options.seed))
+                found += [seen] if seen else []
+            for sentence in found[:MOST_SENTENCES]:
+                log.warning("the return has not improved: %s", sentence)
 
     def _evaluate(self, report: Report, backs: Sequence[loggers.Logger]) -> None:
         """Evaluate what the run ended with, and tell it to ``backs``."""
@@ -324,12 +339,6 @@ class Training:
                 back.evaluated({"return": sum(returns) / len(returns), **returns.info}, report.steps)
             if returns.why and self.options.shows:
                 print(f"shoal: {returns.why} (--eval-max-steps)", file=sys.stderr)
-
-
-def _first_update(cfg: Any) -> float:
-    """Environment steps before the first update, roughly; 0: nobody can say."""
-    updates = cfg.updates()
-    return max(float(getattr(cfg, "min_replay", 0)), cfg.steps / updates if updates else 0.0)
 
 
 def _policy(program: Program) -> str | None:

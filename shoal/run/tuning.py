@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.algos.hyperparameters import Interval
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
 from shoal.records.whole_files import write_whole
 from shoal.run.options import RunOptions
+from shoal.run.population.hyperparameters import Interval
+from shoal.run.population.slots import Done, Slots
 from shoal.run.run import Run
-from shoal.run.slots import Done, Slots
 from shoal.run.training import as_json, start
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.settings.config import Resolved, build, to_toml

@@ -14,6 +14,7 @@ from shoal.api import Arrays, Batch, Deadlock, State, Tensors, UsageError
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Port
 from shoal.replay.limiter import RateLimiter
+from shoal.runtime.channel_checks import check_item
 
 
 class SerialQueue:
@@ -251,12 +252,3 @@ class SerialParamsReader:
 
     def newest(self) -> int:
         return self.store.version
-
-
-def check_item(channel: Channel, items: Arrays) -> None:
-    """Raise UsageError unless ``items`` has the names and shapes of the channel's spec."""
-    if items.keys() != channel.spec.keys():
-        raise UsageError(f"channel '{channel.name}' has the fields {sorted(channel.spec)}, put got {sorted(items)}")
-    for name, f in channel.spec.items():
-        if np.shape(items[name]) != f.shape:
-            raise UsageError(f"channel '{channel.name}': field '{name}' is {f.shape}, put got {np.shape(items[name])}")

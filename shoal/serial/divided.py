@@ -9,7 +9,8 @@ import torch
 from shoal.api import PART, Arrays, Deadlock, State, Tensors, bounds, spec_size, views
 from shoal.program import Channel
 from shoal.program.divided import parts
-from shoal.serial.channels import SerialParams, SerialParamsReader, SerialQueue, SerialWriter, check_item
+from shoal.runtime.channel_checks import check_item
+from shoal.serial.channels import SerialParams, SerialParamsReader, SerialQueue, SerialWriter
 
 
 class DividedQueue:

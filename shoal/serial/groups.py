@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from shoal.api import Arrays, Deadlock, Rows, Spec, Tensors, UsageError
 from shoal.program import Channel
+from shoal.runtime.channel_checks import InTurn, check_item
 from shoal.runtime.reduction import combine
-from shoal.serial.channels import check_item
 from shoal.types import State
 
 
@@ -55,35 +54,6 @@ class SerialReduce:
     def load_state_dict(self, state: State) -> None:
         self.queues = [deque(items) for items in state["queues"]]
         self.results, self.unread = deque(state["results"]), list(state["unread"])
-
-
-class InTurn(ABC):
-    """The checks of a reduce channel's member: an item has the spec's fields, and puts and gets take turns."""
-
-    channel: Channel
-
-    @property
-    @abstractmethod
-    def pending(self) -> bool:
-        """Whether this member has put what it has not got."""
-
-    @abstractmethod
-    def slot(self) -> AbstractContextManager[Arrays]:
-        """This round's item, to be filled in place."""
-
-    def put(self, items: Arrays) -> None:
-        check_item(self.channel, items)
-        with self.slot() as slot:
-            for name, array in slot.items():
-                array[...] = items[name]
-
-    def check_put(self) -> None:
-        if self.pending:
-            raise UsageError(f"channel '{self.channel.name}': a put must follow the get of the put before")
-
-    def check_get(self) -> None:
-        if not self.pending:
-            raise UsageError(f"channel '{self.channel.name}': a get must follow a put")
 
 
 class SerialReducer(InTurn):

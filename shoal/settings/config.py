@@ -15,7 +15,7 @@ from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_OPTIONS, check_fields
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
-from shoal.settings.kinds import env_kind, preset_kinds
+from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
 from shoal.untrusted import parse_json, read_text
@@ -82,10 +82,12 @@ def resolve(
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"file {file}", in_file), (source, overrides or {})]
     defaults = default_values(Config)
     env = next((layer["env"] for _, layer in reversed(layers) if "env" in layer), defaults.get("env", ""))
-    played = str(env)
-    if plays is not None and asked == "auto" and not (file is not None and is_run(file)):
-        played = plays(_layered(Config, layers, name)[0])
-    preset, why = _choose_preset(name, presets, asked, str(env), played)
+    look = getattr(Config, "interface", None)
+    if asked != "auto" or (file is not None and is_run(file)):  # it has all values
+        plays = look = None
+    played = str(env) if plays is None else plays(_layered(Config, layers, name)[0])
+    given = {key.replace("-", "_"): value for _, layer in layers for key, value in layer.items()}
+    preset, why = _choose_preset(name, presets, asked, str(env), played, None if look is None else lambda: look(given))
     if file is not None and of_file not in (None, preset) and is_run(file):
         raise UsageError(f"{file} has a value for every setting, those of its preset '{of_file}': give no other preset")
     if preset != "none":
@@ -184,12 +186,22 @@ def refuse_foreign(Config: Any, values: Mapping[str, Any], origins: Mapping[str,
             )
 
 
-def _choose_preset(name: str, presets: Mapping[str, Any], preset: str, env: str, played: str) -> tuple[str, str]:
+def _choose_preset(
+    name: str, presets: Mapping[str, Any], preset: str, env: str, played: str, interface: Callable[[], str] | None
+) -> tuple[str, str]:
+    """The preset, and why it is that one. played: the id of what ``env`` makes. interface: what the environment shows
+    and takes (``INTERFACES``), looked at only where no preset stands under the kind of its id; None: nobody can
+    look."""
     if preset == "auto":
         for kind in preset_kinds(played):
             if kind in presets:
-                what = f"{env} is" if played == env else f"{env} makes {played}, which is"
-                return kind, f"{what} of the kind '{kind}'; --preset none turns it off"
+                what = env if played == env else f"{env} makes {played}, which"
+                told = INTERFACES.get(kind, f"is of the kind '{kind}'")
+                return kind, f"{what} {told}; --preset none turns it off"
+        if interface is not None and any(kind in presets for kind in INTERFACES):
+            kind = interface()
+            if kind in presets:
+                return kind, f"{env} {INTERFACES[kind]}; --preset none turns it off"
         return "none", f"{name} has no preset for {env}"
     if preset == "none" or preset in presets:
         return preset, "asked for"

@@ -8,11 +8,13 @@ MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
-NARROW = {  # of MuJoCo's: those whose episodes end when the body falls, and those with rewards of another size
+NARROW = {  # parts of kinds: of MuJoCo's those whose episodes end when the body falls, and rewards of another size
     "mujoco_upright": {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"},
     "mujoco_small": {"Reacher", "Pusher", "Swimmer"},
     "mujoco_standup": {"HumanoidStandup"},
+    "classic_continuous": {"MountainCarContinuous", "Pendulum"},
 }
+RARE = {"MountainCar": "vector", "MountainCarContinuous": "vector_continuous"}  # need presets that explore for long
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
 DM_CONTROL = {  # as EnvPool names them: the domain, then the task
     "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
@@ -50,6 +52,16 @@ def envpool_id(env: str) -> str:
     return "".join(word[:1].upper() + word[1:] for part in task.groups() for word in part.split("_")) + "-v1"
 
 
+INTERFACES = {  # under which presets stand for any environment that has none under its kind: what it shows and takes
+    "states": "shows discrete states",
+    "vector": "shows vectors",
+    "picture": "shows pictures",
+    "states_continuous": "shows discrete states and takes continuous actions",
+    "vector_continuous": "shows vectors and takes continuous actions",
+    "picture_continuous": "shows pictures and takes continuous actions",
+}
+
+
 def is_atari(env: str) -> bool:
     """Whether an id names a game of the Arcade Learning Environment."""
     return gymnasium_id(env).startswith("ALE/") or re.search(r"NoFrameskip-v\d+$", env) is not None
@@ -75,8 +87,9 @@ def env_kind(env: str) -> str | None:
 def preset_kinds(env: str) -> list[str]:
     """The kinds of an environment id under which a preset for it may stand, the narrowest first."""
     kind = env_kind(env)
-    narrow = [name for name, names in NARROW.items() if kind == "mujoco" and _base(env) in names]
-    return [*narrow, *([kind] if kind else [])]
+    narrow = [name for name, names in NARROW.items() if kind and name.startswith(kind) and _base(env) in names]
+    rare = [RARE[_base(env)]] if kind and _base(env) in RARE else []
+    return [*rare, *narrow, *([kind] if kind else [])]
 
 
 def _base(env: str) -> str:

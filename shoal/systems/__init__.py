@@ -1,4 +1,4 @@
-"""One file per system: its config, the learning rule that is unique to it, and ``program(cfg)``."""
+"""One file or folder per system: its config, its loss and its agent, as its paper has them, and ``program(cfg)``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.api import Agent, UsageError
 from shoal.program import Program
 from shoal.settings.flags import nearest
 from shoal.settings.other_names import ALIASES, ELSEWHERE
-from shoal.systems.config import SystemConfig
+from shoal.topology.config import SystemConfig
 from shoal.types import Values
 
 SystemName = Literal[
@@ -47,7 +47,7 @@ SYSTEMS: dict[str, str] = {
 
 
 class System(Protocol):
-    """What a system's module offers. ``PRESETS`` maps a preset's name to the fields it sets."""
+    """A system's module, or package. ``PRESETS`` maps a preset's name to the fields it sets."""
 
     Config: type[SystemConfig]
     PRESETS: dict[str, Values]

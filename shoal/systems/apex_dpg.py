@@ -7,26 +7,58 @@ Horgan et al. 2018, "Distributed Prioritized Experience Replay", section 3 and a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from shoal.algos.dpg import DPG, DPGAgent, DPGConfig
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.returns import Expected, Returns
-from shoal.algos.sgd import SGDLearner
-from shoal.api import Context, UsageError
-from shoal.envs import Codec
+from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
+from shoal.nets.dpg_network import DPGNetwork, Judgement, Returns
+from shoal.ops import check
 from shoal.program import Program
 from shoal.replay import TableSpec
-from shoal.settings.ranges import Count, Envs, Finite, NonNegative, OnlyWith, Repeats, Replicas
-from shoal.systems.config import Preset, Presets, SystemConfig, require_actions
-from shoal.systems.replayed import TransitionConfig, descent, replay_program
-from shoal.systems.wiring import Q_VALUES, stream
+from shoal.settings.ranges import (
+    Count,
+    Envs,
+    Finite,
+    Fraction,
+    Natural,
+    NonNegative,
+    OnlyWith,
+    Positive,
+    Repeats,
+    Replicas,
+)
+from shoal.settings.schedule import Scheduled
+from shoal.topology.channels import Q_VALUES, stream
+from shoal.topology.config import Preset, Presets, require_box
+from shoal.topology.replayed import TransitionConfig, descent, replay_program
 
 SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
+FLAT = 0.99  # of half the box, beyond which tanh hardly moves
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPGConfig(OffPolicyConfig):
+    """The learning rule of Ape-X DPG and D4PG."""
+
+    learning_rate: float = 1e-3
+    optimiser_eps: Positive = 1e-8
+    max_grad_norm: float | None = None
+    noise: NonNegative = 0.3
+    """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
+    random_steps: Natural = 0
+    """Environment steps at the beginning, of all actors together, whose actions are drawn uniformly from the box."""
+    action_gradient_clip: Scheduled[Positive] | None = None
+    """Bound of each element of the critic's gradient by the action (in units of half the box); none: no bound."""
+    importance_exponent: Scheduled[Fraction] = 0.4
+    """Exponent β of the importance weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +101,13 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Transitions inserted between two removals of the replay's surplus."""
 
     def idle(self) -> dict[str, str]:
-        """Also of the layers, if neither network has one."""
+        """Return the idle settings, those of the layers among them if neither network has one."""
         layers = self.hidden or self.policy_hidden
         return super().idle() | ({} if layers else dict.fromkeys(("activation", "layer_norm"), "hidden is empty"))
 
     def shares(self) -> int:
-        """Also of vectors, whose critic and policy learn apart, where a share's products are many."""
+        """Return the shares of a batch, also of vectors, whose critic and policy learn apart, where a share's products
+        are many."""
         if self.has_images():
             return super().shares()
         seen = sum(math.prod(o.shape) for o in self.env_spec().observations.values())
@@ -82,7 +115,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
         return self.batch * sum(a * b for widths in layers for a, b in pairwise(widths)) // SHARE
 
     def returns(self) -> Returns:
-        """What the critic says of the return: its mean."""
+        """Return how the critic describes a return: by its mean."""
         return Expected()
 
 
@@ -95,6 +128,7 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
+VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5, "novelty_steps": 25_000}
 MUJOCO: Preset = dict(
     steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, random_steps=10_000, noise=0.1, n_step=1,
 )  # fmt: skip
@@ -105,7 +139,142 @@ DM_CONTROL: Preset = dict(  # without layer norm the policy ends where tanh is f
 )  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "mujoco": MUJOCO, "mujoco_upright": MUJOCO_UPRIGHT, "dm_control": DM_CONTROL,
+    "vector_continuous": VECTOR_CONTINUOUS,
 }  # fmt: skip
+
+
+class Expected(Returns):
+    """The mean alone: half the squared error (DDPG; Ape-X DPG, Horgan et al. 2018, section 3)."""
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs.squeeze(-1)
+
+    def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
+        target = torch.addcmul(items["reward"], items["discount"], self.mean(after))
+        return 0.5 * (self.mean(outputs) - target).square()
+
+
+def dpg_loss(actions: Tensor, value_gradients: Tensor, clip: float | None = None) -> Tensor:
+    """``-sum_j a_j * g_j`` with ``g = clip(dq/da, -clip, clip)`` held constant, plus a constant that makes it 0: its
+    gradient by the actions is ``-g``, so that descending it ascends the value.
+
+    Args: actions: float ``[..., A]``, of the policy that learns; value_gradients: float ``[..., A]``, of the critic's
+    value by these actions; clip: bound of each element of it (None: no bound). Returns: ``[...]``.
+    Source: Silver et al. (2014), Deterministic Policy Gradient Algorithms, eq. 9; the clip: Ape-X (Horgan et al.
+    2018), appendix D.
+    """
+    check.same_shape("dpg_loss", actions=actions, value_gradients=value_gradients)
+    gradients = value_gradients.detach()
+    if clip is not None:
+        if clip <= 0.0:
+            raise ValueError(f"dpg_loss: expected clip > 0, found {clip}")
+        gradients = gradients.clamp(-clip, clip)
+    return ((actions.detach() - actions) * gradients).sum(-1)
+
+
+class DPG(OffPolicy):
+    """The loss of critic and policy, both at the same parameters (D4PG, algorithm 1). What a mixture's loss draws comes
+    from ``seed``."""
+
+    adds_up = True
+
+    def __init__(self, cfg: DPGConfig, nets: DPGNetwork, seed: int = 0) -> None:
+        super().__init__(nets, cfg.target_period, cfg.importance_exponent if cfg.prioritised else None, seed=seed)
+        assert nets.returns is not None
+        self.cfg, self.returns = cfg, nets.returns
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Return the batch with weights and with the noise that the critic's loss draws."""
+        batch = super().prepare(batch)
+        reward = batch.items["reward"]
+        assert self.generator is not None
+        drawn = self.returns.noise(len(reward), self.generator)
+        return batch._replace(items={**batch.items, **{k: v.to(reward.device) for k, v in drawn.items()}})
+
+    def rows(self, items: Tensors) -> int:
+        """Critic and policy each have a loss of every transition; by one encoder, from the same pass of it."""
+        return super().rows(items) * (1 if self.nets.shared else 2)
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Return some of the critic's rows, which come first, and of the policy's."""
+        if self.nets.shared:
+            return super().select(items, rows)
+        count, first = len(items["reward"]), int(rows[0]) if len(rows) else 0
+        last, seen = first + len(rows), observations(items)
+        acting = slice(max(first - count, 0), max(last - count, 0))
+        return {k: v[first:last] for k, v in items.items()} | {f"policy/{k}": v[acting] for k, v in seen.items()}
+
+    def loss(self, outputs: Judgement, batch: Batch) -> tuple[Tensor, Update]:
+        """The critic's loss, with the policy's gradient beside it; priorities are the errors of the expected return."""
+        items, target = batch.items, self.target
+        with torch.no_grad():
+            features = target.features(observations(items, "next/"))
+            after = target.judge(features, target.act(features))
+        loss = items["weight"].dot(self.returns.loss(outputs.critic, items, after))
+        ascent = dpg_loss(outputs.action, outputs.by_action, self.cfg.action_gradient_clip).sum()
+        return loss + self.scalars[0] * ascent, self.findings(outputs, items, after)
+
+    @torch.no_grad()
+    def findings(self, outputs: Judgement, items: Tensors, after: Tensor) -> Update:
+        """Priorities, and every tenth time metrics; after: what the target networks say of the next observations."""
+        if not (self.reports() or self.cfg.prioritised):
+            return Update({})
+        value, share = self.returns.mean(outputs.critic), self.scalars[0]
+        error = (torch.addcmul(items["reward"], items["discount"], self.returns.mean(after)) - value).abs()
+        metrics: dict[str, Tensor | float] = {}
+        if self.reports():
+            slope, edges = outputs.by_action.abs().mean(-1), self.returns.edge_mass(outputs.critic)
+            metrics = {
+                "q_mean": share * value.sum(), "td_error": share * error.sum(), "action_gradient": share * slope.sum(),
+                "saturated": share * (outputs.action.abs() > FLAT).float().mean(-1).sum(),
+            }  # fmt: skip
+            clipped = self.returns.clipped_mass(items, after)
+            if edges is not None and clipped is not None:
+                metrics |= {
+                    "edge_mass": share * edges.sum(), "top_edge_mass": share * edges[:, 1].sum(),
+                    "clipped_mass": share * clipped.sum(),
+                }  # fmt: skip
+        return Update(metrics, error if self.cfg.prioritised else None)
+
+    def params(self) -> Tensors:
+        """Policy and encoder; the critic too where its values are the first priorities."""
+        everything = self._live.tensors
+        if self.cfg.prioritised:
+            return everything
+        return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
+
+
+class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
+    """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
+    for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
+    its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,
+    that of the policy's own: the first priority of a transition."""
+
+    def __init__(
+        self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(nets, np.random.default_rng(seed))
+        self.noise, self.at_random = noise, at_random
+
+    @torch.no_grad()
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        nets = self.nets
+        features = nets.features({k: torch.from_numpy(v) for k, v in obs.items()})
+        best = nets.act(features)
+        if greedy:
+            chosen = best
+        elif self.at_random():
+            chosen = torch.from_numpy(self.rng.random(best.shape, np.float32)) * 2 - 1
+        else:
+            noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
+            chosen = (best + self.noise * noise).clamp(-1.0, 1.0)
+        action = nets.clip(chosen)
+        extras: Arrays = {}
+        if nets.returns is not None:
+            both = torch.cat((action, best))
+            values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy()
+            extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
+        return Act(action.numpy(), state, extras)
 
 
 def network(cfg: Config, device: str | None = None) -> DPGNetwork:
@@ -124,18 +293,6 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
         return DPGAgent(network(cfg), cfg.noise, seed)
     steps = ctx.steps
     return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps)
-
-
-def require_box(cfg: SystemConfig) -> None:
-    """Raise UsageError unless the environment's actions are a finite box."""
-    env, system = cfg.env_spec(), cfg.system()
-    require_actions(system, env, "continuous")
-    if not np.isfinite((*env.action.low, *env.action.high)).all():
-        space = Codec(cfg.env, cfg).action_space
-        raise UsageError(
-            f"{system} needs a box of actions with all bounds; {env.id} has {space}: give it such a box, by "
-            "gymnasium.wrappers.TransformAction for example"
-        )
 
 
 def table(cfg: Config) -> TableSpec:
@@ -157,7 +314,7 @@ def program(cfg: Config) -> Program:
     """Actors, one prioritised replay, one learner."""
     require_box(cfg)
 
-    def learn(nets: DPGNetwork, ctx: Context) -> SGDLearner:
+    def learn(nets: DPGNetwork, ctx: Context) -> Learner:
         return descent(cfg, ctx, DPG(cfg, nets, ctx.seed))
 
     return wired("apex-dpg", cfg, learn)

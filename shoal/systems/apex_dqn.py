@@ -11,8 +11,8 @@ from typing import ClassVar
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Natural, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets
-from shoal.systems.replayed import replay_program
+from shoal.topology.config import Preset, Presets
+from shoal.topology.replayed import replay_program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,11 @@ CLASSIC: Preset = dict(  # streams of 512 units are for images
     dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
 )  # fmt: skip
 BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False, "epsilon_steps": 0}
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+STATES: Preset = dict(dqn.STATES, total_envs=16, dueling=False, novelty_steps=6_000)
+VECTOR: Preset = dict(dqn.VECTOR, total_envs=16, dueling=False, novelty_steps=9_000)
+PRESETS: Presets = {
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "states": STATES, "vector": VECTOR,
+}  # fmt: skip
 network, agent = dqn.network, dqn.agent
 
 

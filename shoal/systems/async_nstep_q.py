@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from shoal.algos.actor_critic import boundaries
-from shoal.algos.segment_q import SegmentQ, SegmentQAgent
 from shoal.api import Context, Tensors
+from shoal.learning.actor_critic import boundaries
 from shoal.ops import lambda_returns
 from shoal.program import Program
 from shoal.systems import async_q
-from shoal.systems.config import Presets
+from shoal.systems.async_q import SegmentQ, SegmentQAgent
+from shoal.topology.config import Presets
 
 
 class Config(async_q.Config):

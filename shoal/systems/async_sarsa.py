@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import boundaries
-from shoal.algos.segment_q import SegmentQ, SegmentQAgent
-from shoal.algos.segments import interrupted
 from shoal.api import Batch, Context, State, Tensors
+from shoal.learning.actor_critic import boundaries
+from shoal.learning.segment_learner import interrupted
 from shoal.ops import n_step_returns, select
 from shoal.program import Program
 from shoal.systems import async_q
-from shoal.systems.config import Presets
+from shoal.systems.async_q import SegmentQ, SegmentQAgent
+from shoal.topology.config import Presets
 
 PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
 

@@ -12,7 +12,7 @@ from typing import Literal
 from shoal.settings.ranges import Count, Natural, NonNegative, Positive
 from shoal.settings.schedule import Scheduled
 from shoal.systems import dqn, gorila
-from shoal.systems.config import Preset, Presets
+from shoal.topology.config import Preset, Presets
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,21 +6,37 @@ Wang et al. 2016; Schaul et al. 2016.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from shoal.algos.q_learning import Epsilon, QAgent, QLearning, QNetwork
-from shoal.algos.sgd import SGDLearner
-from shoal.api import Context, Spec
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal import fast
+from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, observations
+from shoal.fast import td as compiled
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.off_policy import OffPolicy, QLearningConfig
+from shoal.nets.q_network import QNetwork
+from shoal.ops import check
+from shoal.ops.masks import random_actions
+from shoal.ops.value import (
+    double_q_target,
+    huber,
+    select,
+)  # fmt: skip
 from shoal.program import Program
 from shoal.replay import TableSpec
 from shoal.settings.ranges import Count, Decay, Envs, Fraction, Natural, OnlyWith, Replicas
 from shoal.settings.schedule import linear as schedule
-from shoal.systems.config import Preset, Presets, require_actions
-from shoal.systems.exploration import LadderConfig, ladder
-from shoal.systems.replayed import ReplayConfig, descent, replay_program
-from shoal.systems.wiring import Q_VALUES, stream
+from shoal.topology.channels import Q_VALUES, stream
+from shoal.topology.config import Preset, Presets, require_actions
+from shoal.topology.exploration import LadderConfig, ladder
+from shoal.topology.replayed import ReplayConfig, descent, replay_program
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +89,138 @@ BOX2D: Preset = dict(
     steps=500_000, learning_rate=schedule(5e-4, 0.0), batch=128, samples_per_insert=32.0, target_period=250,
     hidden=(256, 256), reward_scale=0.1, epsilon_steps=50_000,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+STATES: Preset = dict(
+    steps=200_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
+    epsilon_steps=100_000, episode_bound=500, novelty=0.5, novelty_steps=12_000,
+)  # fmt: skip
+VECTOR: Preset = dict(
+    steps=300_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
+    epsilon_steps=100_000, novelty=0.5, novelty_steps=18_000,
+)  # fmt: skip
+PICTURE: Preset = dict(
+    envs=32, unroll=16, steps=1_000_000, dueling=True, learning_rate=2.5e-4, batch=32, samples_per_insert=4.0,
+    replay=100_000, min_replay=5_000, target_period=1_000, epsilon_ladder=True, epsilon_steps=0, novelty=0.5,
+    novelty_steps=15_000,
+    torso="impala-shallow",
+)  # fmt: skip
+PRESETS: Presets = {
+    "paper": PAPER,
+    "atari": ATARI,
+    "classic": CLASSIC,
+    "box2d": BOX2D,
+    "states": STATES,
+    "picture": PICTURE,
+    "vector": VECTOR,
+}
+
+
+def td_loss(
+    q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor,
+    weight: Tensor, *, clip: float | None = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``sum_i w_i huber(delta_i)`` with ``delta = q[a] - (r + d * next_q[argmax selector_q])``.
+
+    Args: q: float ``[B, A]``, of the network that learns; actions: int64 ``[B]``; rewards, discounts, weight: float
+    ``[B]``; next_q (target network), selector_q (online network; ``next_q`` itself: plain Q-learning): float ``[B,
+    A]``; clip: of the error in the gradient (Huber's loss), None: the loss is ``delta^2 / 2``.
+    Returns: the loss, differentiable by ``q`` alone, and the absolute errors ``[B]``.
+    Raises: IndexError or RuntimeError for an action outside of [0, A).
+    Source: Mnih et al. (2015), Methods, algorithm 1; van Hasselt et al. (2016), eq. 4; Schaul et al. (2016), 3.4.
+    On a CPU its compiled twin is used, ``fast.td.td_loss``.
+    """
+    check.same_shape("td_loss", actions=actions, rewards=rewards, discounts=discounts, weight=weight)
+    check.values("td_loss", "q", q, rewards)
+    check.same_shape("td_loss", q=q, next_q=next_q, selector_q=selector_q)
+    bound = math.inf if clip is None else clip
+    if fast.ENABLED and q.device.type == "cpu":
+        return compiled.td_loss(q, actions, rewards, discounts, next_q, selector_q, weight, bound)
+    return plain_td_loss(q, actions, rewards, discounts, next_q, selector_q, weight, bound)
+
+
+def plain_td_loss(
+    q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor, weight: Tensor,
+    bound: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``td_loss`` in plain PyTorch, on any device."""
+    delta = select(q, actions) - double_q_target(rewards, discounts, next_q, selector_q)
+    return huber(delta, bound).dot(weight), delta.detach().abs()
+
+
+class QLearning(OffPolicy):
+    """Minimises the TD errors of single transitions. ``beta`` is the exponent of the importance weights, constant or a
+    schedule (None: no weights)."""
+
+    cfg: QLearningConfig
+    adds_up = True
+
+    def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: float | None = None) -> None:
+        super().__init__(nets, cfg.target_period, beta, cfg.reduction)
+        self.cfg = cfg
+
+    def loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Update]:
+        """Return the squared or Huber loss of the TD errors; outputs: the values [B, A]."""
+        items = batch.items
+        with torch.no_grad():
+            next_obs = observations(items, "next/")
+            next_q = self.target(next_obs)
+            selector = self.nets(next_obs) if self.cfg.double else next_q
+        loss, error = td_loss(
+            outputs, items["action"], items["reward"], items["discount"], next_q, selector, items["weight"],
+            clip=self.cfg.td_clip,
+        )  # fmt: skip
+        metrics = {}
+        if self.reports():
+            q = select(outputs.detach(), items["action"])
+            metrics = {"q_mean": q.sum() * self.scalars[0], "td_error": error.sum() * self.scalars[0]}
+        return loss, Update(metrics, error if self.cfg.prioritised else None)
+
+
+Epsilon = float | np.ndarray
+
+
+class QAgent(NetworkAgent[QNetwork, np.random.Generator]):
+    """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
+    agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
+    ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with
+    no further pass."""
+
+    def __init__(
+        self, nets: QNetwork, epsilon: Epsilon | Callable[[int], Epsilon], seed: int, with_values: bool = False,
+        taken: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(nets, np.random.default_rng(seed))
+        self.with_values = with_values
+        self.epsilon: Callable[[int], Epsilon] = epsilon if callable(epsilon) else lambda steps: epsilon
+        self.steps = taken
+
+    @torch.no_grad()
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        values = self.values({k: torch.from_numpy(v) for k, v in obs.items()}, greedy).numpy()
+        action = values.argmax(-1)
+        envs = len(action)
+        if not greedy:
+            explore = self.rng.random(envs) < self.epsilon(self.steps)
+            action = np.where(explore, random_actions(obs, values.shape[-1], self.rng), action)
+            self.steps += envs
+        extras = {}
+        if self.with_values:
+            extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
+        return Act(action, state, extras)
+
+    def values(self, obs: Tensors, greedy: bool) -> Tensor:
+        """Return the action values [B, A] that it chooses by."""
+        return cast(Tensor, self.nets(obs))
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.steps = state["steps"]
 
 
 def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:
-    """Action values [B, A] of observations."""
+    """Return the network: action values [B, A] of observations."""
     env = cfg.env_spec()
     require_actions(cfg.system(), env, "discrete")
     return QNetwork(
@@ -86,13 +229,13 @@ def network(cfg: ReplayConfig, device: str = "cpu") -> QNetwork:
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> QAgent:
-    """What acts by ``network(cfg)``; see ``explorer``."""
+    """Return an agent that acts by ``network(cfg)``; see ``explorer``."""
     return explorer(cfg, network(cfg), seed, ctx)
 
 
 def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAgent:
-    """Epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's ``ctx``, an agent for
-    evaluation. Tells the values that first priorities follow from, if they are asked for."""
+    """Return an agent whose epsilon falls linearly over ``epsilon_steps`` of all actors together; without an actor's
+    ``ctx``, one for evaluation. It tells the values that first priorities follow from, if they are asked for."""
     if ctx is None:
         return QAgent(nets, cfg.eval_epsilon, seed)
     replicas, start, last = ctx.replicas, cfg.epsilon_start, ladder(cfg, ctx) if cfg.epsilon_ladder else cfg.epsilon_end
@@ -105,22 +248,22 @@ def explorer(cfg: Config, nets: QNetwork, seed: int, ctx: Context | None) -> QAg
 
 
 def sent(cfg: Config) -> Spec:
-    """What actors send: steps, with values for the first priorities if those are the actor's."""
+    """Return what actors send: steps, with values for the first priorities if those are the actor's."""
     return stream(cfg, Q_VALUES if cfg.actor_priorities else None)
 
 
 def table(cfg: Config, **fields: Any) -> TableSpec:
-    """The replay table; ``fields`` are what a system adds."""
+    """Return the replay table; ``fields`` are what a system adds."""
     return cfg.table(initial="given" if cfg.actor_priorities else "max", **fields)
 
 
 def importance_exponent(cfg: ReplayConfig) -> float | None:
-    """Exponent β of the importance weights; None without prioritised replay."""
+    """Return the exponent β of the importance weights; None without prioritised replay."""
     return cfg.importance_exponent if cfg.prioritised else None
 
 
-def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], SGDLearner]:
-    """What makes the learner of a network."""
+def learner(cfg: ReplayConfig) -> Callable[[QNetwork, Context], Learner]:
+    """Return a function that makes the learner of a network."""
     return lambda nets, ctx: descent(cfg, ctx, QLearning(cfg, nets, importance_exponent(cfg)))
 
 

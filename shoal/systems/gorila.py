@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.q_learning import QLearning, QNetwork
 from shoal.api import Context, UsageError
+from shoal.learning.algorithm import Algorithm
+from shoal.nets.q_network import QNetwork
 from shoal.program import Program
 from shoal.settings.ranges import Natural, NonNegative, Replicas
 from shoal.systems import dqn
-from shoal.systems.config import Preset, Presets
-from shoal.systems.replayed import progress
-from shoal.systems.served import ParameterServer, ServerConfig
-from shoal.systems.sharded import add_servers, require_actors
-from shoal.systems.wiring import actor, replay
+from shoal.systems.dqn import QLearning
+from shoal.topology.channels import replay
+from shoal.topology.config import Preset, Presets
+from shoal.topology.parameter_server import ParameterServer, ServerConfig
+from shoal.topology.replay_shards import add_servers, require_actors
+from shoal.topology.replayed import progress
+from shoal.topology.roles import actor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class Config(dqn.Config, ServerConfig):
     outliers: NonNegative = 4.0
 
     def progress(self, update: int) -> float:
-        """Of the server's updates, each of which may be made of several batches."""
+        """Return the share done of the server's updates, each of which may be made of several batches."""
         return super().progress(update) * self.n_push * self.pieces
 
 
@@ -48,7 +50,11 @@ PAPER: Preset = {  # sections 4 and 5; network, preprocessing and learning rate 
 ATARI: Preset = dqn.ATARI | {"envs": 16, "prioritised": False, "actor_priorities": False}
 CLASSIC: Preset = dqn.CLASSIC | {"outliers": 0.0}  # near the end of CartPole, the rare falls are the outliers
 BOX2D: Preset = dqn.BOX2D
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+STATES: Preset = dqn.STATES | {"outliers": 0.0, "novelty_steps": 6_000}
+VECTOR: Preset = dqn.VECTOR | {"outliers": 0.0, "novelty_steps": 9_000}
+PRESETS: Presets = {
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "states": STATES, "vector": VECTOR,
+}  # fmt: skip
 network, agent = dqn.network, dqn.agent
 
 

@@ -5,26 +5,27 @@ Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weig
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent, ActorCriticConfig, PolicyValue, boundaries
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.gradient_step import make_optimiser
-from shoal.algos.sgd import SGDLearner
-from shoal.algos.synchronised import SynchronisedLearner
-from shoal.algos.trajectories import TrajectoryReplay, replay_nbytes
-from shoal.api import Batch, Context, Update, UsageError
+from shoal.api import Batch, Context, Learner, Spec, Tensors, Update, UsageError, spec_nbytes
+from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
+from shoal.learning.algorithm import Algorithm
+from shoal.nets.actor_critic import ActorCritic, PolicyValue
+from shoal.nets.recurrent import column_axis
 from shoal.nets.torsos import Activation
-from shoal.ops import vtrace
+from shoal.ops import explained_variance, vtrace
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Fraction, Natural, NonNegative, OnlyWith, Parts, Unbounded
 from shoal.settings.schedule import Scheduled, linear
-from shoal.systems.config import Preset, Presets, SystemConfig, messages_per_batch
-from shoal.systems.wiring import actors_and_learner, queue, shapes, trajectories
+from shoal.topology.channels import queue, shapes, trajectories
+from shoal.topology.config import Preset, Presets, SystemConfig, messages_per_batch
+from shoal.topology.roles import actors_and_learner, trajectory_learner
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,9 @@ class Config(SystemConfig, ActorCriticConfig):
     advantages alone; epsilon, a small number added to π; none."""
     lag: Natural = 0
     """Updates by which the parameters of actors are too old, to study the lag (serial runtime only)."""
+    pop_art: bool = False
+    """Learn values on the scale of the returns, whatever the size of rewards, and divide advantages by it (Hessel et
+    al. 2019)."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over batch and time (the paper sums)."""
     activation: Activation = "relu"
@@ -85,7 +89,23 @@ BOX2D: Preset = dict(
     steps=2_000_000, total_envs=64, unroll=8, batch=8, gamma=0.995, reward_scale=0.02, learning_rate=linear(7e-4, 0.0),
     max_grad_norm=1.0, entropy_cost=0.001, hidden=(128, 128),
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D}
+VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed below 0 stays there
+    steps=1_500_000, total_envs=64, batch=8, trace_lambda=0.95, learning_rate=linear(1e-3, 0.0), max_grad_norm=1.0,
+    entropy_cost=linear(0.01, 0.0), pop_art=True, normalise_obs=True, activation="tanh", novelty=0.5,
+    novelty_steps=12_000,
+)  # fmt: skip
+VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
+STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500}
+PICTURE: Preset = {
+    **VECTOR, "steps": 3_000_000, "total_envs": 32, "batch": 4, "replay": 512, "replay_ratio": 3.0,
+    "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow", "novelty_steps": 45_000,
+}  # fmt: skip
+PICTURE_CONTINUOUS: Preset = {**PICTURE, "entropy_cost": 0.0}
+PRESETS: Presets = {
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
+    "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
+}  # fmt: skip
 
 
 class VTrace(Algorithm):
@@ -112,8 +132,9 @@ class VTrace(Algorithm):
             log_prob = (log_prob.exp() + 1e-6).log()  # section 5.2.2
         mask = items["valid"].float()
         scale = 1.0 / mask.sum().clamp(min=1.0) if cfg.reduction == "mean" else 1.0
-        policy_loss = -(advantages * log_prob * mask).sum() * scale
-        value_loss = 0.5 * ((targets.vs - value[:-1]).square() * mask).sum() * scale
+        unit = self.nets.unit_of(targets.vs, items["valid"])
+        policy_loss = -(advantages / unit * log_prob * mask).sum() * scale
+        value_loss = 0.5 * (((targets.vs - value[:-1]) / unit).square() * mask).sum() * scale
         entropy = (entropies * mask).sum() * scale
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * entropy
         self.nets.update_statistics(items)
@@ -121,13 +142,97 @@ class VTrace(Algorithm):
             "policy_loss": policy_loss.detach(),
             "value_loss": value_loss.detach(),
             "entropy": entropies.detach()[-1].mean(),
+            "explained_variance": explained_variance(targets.vs - value[:-1].detach(), targets.vs, items["valid"]),
             "rho": log_rhos.clamp(max=10.0).exp().mean(),
         })  # fmt: skip
+
+    def after_step(self, step: int) -> None:
+        self.nets.rescale()
+
+
+class TrajectoryReplay:
+    """IMPALA's replay (Espeholt et al. 2018, section 5.2.2): the last ``capacity`` trajectories, first in first out.
+    Each gradient step learns from the fresh ones and from ``ratio`` times as many drawn uniformly, with replacement,
+    from all that are kept (the fresh ones among them).
+
+    Tensors are stored as they come, [T, columns, ...] and recurrent states [columns, ...]; but of observations that are
+    stacks of ``stack`` frames, each frame once.
+    """
+
+    def __init__(self, capacity: int, ratio: float, seed: int, stack: int = 1) -> None:
+        self.capacity, self.ratio, self.stack = capacity, ratio, stack
+        self.random = torch.Generator().manual_seed(seed)
+        self.kept: Tensors = {}
+        self.size = self.next = 0
+
+    def mix(self, batch: Batch) -> Batch:
+        """The batch, followed by columns from the memory; a copy. ``fresh`` [1, columns] says which are the batch's."""
+        items = dict(batch.items)
+        if self.stack > 1:
+            items["obs"] = frames_of(items["obs"])
+        if not self.kept:
+            self.kept = {k: _room(k, v, self.capacity) for k, v in items.items()}
+        count = next(v.shape[column_axis(k)] for k, v in items.items())
+        fresh = torch.arange(self.next, self.next + count) % self.capacity
+        for k, v in items.items():
+            self.kept[k].index_copy_(column_axis(k), fresh.to(v.device), v)
+        self.next = (self.next + count) % self.capacity
+        self.size = min(self.size + count, self.capacity)
+        drawn = torch.randint(self.size, (round(self.ratio * count),), generator=self.random)
+        columns = torch.cat([fresh, drawn])
+        mixed = {k: v.index_select(column_axis(k), columns.to(v.device)) for k, v in self.kept.items()}
+        if self.stack > 1:
+            mixed["obs"] = stacks_of(mixed["obs"], mixed["first"])
+        device = next(iter(mixed.values())).device
+        mixed["fresh"] = (torch.arange(len(columns), device=device) < count)[None]
+        return batch._replace(items=mixed, versions=())
+
+    def state_dict(self) -> State:
+        return {"kept": self.kept, "size": self.size, "next": self.next, "random": self.random.get_state()}
+
+    def load_state_dict(self, state: State, device: torch.device | str = "cpu") -> None:
+        """Go on from a state; ``device``: where the batches are."""
+        self.kept = {k: v.to(device) for k, v in state["kept"].items()}
+        self.size, self.next = state["size"], state["next"]
+        self.random.set_state(state["random"])
+
+
+def frames_of(stacks: Tensor) -> Tensor:
+    """Stacks of S frames, the newest last, [T, columns, S, ...] -> each frame once, [S - 1 + T, columns, ...]."""
+    return torch.cat([stacks[0, :, :-1].transpose(0, 1), stacks[:, :, -1]])
+
+
+def stacks_of(frames: Tensor, first: Tensor) -> Tensor:
+    """The stacks that ``frames_of`` took apart. first [T, columns]: where an episode begins; frames before it are 0."""
+    steps = len(first)
+    older = len(frames) - steps
+    out = torch.stack([frames[k : k + steps] for k in range(older + 1)], 2)
+    for t, column in first[1:].nonzero().tolist():  # few; the first stack was stored with its own blanks
+        for age in range(min(older, steps - 1 - t)):
+            out[t + 1 + age, column, : older - age] = 0
+    return out
+
+
+def replay_nbytes(capacity: int, step: int, spec: Spec, envs: int, stack: int = 1) -> int:
+    """Bytes of a TrajectoryReplay of ``capacity`` trajectories (0: none), where an item of ``spec`` brings ``envs``.
+    UsageError if it cannot hold the ``step`` fresh ones of one gradient step."""
+    if capacity and capacity < step:
+        raise UsageError(f"replay ({capacity} trajectories) must hold at least one gradient step's ({step})")
+    if stack > 1:
+        rows, columns, _, *frame = spec["obs"].shape
+        spec = {**spec, "obs": replace(spec["obs"], shape=(rows + stack - 1, columns, *frame))}
+    return capacity * spec_nbytes(spec) // envs
+
+
+def _room(name: str, like: Tensor, columns: int) -> Tensor:
+    shape = list(like.shape)
+    shape[column_axis(name)] = columns
+    return like.new_zeros(shape)
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     """Policy and value on one network."""
-    return ActorCritic.of(cfg, cfg.env_spec(), device)
+    return ActorCritic.of(cfg, cfg.env_spec(), device, pop_art=cfg.pop_art)
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
@@ -139,15 +244,18 @@ def program(cfg: Config) -> Program:
     """Actors, a queue of trajectories, one learner or several."""
     count, fresh = messages_per_batch(cfg.batch, cfg.envs), cfg.batch or cfg.envs
     env, nets, writers = cfg.env_spec(), shapes(lambda: network(cfg)), max(1, cfg.num_actors() // cfg.learners)
-    if cfg.learners > 1 and cfg.normalise_obs:
-        raise UsageError("normalise_obs serves one learner: several would each have statistics of their own")
+    if cfg.learners > 1 and (cfg.normalise_obs or cfg.pop_art):
+        name = "normalise_obs" if cfg.normalise_obs else "pop_art"
+        raise UsageError(f"{name} serves one learner: several would each have statistics of their own")
     spec = trajectories(cfg, network, {"policy": ((nets.dist.params_size,), "float32")})
 
-    def learn(nets: ActorCritic, ctx: Context) -> SGDLearner:
-        return (SGDLearner if cfg.learners == 1 else SynchronisedLearner)(
-            VTrace(cfg, nets), make_optimiser(cfg, nets), max_grad_norm=cfg.max_grad_norm,
-            progress=lambda n: (n * cfg.unroll * fresh * cfg.learners if cfg.learners > 1 else ctx.steps()) / cfg.steps,
-            device=cfg.learner_device(), parts=max(1, cfg.envs // fresh),
+    def progress(ctx: Context, update: int) -> float:
+        return (update * cfg.unroll * fresh * cfg.learners if cfg.learners > 1 else ctx.steps()) / cfg.steps
+
+    def learn(nets: ActorCritic, ctx: Context) -> Learner:
+        return trajectory_learner(
+            cfg, VTrace(cfg, nets), partial(progress, ctx), cfg.learner_device(), learners=cfg.learners,
+            parts=max(1, cfg.envs // fresh),
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from shoal.algos.demonstrated import Demonstrated
-from shoal.algos.recurrent_q import RecurrentQNetwork
-from shoal.api import Context, Learner, Replay, UsageError
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.api import Batch, Context, Learner, Replay, Tensors, Update, UsageError
 from shoal.demonstrations.episodes import Demonstrations
-from shoal.demonstrations.streams import fill, read_for, stream_fields
+from shoal.demonstrations.streams import fill, read_for, restore_table, stream_fields, table_state
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.program import Program
 from shoal.replay import SequenceSpec
 from shoal.settings.ranges import Fraction
 from shoal.systems import r2d2
-from shoal.systems.config import Preset, Presets
-from shoal.systems.wiring import actors_and_learner, replay
+from shoal.topology.channels import replay
+from shoal.topology.config import Preset, Presets
+from shoal.topology.roles import actors_and_learner
+from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +44,7 @@ class Config(r2d2.Config):
     """Measure by ΔQ how stale stored states are; not with demonstrations, which have none."""
 
     def remarks(self) -> list[str]:
-        """Also that no demonstrations are shown, and why."""
+        """Return remarks, one of which says if no demonstrations are shown, and why."""
         if not self.demonstrations:
             return [*super().remarks(), "no demonstrations are given, so this is r2d2: --demonstrations ID, or a path"]
         if not self.demo_ratio:
@@ -50,6 +55,68 @@ class Config(r2d2.Config):
 PAPER: Preset = {**r2d2.PAPER, "learning_rate": 2e-4, "target_period": 400}  # appendix, table of parameters
 CLASSIC: Preset = {**r2d2.CLASSIC, "demo_ratio": 1 / 16}
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC}
+
+
+class Demonstrated:
+    """``learner``, but each element of a batch is, with probability ``ratio``, one from ``table`` instead of one from
+    the replay of the actors (section 2). The loss is the same for both; importance weights and priorities are each
+    replay's own."""
+
+    def __init__(self, learner: Learner, table: Replay, ratio: float, seed: int) -> None:
+        self.learner, self.table, self.ratio = learner, table, ratio
+        self.rng, self.step = np.random.default_rng(seed), learner.step
+
+    def update(self, batch: Batch) -> Update:
+        update = self._update(batch)
+        self.step = self.learner.step
+        return update
+
+    def _update(self, batch: Batch) -> Update:
+        chosen = torch.from_numpy(self.rng.random(batch.items["reward"].shape[1]) < self.ratio)
+        share = {"demonstrations": float(chosen.float().mean())}
+        if not share["demonstrations"]:
+            update = self.learner.update(batch)
+            return Update({**update.metrics, **share}, update.priorities)
+        shown = self.table.sample(len(chosen))
+        assert shown.keys is not None and shown.probs is not None
+        keys = shown.keys.clone()
+        update = self.learner.update(mix(batch, shown, chosen))
+        priorities = update.priorities
+        if priorities is not None:
+            priorities = priorities.detach().cpu().float()
+            self.table.reprioritise(keys[chosen].numpy(), priorities[chosen].numpy())
+            priorities = priorities.masked_fill(chosen, torch.nan)  # which the actors' replay ignores
+        return Update({**update.metrics, **share}, priorities)
+
+    def params(self) -> Tensors:
+        return self.learner.params()
+
+    def state_dict(self) -> State:
+        """Priorities and generators; the demonstrations themselves are read again, and known by a hash."""
+        return {
+            "learner": self.learner.state_dict(), "rng": self.rng.bit_generator.state, **table_state(self.table),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: State) -> None:
+        restore_table(self.table, state)
+        self.learner.load_state_dict(state["learner"])
+        self.rng.bit_generator.state, self.step = state["rng"], self.learner.step
+
+
+def mix(batch: Batch, shown: Batch, chosen: Tensor) -> Batch:
+    """The batch [L, B, ...] with the elements ``chosen`` (bool ``[B]``) from ``shown``. Their probabilities are scaled
+    so that N P of either replay gives its importance weights: w is proportional to (N P)^-beta."""
+    items = dict(batch.items)
+    for name, value in batch.items.items():
+        if name in shown.items:  # all but recurrent states, which demonstrations do not have
+            where = chosen.view(1, -1, *[1] * (value.ndim - 2))
+            items[name] = torch.where(where, shown.items[name], value)
+    probs = batch.probs
+    if probs is not None and shown.probs is not None:
+        probs = torch.where(chosen, shown.probs * (shown.size / max(1, batch.size)), probs)
+    return batch._replace(items=items, probs=probs)
+
+
 network, agent = r2d2.network, r2d2.agent
 
 

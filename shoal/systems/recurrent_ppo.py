@@ -8,14 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
-from shoal.algos.ppo import PPO, PPOConfig, PPOLearner
-from shoal.api import Context, UsageError, spec_nbytes
+import torch
+from torch import Tensor
+
+from shoal import fast
+from shoal.api import Batch, Context, Tensors, Update, UsageError, spec_nbytes
+from shoal.fast import ppo as compiled
+from shoal.learning.actor_critic import ActorCriticAgent
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.ppo_learner import PPOConfig, PPOLearner
+from shoal.nets.actor_critic import ActorCritic, PolicyValue
+from shoal.nets.recurrent import column_axis
+from shoal.ops import check
+from shoal.ops.value import discrete_policy
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs
 from shoal.settings.schedule import linear
-from shoal.systems.config import Preset, Presets, SystemConfig
-from shoal.systems.wiring import Extras, actors_and_learner, parameters, queue, require_parts, team, trajectories
+from shoal.topology.channels import Extras, parameters, queue, trajectories
+from shoal.topology.config import Preset, Presets, SystemConfig
+from shoal.topology.roles import actors_and_learner, require_parts, team
+from shoal.types import Values
+
+LEAST_CLIP = 1e-3  # a clip that has fallen to 0 would learn nothing
+METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +68,26 @@ BOX2D: Preset = dict(
     total_envs=32, unroll=128, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0), gamma=0.995,
     gae_lambda=0.97, entropy_cost=linear(0.01, 0.0), reward_scale=0.05, hidden=(128, 128),
 )  # fmt: skip
+VECTOR: Preset = dict(  # of any environment: rewards of any size, vectors of any scale
+    total_envs=32, unroll=64, epochs=4, minibatches=8, steps=1_000_000, learning_rate=linear(1e-3, 0.0),
+    entropy_cost=linear(0.01, 0.0), normalise_obs=True, normalise_reward=True, novelty=0.5,
+    novelty_steps=15_000,
+)  # fmt: skip
+VECTOR_CONTINUOUS: Preset = dict(
+    total_envs=16, unroll=128, epochs=10, minibatches=32, steps=500_000, learning_rate=linear(3e-4, 0.0),
+    separate_critic=True, normalise_obs=True, normalise_reward=True, novelty=0.5,
+    novelty_steps=15_000,
+)  # fmt: skip
+STATES: Preset = {
+    **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.05, 0.0), "episode_bound": 500, "novelty": 0.5,
+    "novelty_steps": 8_000,
+}  # fmt: skip
+PICTURE: Preset = dict(
+    total_envs=32, unroll=64, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0),
+    entropy_cost=linear(0.01, 0.0), normalise_reward=True, novelty=0.5, novelty_steps=30_000,
+    torso="impala-shallow", activation="relu",
+)  # fmt: skip
+PICTURE_CONTINUOUS: Preset = {**PICTURE, "learning_rate": linear(3e-4, 0.0), "entropy_cost": 0.0}
 POINTGOAL: Preset = dict(
     total_envs=32, unroll=64, epochs=3, minibatches=4, steps=4_000_000,
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
@@ -61,7 +96,100 @@ POINTGOAL: Preset = dict(
 EXTRAS: Extras = {"log_prob": ((), "float32"), "value": ((), "float32")}  # of the policy that acted
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "pointgoal": POINTGOAL,
+    "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
 }  # fmt: skip
+
+
+def ppo_loss(
+    log_prob: Tensor, entropy: Tensor, value: Tensor, old_log_prob: Tensor, old_value: Tensor, advantage: Tensor,
+    target: Tensor, weight: Tensor, *, clip: float, value_cost: float, entropy_cost: float, clip_value: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``sum_i w_i (-min(rho A, clip(rho, 1 - eps, 1 + eps) A) + c_v (V - target)^2 / 2 - c_e H)``.
+
+    Args: of the policy that learns, log-probability of the action taken, entropy and value; of the one that acted,
+    log-probability and value; advantage, target, weight: float ``[N]`` all; clip: epsilon; clip_value: of the value's
+    error and that of the value at most ``clip`` from the old one, the larger.
+    Returns: the loss, and ``[6]`` (detached): policy loss, value loss (half the squared error), entropy, KL (the
+    estimator ``rho - 1 - log rho``) and clipped fraction, as weighted sums, and the largest ``|rho - 1|``.
+    Source: Schulman et al. (2017), eq. 7 and 9; the value's clip: Huang et al. (2022), detail 9.
+    """
+    check.same_shape(
+        "ppo_loss", log_prob=log_prob, entropy=entropy, value=value, old_log_prob=old_log_prob, old_value=old_value,
+        advantage=advantage, target=target, weight=weight,
+    )  # fmt: skip
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    error = (value - target).square()
+    if clip_value:
+        clipped = old_value + (value - old_value).clamp(-clip, clip)
+        error = torch.maximum(error, (clipped - target).square())
+    loss = policy_loss + 0.5 * value_cost * error
+    if entropy_cost:
+        loss = loss - entropy_cost * entropy
+    with torch.no_grad():
+        off = (ratio - 1).abs()
+        kl = ratio - 1 - log_ratio
+        metrics = torch.stack((policy_loss, 0.5 * error, entropy, kl, (off > clip).float())).mv(weight)
+    largest = off.max() if off.numel() else off.new_zeros(())  # a member's part of a small minibatch may be empty
+    return loss.dot(weight), torch.cat((metrics, largest.view(1)))
+
+
+def discrete_ppo_loss(
+    outputs: Tensor, action: Tensor, old_log_prob: Tensor, old_value: Tensor, advantage: Tensor,
+    target: Tensor, weight: Tensor, *, clip: float, value_cost: float, entropy_cost: float, clip_value: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``ppo_loss`` of a policy of ``A`` discrete actions; on a CPU by its compiled twin, ``fast.ppo.ppo_loss``.
+
+    Args: outputs: float ``[N, A + 1]``, logits and, in the last column, the value; action: int64 ``[N]``; the others as
+    ``ppo_loss`` has them, float ``[N]``.
+    Returns: as ``ppo_loss``; the loss is differentiable by ``outputs`` alone.
+    Raises: IndexError for an action that is none.
+    """
+    check.same_shape(
+        "discrete_ppo_loss", action=action, old_log_prob=old_log_prob, old_value=old_value, advantage=advantage,
+        target=target, weight=weight,
+    )  # fmt: skip
+    check.values("discrete_ppo_loss", "outputs", outputs, action)
+    if fast.ENABLED and outputs.device.type == "cpu":
+        rest = (action, old_log_prob, old_value, advantage, target, weight, clip, value_cost, entropy_cost, clip_value)
+        return compiled.ppo_loss(outputs, *rest)
+    log_prob, entropy = discrete_policy("discrete_ppo_loss", outputs[:, :-1], action)
+    return ppo_loss(
+        log_prob, entropy, outputs[:, -1], old_log_prob, old_value, advantage, target, weight, clip=clip,
+        value_cost=value_cost, entropy_cost=entropy_cost, clip_value=clip_value,
+    )  # fmt: skip
+
+
+class PPO(Algorithm):
+    """The clipped objective (equations 7 and 9) of some rows of a prepared batch."""
+
+    cfg: PPOConfig
+    adds_up = True
+
+    def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
+        super().__init__(nets)
+        self.cfg = cfg
+
+    def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
+        cfg, items = self.cfg, batch.items
+        old = [items[k].flatten() for k in ("log_prob", "value", "normalised_advantage", "target", "weight")]
+        rule: Values = dict(
+            clip=max(cfg.clip, LEAST_CLIP), value_cost=cfg.value_cost, entropy_cost=cfg.entropy_cost,
+            clip_value=cfg.clip_value,
+        )  # fmt: skip
+        if outputs.dist.kind == "discrete":
+            loss, metrics = discrete_ppo_loss(outputs.joined, items["action"].flatten(), *old, **rule)
+        else:
+            log_prob, entropy = outputs.evaluate(items["action"])
+            loss, metrics = ppo_loss(log_prob.flatten(), entropy.flatten(), outputs.value.flatten(), *old, **rule)
+        return loss, Update(dict(zip(METRICS, metrics.unbind(), strict=True)))
+
+    def select(self, items: Tensors, rows: Tensor) -> Tensors:
+        """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
+        steps = items["value"].ndim == 1
+        return {k: v.index_select(0 if steps else column_axis(k), rows) for k, v in items.items()}
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
@@ -76,7 +204,8 @@ def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCritic
 
 
 def gradient_processes(cfg: Config) -> int:
-    """How many share a gradient. A share of fewer than 32 images or 512 other steps costs its process as much."""
+    """Return how many processes share a gradient. A share of fewer than 32 images or 512 other steps costs its process
+    as much."""
     columns, images = cfg.num_actors() * cfg.envs, cfg.has_images()
     shares = columns * cfg.unroll // cfg.minibatches // (32 if images else 512)
     if cfg.core != "none":  # a share is whole trajectories
@@ -96,7 +225,7 @@ def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
     members = gradient_processes(cfg)
 
     def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
-        learner = PPOLearner(cfg, nets, cfg.steps, ctx.seed, team(ctx, members), objective)
+        learner = PPOLearner(objective(cfg, nets), cfg.steps, ctx.seed, team(ctx, members))
         require_parts(cfg, learner.algorithm)
         return learner
 

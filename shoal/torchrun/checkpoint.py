@@ -17,12 +17,12 @@ from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
+from shoal.runtime.all_reduce import ReduceEnd
 from shoal.runtime.reduction import saved_states
 from shoal.serial.channels import SerialParams
 from shoal.shm.layout import COUNTED
 from shoal.torchrun.ends import BoardEnd
 from shoal.torchrun.group import Group
-from shoal.torchrun.reduction import ReduceEnd
 from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")

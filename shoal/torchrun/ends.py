@@ -13,7 +13,8 @@ import numpy as np
 
 from shoal.api import Arrays, Rows, Tensors, UsageError
 from shoal.program import Channel
-from shoal.serial.channels import SerialParamsReader, check_item
+from shoal.runtime.channel_checks import check_item
+from shoal.serial.channels import SerialParamsReader
 from shoal.torchrun.group import Group
 
 REMARKS = ("steps", "updates", "interrupted", "terminated", "ended", "report", "save")

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from shoal.api import RoleFailed, ShoalError, Stopped, Tensors
+from shoal.runtime.all_reduce import completed
 from shoal.torchrun.place import Place
-from shoal.torchrun.reduction import completed
 
 LOOK = timedelta(seconds=1)  # between two looks at the others, and between two signs of life
 ANSWER = 3.0  # seconds in which those who are left answer when one of them was lost

@@ -19,6 +19,7 @@ from shoal.metering.recorder import OTHER, recorder as recorder_of
 from shoal.program import Program, RoleSpec, held
 from shoal.records import dumps
 from shoal.runtime import memory, seeds
+from shoal.runtime.all_reduce import ReduceEnd
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
 from shoal.serial.channels import SerialParams
@@ -26,7 +27,6 @@ from shoal.torchrun import checkpoint
 from shoal.torchrun.ends import BoardEnd, FirstParams, Remarks
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
-from shoal.torchrun.reduction import ReduceEnd
 from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")

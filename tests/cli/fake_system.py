@@ -12,7 +12,7 @@ import torch
 from shoal.api import Act, Agent, Arrays, Context, Field, ParamsReader, ParamsWriter, Reader, Tensors, Writer
 from shoal.envs import make
 from shoal.program import Channel, Program
-from shoal.systems.config import SystemConfig, require_actions
+from shoal.topology.config import SystemConfig, require_actions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -306,7 +306,7 @@ def test_completion_is_a_script_of_the_shell(shoal: Shoal, shell: str) -> None:
     "words, found",
     [
         (["tra"], {"train"}), (["train", "imp"], {"impala"}), (["train", "impala", "--rho"], {"--rho-bar"}),
-        (["train", "dqn", "--preset", "cl"], {"classic"}), (["eval", "--epi"], {"--episodes"}),
+        (["train", "dqn", "--preset", "bo"], {"box2d"}), (["eval", "--epi"], {"--episodes"}),
         (["train", "pbt", "--of", "d4"], {"d4pg"}), (["train", "a3c", "--seed"], {"--seed", "--seeds"}),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from shoal.analysis.compare import config_table, table
 from shoal.analysis.curves import groups, load
 from shoal.analysis.stats import probability_of_improvement
-from shoal.run.population import FILE as POPULATION
+from shoal.run.population.training import FILE as POPULATION
 
 from .conftest import Shoal
 

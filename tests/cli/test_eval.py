@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.api import UsageError
+from shoal.api import Episode, UsageError
 from shoal.envs import EnvOptions
 from shoal.envs.film import film
 from shoal.extras import pip_install
 from shoal.policy.video import _ffmpeg, record
+from shoal.roles.evaluator import Returns
 
 from .conftest import Shoal
 from .test_policy import ODD, untrained
@@ -112,3 +113,40 @@ def test_what_cannot_be_filmed_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=re.escape(pip_install("video"))):
         record(untrained("impala", f"{ODD}:matrix", hidden=(8,)), tmp_path / "v.mp4")
+
+
+class _Fixed:
+    """A policy whose best guess returns about 10, and whose drawn actions return about ``drawn``."""
+
+    def __init__(self, samples: bool, drawn: float) -> None:
+        self.samples, self.drawn, self.asked = samples, drawn, []
+
+    def evaluate(self, episodes: int, seed: int, greedy: bool, envs: int, limit: int) -> Returns:
+        self.asked.append(greedy)
+        noise = np.random.default_rng(0).standard_normal(episodes)
+        return Returns([Episode(r, 1) for r in noise + (10.0 if greedy else self.drawn)])
+
+
+@pytest.mark.parametrize(
+    ("samples", "drawn", "episodes", "flags", "said", "played"),
+    [
+        (True, 5.0, 20, (), True, [True, False]),
+        (True, 10.0, 20, (), False, [True, False]),
+        (True, 5.0, 9, (), False, [True]),
+        (True, 5.0, 20, ("--sampled",), False, [False]),
+        (False, 5.0, 20, (), False, [True]),
+    ],
+)
+def test_mean_of_drawn_actions_is_told_where_it_differs(
+    run: str, shoal: Shoal, monkeypatch: pytest.MonkeyPatch, samples: bool, drawn: float, episodes: int,
+    flags: tuple[str, ...], said: bool, played: list[bool],
+) -> None:  # fmt: skip
+    policy = _Fixed(samples, drawn)
+    monkeypatch.setattr("shoal.run.Run.policy", lambda self, **which: policy)
+    code, out, _ = shoal("eval", run, "--episodes", str(episodes), *flags)
+    assert code == 0 and policy.asked == played
+    assert ("with actions drawn from the policy" in out) == said
+
+
+def test_policies_of_actor_critics_say_that_they_sample() -> None:
+    assert untrained("recurrent-ppo", "CartPole-v1").samples and not untrained("dqn", "CartPole-v1").samples

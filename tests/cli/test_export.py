@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file
 from tolerance import rounding
 
-from shoal.algos.box_network import BoxNetwork
-from shoal.algos.recurrent_q import RecurrentQNetwork
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
+from shoal.nets.box_network import BoxNetwork
+from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.policy.export import _check, _example, export, policy_module
 from shoal.policy.policy import Policy, evaluation_options
 

@@ -84,8 +84,8 @@ def test_a_huge_integer_is_refused_or_its_memory_counted(name: str, monkeypatch:
             except (UsageError, WiringError) as error:
                 sentences.add(str(error))
     periods = {
-        "steps", "max_episode_steps", "epsilon_steps", "target_period", "target_lag", "max_lag", "n_fetch", "n_push",
-        "random_steps", "check_every", "evaluate_every", "cap_start", "noise_seed",
+        "steps", "max_episode_steps", "episode_bound", "novelty_steps", "epsilon_steps", "target_period", "target_lag",
+        "max_lag", "n_fetch", "n_push", "random_steps", "check_every", "evaluate_every", "cap_start", "noise_seed",
     }  # fmt: skip
     unused = {"core_size"} if default_values(system.Config).get("core") == "none" else set()
     fits = {"noise_table"}  # 8 GB of it

@@ -27,7 +27,7 @@ from shoal.roles.replay_shard import Gathered, ShardRole
 from shoal.shm.group_layout import ALONE
 from shoal.shm.layout import CHECKPOINT, LINE, STOP
 from shoal.shm.session import Session
-from shoal.systems.sharded import add_shards, part_of
+from shoal.topology.replay_shards import add_shards, part_of
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.cli import main as cli, record as cli_record, runs as cli_runs
 from shoal.program import draw
-from shoal.run.member import check_space
+from shoal.run.population.member import check_space
 from shoal.settings.flags import options, parse_flags, split
 from shoal.systems import SYSTEMS, load
 
@@ -68,7 +68,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("shoal.ray_runtime.instance.attached", connect)
     monkeypatch.setattr("shoal.ray_runtime.instance.check_installed", lambda: None)
     monkeypatch.setattr("shoal.run.start", validate_only)
-    monkeypatch.setattr("shoal.run.population.PopulationRun.begin", population_only)
+    monkeypatch.setattr("shoal.run.population.training.PopulationRun.begin", population_only)
     words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))  # where the modules of one's own are

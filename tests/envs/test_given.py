@@ -133,7 +133,8 @@ def test_no_process_makes_it_but_those_that_step_it(tmp_path: Path) -> None:
 def test_drawing_a_program_makes_it_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draw", "dqn", "--env", f"{FILE}:Noting", "--env-kwargs.folder", str(tmp_path)]) == 0
     assert "obs [" in capsys.readouterr().out
-    assert len(noted(tmp_path, "made")) == 1 and os.getpid() not in noted(tmp_path, "made")
+    made = noted(tmp_path, "made")  # once to see of what kind it is, once with the preset of that kind
+    assert 1 <= len(made) <= 2 and os.getpid() not in made
 
 
 def test_a_serial_run_makes_it_here_and_only_here(tmp_path: Path) -> None:

@@ -79,9 +79,11 @@ def test_a_function_gets_the_preset_of_what_it_makes(runtime: str) -> None:
     assert "makes CartPole-v1, which is of the kind 'classic'" in by_function.why
 
 
-def test_an_environment_of_no_known_kind_gets_no_preset() -> None:
+def test_an_environment_of_no_known_kind_gets_the_preset_of_what_it_shows() -> None:
     resolved = resolve(systems.load("dqn"), overrides={"env": given(Own)}, plays=playing("serial"))
-    assert resolved.preset == "none"
+    assert resolved.preset == "vector"
+    resolved = resolve(systems.load("async-q"), overrides={"env": given(Own)}, plays=playing("serial"))
+    assert resolved.preset == "none", "it has none that is generic"
 
 
 def test_a_preset_that_is_asked_for_needs_no_look_at_the_environment() -> None:

@@ -23,9 +23,9 @@ import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.records import run_dir
-from shoal.run import resuming, training
-from shoal.run.member import train_slice
-from shoal.run.population import PopulationRun
+from shoal.run import runtimes, training
+from shoal.run.population.member import train_slice
+from shoal.run.population.training import PopulationRun
 
 TASTE, LONG = 10.0, 300.0  # seconds
 ROOT = Path(__file__).parents[2]
@@ -183,8 +183,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         training, "make_runtime", lambda name, *rest: made(name, *rest) if name == "serial" else nothing()
     )
     monkeypatch.setattr(PopulationRun, "_train", lambda *args: None)
-    for module in (training, resuming):
-        monkeypatch.setattr(module, "apart", lambda call: nothing())
+    monkeypatch.setattr(runtimes, "apart", lambda call: nothing())
     yield tmp_path / "place"
     watching.clear()
 

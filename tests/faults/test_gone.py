@@ -54,7 +54,7 @@ def test_a_run_whose_directory_is_gone_says_so_once_and_ends(
 
 
 def test_a_population_whose_directory_is_gone_ends(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    from shoal.run.population import PopulationRun
+    from shoal.run.population.training import PopulationRun
 
     monkeypatch.chdir(tmp_path)
     taken = PopulationRun._reached

@@ -22,8 +22,8 @@ import torch
 from gymnasium import spaces as gs
 
 from shoal import api, jit
-from shoal.algos.gradient_step import GradientStep
 from shoal.envs import EnvOptions, make
+from shoal.learning.gradient_step import GradientStep
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program

@@ -27,13 +27,14 @@ SOURCES = sorted((Path(__file__).parents[2] / "shoal").rglob("*.py"))
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
 LOADERS = {"load", "loads", "Unpickler", "open"}
 OWN_CHILDREN = {  # between a run and its own children, over pipes that they inherit: no file, no socket
+    ("envs/registration.py", "pickle.loads"),  # what the program registered, for the processes that step it
     ("local/telemetry.py", "pickle.loads"),
     ("local/child.py", "cloudpickle.loads"),
     ("local/apart.py", "cloudpickle.loads"),
     ("ray_runtime/agent.py", "cloudpickle.loads"),  # of the run's own driver, by Ray, whose connections have a token
     ("torchrun/group.py", "pickle.loads"),  # of the run's own ranks, by torchrun's store, as torch's object collectives
-    ("run/slots.py", "cloudpickle.loads"),
-    ("run/search.py", "cloudpickle.loads"),
+    ("run/population/slots.py", "cloudpickle.loads"),
+    ("run/population/search.py", "cloudpickle.loads"),
 }
 
 

@@ -19,7 +19,7 @@ from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.records import run_dir
 from shoal.run import trust
-from shoal.run.population import PopulationRun, best_member
+from shoal.run.population.training import PopulationRun, best_member
 
 pytestmark = pytest.mark.timeout(110)
 SMALL: dict[str, Any] = dict(

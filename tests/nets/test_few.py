@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from shoal import fast
-from shoal.algos.actor_critic import ActorCritic, ActorCriticAgent
 from shoal.api import Action, EnvSpec, Observation
 from shoal.fast.few import FEW
 from shoal.fast.perceptron import Perceptron
+from shoal.learning.actor_critic import ActorCriticAgent
 from shoal.nets import Encoder
+from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.distributions import sample_categorical
 
 pytestmark = pytest.mark.usefixtures("fast_enabled")

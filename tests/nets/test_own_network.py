@@ -21,7 +21,7 @@ from shoal.nets import Encoder
 from shoal.policy import Policy
 from shoal.policy.export import export, policy_module
 from shoal.systems import load
-from shoal.systems.config import anchored
+from shoal.topology.config import anchored
 
 FILE = str(Path(__file__).with_name("own_torsos.py"))
 VECTOR = Observation((4,), "float32")
@@ -75,7 +75,7 @@ def test_who_acts_is_in_eval_mode(system: str, fields: dict[str, Any], torso: st
 def test_the_learner_trains_and_its_target_network_does_not() -> None:
     dqn = load("dqn")
     nets = dqn.network(dqn.Config(env="CartPole-v1", torso=f"{FILE}:dropout"))  # type: ignore[attr-defined]
-    from shoal.algos.q_learning import QLearning
+    from shoal.systems.dqn import QLearning
 
     algorithm = QLearning(dqn.Config(env="CartPole-v1"), nets)
     assert algorithm.nets.training and not algorithm.target.training
@@ -110,7 +110,7 @@ def test_running_statistics_travel_with_the_parameters() -> None:
 
 
 def test_qt_opt_averages_running_statistics_and_takes_over_counters() -> None:
-    from shoal.algos.cem_learning import LabelledQ
+    from shoal.systems.qt_opt.rule import LabelledQ
 
     qt_opt = load("qt-opt")
     cfg = qt_opt.Config(env="Pendulum-v1", torso=f"{FILE}:batch_norm", polyak=0.5)

@@ -9,9 +9,9 @@ import torch
 from tolerance import assert_rounded
 from torch import nn
 
-from shoal.algos.box_network import perceptron
 from shoal.api import Observation
 from shoal.nets import MLP, Encoder
+from shoal.nets.box_network import perceptron
 
 pytestmark = pytest.mark.usefixtures("fast_enabled")
 

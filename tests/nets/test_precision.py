@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from shoal.api import Observation, UsageError
-from shoal.fast.rounded import inferring
 from shoal.nets import Encoder, autocast, precision
+from shoal.nets.precision import inferring
 
 IMAGES = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, "impala-shallow")
 VECTORS = Encoder({"obs": Observation((4,), "float32")})

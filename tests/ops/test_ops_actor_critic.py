@@ -14,7 +14,7 @@ import torch
 from shoal import fast
 from shoal.api import Action
 from shoal.nets import ActionDistribution
-from shoal.ops import actor_critic_loss, discrete_actor_critic_loss
+from shoal.systems.a3c import actor_critic_loss, discrete_actor_critic_loss
 
 COSTS = [dict(value_cost=0.7, entropy_cost=entropy_cost) for entropy_cost in (0.0, 0.03)]
 STEPS = ("reward", "discount", "next_value", "cut", "valid")

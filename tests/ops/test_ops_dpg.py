@@ -11,13 +11,13 @@ import torch
 from shoal.ops import (
     categorical_mean,
     categorical_projection,
-    dpg_loss,
     importance_weights,
     mixture_cross_entropy,
     mixture_log_prob,
     mixture_mean,
     mixture_sample,
 )
+from shoal.systems.apex_dpg import dpg_loss
 
 
 def normal(seed, *shape):

@@ -13,7 +13,7 @@ import torch
 from shoal import fast
 from shoal.api import Action
 from shoal.nets import ActionDistribution
-from shoal.ops import discrete_ppo_loss, ppo_loss
+from shoal.systems.recurrent_ppo import discrete_ppo_loss, ppo_loss
 
 RULES = [
     dict(clip=clip, value_cost=0.7, entropy_cost=entropy_cost, clip_value=clip_value)

@@ -9,8 +9,7 @@ import oracles
 import pytest
 import torch
 
-from shoal.ops import sequence_td_loss
-from shoal.ops.rescaled import plain_sequence_td_loss
+from shoal.systems.r2d2 import plain_sequence_td_loss, sequence_td_loss
 
 
 def plain(*args, double, n, eps, clip, eta):

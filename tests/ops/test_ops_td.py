@@ -12,7 +12,11 @@ import pytest
 import torch
 from tolerance import rounding
 
-from shoal.ops import categorical_td_loss, importance_weights, quantile_td_loss, td, td_loss as compiled
+from shoal.ops import importance_weights
+from shoal.systems import dqn
+from shoal.systems.dqn import td_loss as compiled
+from shoal.systems.rainbow import returns
+from shoal.systems.rainbow.returns import categorical_td_loss, quantile_td_loss
 
 
 class Found(NamedTuple):
@@ -22,7 +26,7 @@ class Found(NamedTuple):
 
 
 def plain(*args, clip=1.0):
-    return td.plain_td_loss(*args, math.inf if clip is None else clip)
+    return dqn.plain_td_loss(*args, math.inf if clip is None else clip)
 
 
 def differentiated(form):
@@ -132,7 +136,7 @@ def test_no_gradient_flows_and_bad_input_is_named() -> None:
 
 
 def categorical_by_operations(logits, rewards, discounts, next_logits, atoms):
-    return td.plain_categorical_td_loss(logits, rewards, discounts, torch.softmax(next_logits, -1), atoms)
+    return returns.plain_categorical_td_loss(logits, rewards, discounts, torch.softmax(next_logits, -1), atoms)
 
 
 CATEGORICAL = pytest.mark.parametrize("form", [categorical_td_loss, categorical_by_operations])
@@ -187,7 +191,7 @@ def test_a_categorical_loss_of_what_is_no_number_is_none() -> None:
 
 
 def quantile_by_operations(quantiles, rewards, discounts, next_quantiles, kappa=1.0):
-    return td.plain_quantile_td_loss(quantiles, rewards, discounts, next_quantiles, kappa)
+    return returns.plain_quantile_td_loss(quantiles, rewards, discounts, next_quantiles, kappa)
 
 
 def drawn_quantiles(rows: int, count: int, samples: int) -> tuple[torch.Tensor, ...]:

@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 import shoal
-from shoal.algos.hyperparameters import Choice, Interval, interval_of, perturb
-from shoal.algos.population import Population, Rules, better, student_tail, welch
 from shoal.api import RoleFailed, UsageError
+from shoal.run.population.controller import Population, Rules, better, student_tail, welch
+from shoal.run.population.hyperparameters import Choice, Interval, interval_of, perturb
 from shoal.settings.ranges import Fraction
 
 A, B = [10, 12, 11, 9, 13, 10, 12, 11, 10, 12], [13, 15, 12, 14, 16, 13, 12, 15, 14, 13]

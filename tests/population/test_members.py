@@ -23,14 +23,14 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from shoal.algos.hyperparameters import Interval, interval_of
 from shoal.api import ShoalError, UsageError
 from shoal.cli import main as cli
 from shoal.records import checkpoint
 from shoal.records.run_lock import RunLock
 from shoal.run import Run, runtimes
-from shoal.run.member import Reached, Slice, check_space, copy_member, train_slice
-from shoal.run.population import PopulationRun, Setup, best_member, member_path
+from shoal.run.population.hyperparameters import Interval, interval_of
+from shoal.run.population.member import Reached, Slice, check_space, copy_member, train_slice
+from shoal.run.population.training import PopulationRun, Setup, best_member, member_path
 from shoal.settings import schedule
 from shoal.settings.config import resolve
 from shoal.settings.ranges import Fraction

@@ -17,7 +17,7 @@ from shoal.program import Channel, Program
 from shoal.replay import Ratio, SequenceSpec, TableSpec
 from shoal.roles.replay_shard import KEYS, PROBS, REMEMBERED, ROUND, SIZE, USED, Gathered, ShardRole, part_spec
 from shoal.systems import load
-from shoal.systems.sharded import add_shards, part_of
+from shoal.topology.replay_shards import add_shards, part_of
 
 SHARDS, BATCH = 3, 32
 

@@ -29,13 +29,13 @@ from shoal.local.runtime import LocalRuntime
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, Saving
 from shoal.run import RunOptions
+from shoal.runtime.all_reduce import completed
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dd_ppo, load
 from shoal.torchrun import checkpoint as torchrun, group as group_module
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
-from shoal.torchrun.reduction import completed
 from shoal.torchrun.runtime import TorchrunRuntime, _Rank
 
 ROOT = Path(__file__).parents[2]

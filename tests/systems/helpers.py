@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.algos.data_parallel import Team
-from shoal.algos.ppo import PPOLearner
 from shoal.api import Batch, Context, Role
+from shoal.learning.data_parallel import Team
+from shoal.learning.ppo_learner import PPOLearner
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Report, Stop
@@ -75,7 +75,7 @@ def config(system: str, **fields: Any) -> Any:
 def ppo_learner(cfg: recurrent_ppo.Config, team: Team | None = None) -> PPOLearner:
     torch.manual_seed(0)
     nets = recurrent_ppo.network(cfg)
-    return PPOLearner(cfg, nets, cfg.steps, 0, team)
+    return PPOLearner(recurrent_ppo.PPO(cfg, nets), cfg.steps, 0, team)
 
 
 def learning_role(system: str) -> str:

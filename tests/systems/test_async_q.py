@@ -11,8 +11,9 @@ import pytest
 import torch
 from helpers import config, run, spy
 
-from shoal.algos.gradient_step import GradientStep, set_learning_rate
 from shoal.api import Batch, Context, Tensors, UsageError
+from shoal.learning.gradient_step import GradientStep
+from shoal.learning.optimiser import set_learning_rate
 from shoal.metering.recorder import Recorder
 from shoal.ops import Replace, RMSProp
 from shoal.program import Program

@@ -16,11 +16,11 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run, spy
 
-from shoal.algos import data_parallel
-from shoal.algos.algorithm import Algorithm
-from shoal.algos.data_parallel import DataParallel
-from shoal.algos.gradient_step import GradientStep
 from shoal.api import Batch, Diverged, Observation, RoleFailed, Tensors, Update, UsageError
+from shoal.learning import data_parallel
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.data_parallel import DataParallel
+from shoal.learning.gradient_step import GradientStep
 from shoal.local.runtime import LocalRuntime
 from shoal.local.workers import Team
 from shoal.metering.aggregator import Snapshot
@@ -28,8 +28,9 @@ from shoal.nets import Encoder, NatureCNN, autocast
 from shoal.nets.outputs import Outputs, detached
 from shoal.ops import Adam
 from shoal.runtime.launch import Launch, Stop
-from shoal.systems import apex_dpg, config as settings, dqn, recurrent_ppo
-from shoal.systems.config import SystemConfig
+from shoal.systems import apex_dpg, dqn, recurrent_ppo
+from shoal.topology import config as settings
+from shoal.topology.config import SystemConfig
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
 

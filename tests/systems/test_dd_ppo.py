@@ -13,17 +13,17 @@ import pytest
 import torch
 from helpers import config, run, spy
 
-from shoal.algos.decentralised import RankLearner, mean_variance, moments, normalised
-from shoal.algos.trajectories import column_axis
 from shoal.api import Context, RoleFailed, Rows, ShoalError, Tensors, UsageError
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
+from shoal.nets.recurrent import column_axis
 from shoal.nets.resnet import ResNet50
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Saving
 from shoal.roles.rank import PROGRESS, RankRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dd_ppo
+from shoal.systems.dd_ppo import RankLearner, mean_variance, moments, normalised
 
 SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
 

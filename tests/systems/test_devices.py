@@ -8,14 +8,14 @@ import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run
 
-from shoal.algos.cem_learning import Bellman
-from shoal.algos.ppo import PPOLearner
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Context, Tensors, Update
+from shoal.learning.learner import SGDLearner
+from shoal.learning.ppo_learner import PPOLearner
 from shoal.metering.recorder import Recorder
 from shoal.ops import Adam
 from shoal.roles.learner import LearnerRole
 from shoal.systems import load, qt_opt, recurrent_ppo
+from shoal.systems.qt_opt.rule import Bellman
 
 META = torch.device("meta")
 
@@ -47,7 +47,7 @@ def test_ppos_carried_returns_are_where_the_network_is() -> None:
     assert before.nets.rewards is not None
     before.nets.rewards.carried = torch.ones(4, dtype=torch.float64)
     nets = recurrent_ppo.network(cfg, "meta").to(META)
-    after = PPOLearner(cfg, nets, cfg.steps, 0)
+    after = PPOLearner(recurrent_ppo.PPO(cfg, nets), cfg.steps, 0)
     after.load_state_dict(before.state_dict())
     assert nets.rewards is not None and nets.rewards.carried is not None and nets.rewards.carried.device == META
 

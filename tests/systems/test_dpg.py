@@ -16,17 +16,17 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from shoal import fast
-from shoal.algos.algorithm import differentiate
-from shoal.algos.dpg import DPG, DPGAgent, DPGConfig, RangeLearner
-from shoal.algos.dpg_network import DPGNetwork
-from shoal.algos.returns import Categorical, Expected, Mixture, Returns
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
+from shoal.learning.algorithm import differentiate
+from shoal.learning.learner import SGDLearner
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
+from shoal.nets.dpg_network import DPGNetwork, Returns
 from shoal.ops import Adam, importance_weights
 from shoal.systems import apex_dpg, d4pg, load
-from shoal.systems.replayed import descent
+from shoal.systems.apex_dpg import DPG, DPGAgent, DPGConfig, Expected
+from shoal.systems.d4pg import Categorical, Mixture, RangeLearner
+from shoal.topology.replayed import descent
 
 LOW, HIGH = (-1.0, -1.0), (1.0, 1.0)
 ENV = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), LOW, HIGH))

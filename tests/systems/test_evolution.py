@@ -15,18 +15,19 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 from helpers import config, run, spy
 
-from shoal.algos.evolution_policy import EvolutionAgent, EvolutionPolicy
-from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation, population
 from shoal.api import Batch, Context, UsageError, WiringError, spec_nbytes
 from shoal.envs import EnvOptions, make, spec
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
+from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm
 from shoal.program import draw
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker
 from shoal.roles.random_observations import random_observations
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import es
+from shoal.systems.es.evolution import EvolutionAgent
+from shoal.systems.es.perturbed import ModulePopulation, PerceptronPopulation, population
 
 TABLE = np.random.default_rng(0).standard_normal(2**16).astype(np.float32)
 

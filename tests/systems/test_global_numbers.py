@@ -123,5 +123,5 @@ def test_a_run_of_few_updates_is_said_before_it_starts(
         "shoal: this run makes about 8 updates in its 64 steps, fewer than 100: more steps, or smaller values of "
         "unroll, envs, total_envs or actors, make more\n"
     )
-    shoal.train("impala", **settings, steps=64, run_dir=tmp_path / "b")
+    shoal.train("impala", **settings, steps=64, run_dir=tmp_path / "b", quiet=True)
     assert capsys.readouterr().err == ""

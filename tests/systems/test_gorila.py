@@ -19,11 +19,10 @@ import pytest
 import torch
 from helpers import Snapshots, config, run, spy
 
-from shoal.algos.gradient_step import OptimiserConfig
-from shoal.algos.off_policy import OffPolicy
-from shoal.algos.parameter_server import OutlierFilter, RemoteLearner, Shard, gradient_spec
-from shoal.algos.q_learning import QLearning
 from shoal.api import PART, Batch, Context, Field, UsageError, views
+from shoal.learning.off_policy import OffPolicy
+from shoal.learning.optimiser import OptimiserConfig
+from shoal.learning.parameter_server import OutlierFilter, RemoteLearner, Shard, gradient_spec
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.ops import AdaGrad
@@ -36,6 +35,7 @@ from shoal.shm import layout, ports
 from shoal.shm.arena import Arena
 from shoal.shm.session import Session
 from shoal.systems import downpour, dqn, gorila
+from shoal.systems.dqn import QLearning
 
 COMMON: dict[str, Any] = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
 ALONE = dict(actors=1, learners=1, max_lag=0, outliers=0.0)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from helpers import config, record_batches, run, spy
 
-from shoal.algos.gradient_step import make_optimiser
-from shoal.algos.sgd import SGDLearner
-from shoal.algos.synchronised import SynchronisedLearner
-from shoal.algos.trajectories import column_axis, split
 from shoal.api import Batch, RoleFailed, Tensors, UsageError
+from shoal.learning.learner import SGDLearner, split
+from shoal.learning.optimiser import make_optimiser
+from shoal.learning.synchronised_learner import SynchronisedLearner
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.recurrent import column_axis
 from shoal.roles.synchronised import SynchronisedRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.settings.schedule import linear

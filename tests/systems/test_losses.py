@@ -14,12 +14,12 @@ import torch
 from helpers import config, ppo_learner
 from ops import oracles
 
-from shoal.algos.actor_critic import PolicyValue
-from shoal.algos.decentralised import RankLearner, gradient_spec
-from shoal.algos.ppo import METRICS, PPO
-from shoal.algos.recurrent_q import RecurrentQLearning
 from shoal.api import Batch, Tensors
+from shoal.nets.actor_critic import PolicyValue
 from shoal.systems import a3c, dd_ppo, impala, r2d2, recurrent_ppo
+from shoal.systems.dd_ppo import RankLearner, gradient_spec
+from shoal.systems.r2d2 import RecurrentQLearning
+from shoal.systems.recurrent_ppo import METRICS, PPO
 
 STEPS, COLUMNS, ACTIONS = 5, 4, 2  # CartPole's actions
 CLOSE: dict[str, float] = dict(rtol=2e-4, atol=2e-5)  # float32 against float64, sums of some 100 terms of size 1
@@ -130,6 +130,40 @@ def test_v_trace_loss_is_the_oracle(fields: dict[str, Any], correction: str, sam
     last = policy(exact)[-1]
     assert metrics["entropy"] == pytest.approx(-(np.exp(last) * last).sum(-1).mean(), rel=1e-4)
     assert metrics["rho"] == pytest.approx(np.exp(log_rhos).mean(), rel=1e-4)
+    counted = given["valid"]
+    explained = 1.0 - (vs - value[:-1])[counted].var() / vs[counted].var()
+    assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("pop_art", [True, False])
+def test_only_pop_art_makes_the_v_trace_loss_independent_of_the_size_of_rewards(pop_art: bool) -> None:
+    cfg = config("impala", env="CartPole-v1", device="cpu", pop_art=pop_art)
+
+    def losses(size: float) -> list[float]:
+        rng, nets = np.random.default_rng(1), impala.network(cfg)
+        items = segment(rng, same_step=False)
+        items["reward"] = items["reward"] * size
+        joined = torch.from_numpy(rng.normal(size=((STEPS + 1) * COLUMNS, ACTIONS + 1)).astype(np.float32))
+        joined[:, -1] = 0.0  # values
+        outputs = PolicyValue(joined, (STEPS + 1, COLUMNS), nets.dist, nets.pop_art)
+        metrics = impala.VTrace(cfg, nets).loss(outputs, Batch(items))[1].metrics
+        return [float(metrics[name]) for name in ("policy_loss", "value_loss")]
+
+    policy, value = losses(1.0)
+    expected = [policy, value] if pop_art else [64 * policy, 64**2 * value]
+    assert losses(64.0) == pytest.approx(expected, rel=1e-4)
+
+
+def test_pop_art_follows_the_returns_after_each_step_of_the_learner() -> None:
+    cfg = config("impala", env="CartPole-v1", device="cpu", pop_art=True)
+    nets = impala.network(cfg)
+    algorithm, items = impala.VTrace(cfg, nets), segment(np.random.default_rng(1), same_step=False)
+    joined = torch.zeros((STEPS + 1) * COLUMNS, ACTIONS + 1)
+    algorithm.loss(PolicyValue(joined, (STEPS + 1, COLUMNS), nets.dist, nets.pop_art), Batch(items))
+    assert float(nets.pop_art.count) == 0.0
+    algorithm.after_step(1)
+    algorithm.after_step(2)  # of a step that was skipped: nothing is new
+    assert float(nets.pop_art.count) == 1.0 and float(nets.pop_art.spread()) != 1.0
 
 
 def test_v_trace_loss_of_no_real_step_is_0() -> None:

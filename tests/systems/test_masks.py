@@ -15,17 +15,18 @@ import torch
 from helpers import config, learning_role, record_batches, run, spy
 
 from shoal import fast
-from shoal.algos import q_learning
-from shoal.algos.algorithm import differentiate
-from shoal.algos.distributional import Quantiles, ReturnNetwork
-from shoal.algos.q_learning import QAgent, QLearning, QNetwork
 from shoal.api import MASK, Action, Batch, EnvironmentFailed, EnvSpec, Observation, Tensors, UsageError, observations
 from shoal.envs import EnvOptions, make, spec
+from shoal.learning.algorithm import differentiate
 from shoal.nets.distributions import sample_categorical
-from shoal.ops import discrete_ppo_loss, draw_allowed, forbid
+from shoal.nets.q_network import QNetwork, ReturnNetwork
+from shoal.ops import draw_allowed, forbid
 from shoal.policy import Policy
 from shoal.policy.export import export, policy_module
 from shoal.systems import SYSTEMS, dqn, load
+from shoal.systems.dqn import QAgent, QLearning
+from shoal.systems.rainbow.returns import Quantiles
+from shoal.systems.recurrent_ppo import discrete_ppo_loss
 
 ENVS = Path(__file__).parents[1] / "envs"
 sys.path.insert(0, str(ENVS))
@@ -238,7 +239,7 @@ def test_what_cannot_be_done_is_worth_nothing(ignored: bool, monkeypatch: pytest
             found = observations(items, prefix)
             return {"obs/place": found["obs/place"]} if prefix == "next/" else found
 
-        monkeypatch.setattr(q_learning, "observations", unmasked)
+        monkeypatch.setattr(dqn, "observations", unmasked)
     cfg = config(
         "dqn", env=f"{ENVS / 'legal_env.py'}:Trap", gamma=0.9, n_step=1, learning_rate=1e-2, target_period=10,
         samples_per_insert=16.0, min_replay=32, double=False, td_clip=None, epsilon_steps=0, epsilon_end=0.5,

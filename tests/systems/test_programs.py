@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from shoal import fast, linear
-from shoal.algos.sgd import SGDLearner
 from shoal.api import GROUPS, Context, Field, WiringError, spec_nbytes
+from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program, draw
 from shoal.program.draw_svg import svg

@@ -15,15 +15,17 @@ from helpers import config, run, spy
 from torch.nn import functional as F
 
 from shoal import fast, linear
-from shoal.algos import data_parallel
-from shoal.algos.algorithm import differentiate
-from shoal.algos.q_learning import QLearning, QLearningConfig, QNetwork
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
+from shoal.learning import data_parallel
+from shoal.learning.algorithm import differentiate
+from shoal.learning.learner import SGDLearner
+from shoal.learning.off_policy import QLearningConfig
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
+from shoal.nets.q_network import QNetwork
 from shoal.ops import Adam, RMSProp, importance_weights
 from shoal.systems import dqn
+from shoal.systems.dqn import QLearning
 
 
 @pytest.mark.parametrize("hidden", [(32, 16), (8,), ()])

@@ -19,14 +19,14 @@ from helpers import Snapshots, config, run, spy
 from torch import Tensor
 
 from shoal import linear
-from shoal.algos.algorithm import differentiate
-from shoal.algos.cem_learning import Bellman, CEMAgent, LabelledQ
-from shoal.algos.cem_network import CEMNetwork, Search
 from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
+from shoal.learning.algorithm import differentiate
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.cem_network import CEMNetwork, Search
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import qt_opt
+from shoal.systems.qt_opt.rule import Bellman, CEMAgent, LabelledQ
 
 ENV = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", low=(-1.0,) * 2, high=(1.0,) * 2))
 POINT: dict[str, Any] = {"env": "toy:point", "backend": "auto"}

@@ -11,11 +11,11 @@ import pytest
 import torch
 from helpers import config, record_batches, run, spy
 
-from shoal.algos.algorithm import differentiate
-from shoal.algos.recurrent_q import RecurrentQLearning
 from shoal.api import UsageError
+from shoal.learning.algorithm import differentiate
 from shoal.program import Program
 from shoal.systems import dqn, r2d2
+from shoal.systems.r2d2 import RecurrentQLearning
 
 
 def small(**fields: Any) -> r2d2.Config:

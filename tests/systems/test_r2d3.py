@@ -11,12 +11,12 @@ import torch
 from helpers import config, demonstrations, record_batches, run, spy
 from scipy import stats
 
-from shoal.algos.demonstrated import Demonstrated, mix
 from shoal.api import Batch, ShoalError, UsageError
 from shoal.demonstrations.episodes import Episode
 from shoal.ops import importance_weights
 from shoal.replay.sequence_table import SequenceTable
 from shoal.systems import r2d2, r2d3
+from shoal.systems.r2d3 import Demonstrated, mix
 
 ENV = "CartPole-v1"
 

@@ -11,21 +11,14 @@ import torch
 from drawn import ENV, ROWS, batch
 from helpers import config, record_batches, run
 
-from shoal.algos.algorithm import differentiate
-from shoal.algos.distributional import (
-    Categorical,
-    DistributionalQLearning,
-    Mean,
-    NoisyQAgent,
-    Quantiles,
-    ReturnNetwork,
-    ReturnsConfig,
-    described,
-)  # fmt: skip
-from shoal.algos.q_learning import QLearning, QNetwork
 from shoal.api import Batch, UsageError
+from shoal.learning.algorithm import differentiate
+from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow
+from shoal.systems.dqn import QLearning
+from shoal.systems.rainbow import DistributionalQLearning, NoisyQAgent, ReturnsConfig, described
+from shoal.systems.rainbow.returns import Categorical, Mean, Quantiles
 
 
 def algorithm(seed: int = 3, sigma: float | None = None, **fields: Any) -> DistributionalQLearning:

@@ -18,7 +18,8 @@ from helpers import config
 from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.run import changes
-from shoal.systems import d4pg, load, return_range
+from shoal.systems import d4pg, load
+from shoal.systems.d4pg import possible_returns as return_range
 
 
 class Boxed(gym.Env[Any, Any]):

@@ -16,24 +16,26 @@ from ops import oracles
 from torch import nn
 
 from shoal import linear
-from shoal.algos.cem_learning import Bellman, LabelledQ
-from shoal.algos.decentralised import mean_variance, moments, normalised
-from shoal.algos.dpg import DPG, RangeLearner
-from shoal.algos.evolution import EvolutionLearner
-from shoal.algos.evolution_population import ModulePopulation, PerceptronPopulation
-from shoal.algos.gradient_step import GradientStep, OptimiserConfig, clip, excess, make_optimiser, skipped
-from shoal.algos.off_policy import OffPolicy
-from shoal.algos.parameter_server import OutlierFilter, RemoteLearner
-from shoal.algos.ppo import _weigh_columns, _weigh_rows
-from shoal.algos.q_learning import QLearning
-from shoal.algos.returns import NARROW, Mixture, Returns
-from shoal.algos.segments import SegmentLearner
-from shoal.algos.sgd import SGDLearner, averaged
-from shoal.algos.synchronised import MeanGradient
 from shoal.api import MASK, Batch, Diverged, Update
+from shoal.learning.gradient_step import GradientStep, clip, excess, skipped
+from shoal.learning.learner import SGDLearner, averaged
+from shoal.learning.off_policy import OffPolicy
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
+from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
+from shoal.learning.ppo_learner import _weigh_columns, _weigh_rows
+from shoal.learning.segment_learner import SegmentLearner
+from shoal.learning.synchronised_learner import MeanGradient
+from shoal.nets.dpg_network import Returns
 from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
+from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
+from shoal.systems.d4pg import NARROW, Mixture, RangeLearner
+from shoal.systems.dd_ppo import mean_variance, moments, normalised
+from shoal.systems.dqn import QLearning
+from shoal.systems.es.evolution import EvolutionLearner
+from shoal.systems.es.perturbed import ModulePopulation, PerceptronPopulation
+from shoal.systems.qt_opt.rule import Bellman, LabelledQ
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 

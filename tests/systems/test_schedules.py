@@ -15,12 +15,12 @@ from helpers import Snapshots, config, run
 
 import shoal
 from shoal import linear
-from shoal.algos.actor_critic import ActorCritic
-from shoal.algos.algorithm import differentiate
-from shoal.algos.sgd import SGDLearner
 from shoal.api import Batch, Context, UsageError
 from shoal.cli import main as cli
+from shoal.learning.algorithm import differentiate
+from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
+from shoal.nets.actor_critic import ActorCritic
 from shoal.ops import Adam, importance_weights, linear as straight
 from shoal.policy import Policy
 from shoal.records.metric_files import read_curve
@@ -29,7 +29,7 @@ from shoal.settings.config import coerce_all, resolve, show, to_toml
 from shoal.settings.flags import ranged, scheduled, split
 from shoal.settings.schedule import Linear, at, plain, read
 from shoal.systems import apex_dqn, dqn, impala, load, recurrent_ppo
-from shoal.systems.replayed import descent, progress
+from shoal.topology.replayed import descent, progress
 
 FALL, RISE = linear(2e-3, 0), linear(0.4, 1)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.algos.actor_critic import boundaries
-from shoal.algos.sgd import SGDLearner
-from shoal.algos.trajectories import TrajectoryReplay
 from shoal.api import Batch, UsageError
 from shoal.envs import EnvOptions, make
+from shoal.learning.actor_critic import boundaries
+from shoal.learning.learner import SGDLearner
 from shoal.ops import Adam, lambda_returns
 from shoal.systems import load
+from shoal.systems.impala import TrajectoryReplay
 
 T = 3
 

@@ -10,12 +10,12 @@ import torch
 from helpers import config, run, spy
 from torch.nn import functional as F
 
-from shoal.algos.auxiliary import AuxiliaryLearner, AuxiliaryTasks
-from shoal.algos.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
 from shoal.api import MASK, Tensors, UsageError, spec_nbytes
 from shoal.ops import pixel_change
 from shoal.systems import load, unreal
-from shoal.systems.wiring import trajectories
+from shoal.systems.unreal.auxiliary import AuxiliaryLearner, AuxiliaryTasks
+from shoal.systems.unreal.frame_replay import FRAMES, FrameReplay, frame_replay_nbytes
+from shoal.topology.channels import trajectories
 
 OFF = dict(pixel_control=False, reward_prediction=False, value_replay=False)
 CATCH: dict[str, Any] = dict(env="toy:catch", device="cpu", precision="fp32", steps=20_000)

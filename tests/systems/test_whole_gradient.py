@@ -11,13 +11,13 @@ import torch
 from systems.helpers import config, record_batches, run, spy
 from torch import Tensor
 
-from shoal.algos.algorithm import Algorithm, differentiate
-from shoal.algos.q_learning import QLearning
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
+from shoal.learning.algorithm import Algorithm, differentiate
 from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.systems import load
-from shoal.systems.replayed import descent
+from shoal.systems.dqn import QLearning
+from shoal.topology.replayed import descent
 
 # Networks whose gradient is made by hand, by autograd behind a leaf, recurrent ones, and those of two parts
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -12,14 +12,14 @@ import pytest
 import torch
 from helpers import config, learning_role, run, spy
 
-from shoal.algos.frame_replay import frame_replay_nbytes
 from shoal.api import Context, UsageError, spec_nbytes
 from shoal.metering.recorder import Recorder
 from shoal.systems import SYSTEMS, apex_dpg, async_q, dd_ppo, dqn, impala, load, r2d2, recurrent_ppo, unreal
-from shoal.systems.config import messages_per_batch
-from shoal.systems.exploration import ladder
-from shoal.systems.replayed import progress
-from shoal.systems.wiring import trajectories
+from shoal.systems.unreal.frame_replay import frame_replay_nbytes
+from shoal.topology.channels import trajectories
+from shoal.topology.config import messages_per_batch
+from shoal.topology.exploration import ladder
+from shoal.topology.replayed import progress
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 REPLAYED = ("dqn", "apex-dqn", "rainbow", "apex-dpg", "d4pg", "gorila", "downpour")

@@ -1,0 +1,176 @@
+"""Every task by the preset that Shoal chooses by itself: which (system, task) pairs reach their mark, and which do not.
+
+    python benchmarks/suite.py                       every run that is missing, cheap kinds first
+    python benchmarks/suite.py --only toy_text dqn   those of a kind, a system or a task
+    python benchmarks/suite.py --cores 0 1           two slots of one core each
+    python benchmarks/suite.py --table               write the table of what is recorded, run nothing
+    python benchmarks/suite.py --list                the tasks, their marks and where these come from
+
+Tasks and marks are in ``suite_tasks.py``. A run is one seed of one pair, in a process of its own that may be ended at
+any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (configuration, raw learning curve, result)
+is not run again, unless with ``--again``. The score is the mean return of fresh episodes of the policy that the system
+evaluates by default; the other one, greedy or sampled, stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from common import RESULTS, end, machine, table
+from learning import thin
+from suite_tasks import TASKS, Task
+
+KEPT = RESULTS / "suite"
+SEEDS = (100, 101, 102)
+HOURS = 3.0  # after which a run is given up
+Pair = tuple[str, Task, str]  # kind, task, system
+
+
+def pairs(words: list[str]) -> Iterator[Pair]:
+    """The (kind, task, system) that each of ``words`` is a part of the name of; all without."""
+    for kind, tasks in TASKS.items():
+        for task in tasks:
+            for system in task.systems:
+                names = (kind, task.env, system)
+                if all(any(word == name or (word in name and name == task.env) for name in names) for word in words):
+                    yield kind, task, system
+
+
+def folder(task: Task, system: str, seed: int) -> Path:
+    """Where a run is recorded."""
+    return KEPT / system / task.env.replace("/", "-") / str(seed)
+
+
+def missing(words: list[str], seeds: list[int], again: bool) -> list[tuple[Task, str, int]]:
+    """The runs that are not recorded, the first seed of every pair before the second of any."""
+    found = [(task, system, seed) for seed in seeds for _, task, system in pairs(words)]
+    return found if again else [run for run in found if not (folder(*run) / "result.json").exists()]
+
+
+def play(task: Task, system: str, seed: int) -> None:
+    """Train one seed of a pair, evaluate it both ways and record it. Called in a process of its own."""
+    import shoal
+
+    with tempfile.TemporaryDirectory() as scratch:
+        run = shoal.train(system, env=task.env, seed=seed, run_dir=Path(scratch) / "run")
+        report = run.report
+        assert report is not None
+        if report.reason != "steps":
+            sys.exit(f"{system} on {task.env} ended by {report.reason}: nothing is recorded")
+        policy, scores = run.policy(), {}
+        for name, greedy in (("greedy", True), ("sampled", False)):
+            scores[name] = list(policy.evaluate(task.episodes, seed=10_000 + seed, greedy=greedy, max_steps=5_000))
+        target = folder(task, system, seed)
+        target.mkdir(parents=True, exist_ok=True)
+        thin(run.path, target / "curve.csv")
+        config = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
+        (target / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        result = {
+            "env": task.env, "system": system, "seed": seed, "preset": config["preset"], "steps": report.steps,
+            "updates": report.updates, "seconds": report.seconds, "training_return": report.episode_return,
+            "default": "greedy", "returns": scores, "machine": machine(),
+        }  # fmt: skip
+        (target / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+
+def run(runs: list[tuple[Task, str, int]], cores: list[int]) -> None:
+    """Each run in a process of its own, one at a time on each core."""
+    waiting, busy = list(runs), {}
+    try:
+        while waiting or busy:
+            for core in cores:
+                if core not in busy and waiting:
+                    task, system, seed = waiting.pop(0)
+                    print(f"{time.strftime('%H:%M')} {system} on {task.env}, seed {seed}", flush=True)
+                    command = [sys.executable, __file__, "--play", task.env, system, str(seed)]
+                    limits = {**os.environ, "OMP_NUM_THREADS": "1"}
+                    process = subprocess.Popen(["taskset", "-c", str(core), *command], env=limits)
+                    busy[core] = (process, time.monotonic() + HOURS * 3600, f"{system} on {task.env}, seed {seed}")
+            time.sleep(1.0)
+            for core, (process, until, what) in list(busy.items()):
+                if process.poll() is not None or time.monotonic() > until:
+                    if process.poll() != 0:
+                        print(f"{what}: failed, or not done within {HOURS:g} hours; it is not recorded", flush=True)
+                    end(process)
+                    del busy[core]
+    finally:
+        for process, _, _ in busy.values():
+            end(process)
+
+
+# ------------------------------------------------------------------------------------------------ the table
+def results(task: Task, system: str) -> list[dict[str, Any]]:
+    """What is recorded of a pair, seed by seed."""
+    found = sorted(folder(task, system, 0).parent.glob("*/result.json"), key=lambda path: int(path.parent.name))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in found]
+
+
+def row(kind: str, task: Task, system: str, found: list[dict[str, Any]]) -> list[Any]:
+    """A pair in the table: a score below its mark is bold."""
+    scores = {way: [mean(r["returns"][way]) for r in found] for way in ("greedy", "sampled")}
+    default = found[0]["default"]
+    other = "sampled" if default == "greedy" else "greedy"
+    told = " / ".join(f"{s:.4g}" if s >= task.mark else f"**{s:.4g}**" for s in scores[default])
+    beside = " / ".join(f"{s:.4g}" for s in scores[other])
+    where = "chosen here" if system in task.chosen else "shown"
+    seeds = ", ".join(str(r["seed"]) for r in found)
+    preset = ", ".join(dict.fromkeys(r["preset"] for r in found))
+    return [kind, task.env, system, preset, where, f"{task.mark:g}", told, default, beside, seeds]
+
+
+def summary() -> str:
+    """The table in Markdown, and how many pairs reach their mark with every seed that is recorded."""
+    rows, reached, shown = [], 0, 0
+    for kind, task, system in pairs([]):
+        if not (found := results(task, system)):
+            continue
+        rows.append(row(kind, task, system, found))
+        good = all(mean(r["returns"][r["default"]]) >= task.mark for r in found)
+        if system not in task.chosen:
+            shown, reached = shown + 1, reached + good
+    columns = ["kind", "task", "system", "preset", "preset was", "mark", "score", "policy", "the other policy", "seeds"]
+    total = sum(1 for _ in pairs([]))
+    return (
+        f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed "
+        f"recorded; {len(rows)} of {total} pairs have been run.\n\n{table(columns, rows)}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="kinds, systems, parts of tasks' names")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
+    parser.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
+    parser.add_argument("--table", action="store_true", help="write the table, run nothing")
+    parser.add_argument("--list", action="store_true", help="the tasks and what would be run")
+    parser.add_argument("--play", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.play:
+        env, system, seed = args.play
+        play(next(t for tasks in TASKS.values() for t in tasks if t.env == env), system, int(seed))
+    elif args.list:
+        for kind, tasks in TASKS.items():
+            for task in tasks:
+                print(f"{kind}: {task.env}, {task.mark:g} ({task.source}): {' '.join(task.systems)}")
+        print(f"{len(missing(args.only, args.seeds, args.again))} runs are missing")
+    else:
+        if not args.table:
+            run(missing(args.only, args.seeds, args.again), args.cores)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        (KEPT / "README.md").write_text(f"# Suite of tasks\n\n{summary()}", encoding="utf-8")
+        print(summary())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Sentences about environments that are not found, or cannot be made."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from shoal import own_code
+from shoal.api import UsageError
+
+
+class constructing:
+    """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
+
+    def __init__(self, env: str):
+        self.env = env
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
+            raise UsageError(f"environment {self.env!r} cannot be made: {own_code.told(error)}") from error
+
+
+def offered(module: ModuleType) -> list[str]:
+    """Return what a module of the user's own may have for an environment: ids that it registered, its environments and
+    its functions."""
+    ids = [id for id, spec in gym.registry.items() if str(spec.entry_point).startswith(f"{module.__name__}:")]
+    makers = [
+        name for name, found in vars(module).items()
+        if not name.startswith("_")
+        and (issubclass(found, (gym.Env, VectorEnv)) if inspect.isclass(found) else callable(found))
+    ]  # fmt: skip
+    return ids + makers
+
+
+def no_env(made: object) -> str:
+    """Return what a factory made, which is no environment, and what to do about it."""
+    kind = type(made)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if all(callable(getattr(made, method, None)) for method in ("reset", "step")):
+        return (
+            f"{name}, which is not a gymnasium.Env: an environment of the time before Gymnasium is wrapped in one "
+            "(shimmy has GymV21CompatibilityV0 and GymV26CompatibilityV0), any other derives from gymnasium.Env"
+        )
+    return f"{name}, not a gymnasium.Env"

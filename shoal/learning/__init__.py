@@ -1,0 +1,1 @@
+"""The learning code that several systems share: algorithms, gradient steps, learners, agents."""

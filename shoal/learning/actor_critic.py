@@ -1,0 +1,103 @@
+"""A policy and a value function on one network, and the agent that acts with it (IMPALA, PPO)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal import fast
+from shoal.api import Act, Arrays, Tensors
+from shoal.fast.few import FEW
+from shoal.learning.agent import NetworkAgent
+from shoal.learning.optimiser import OptimiserConfig
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.recurrent import Kind
+from shoal.nets.torsos import Activation
+from shoal.settings.ranges import Count, Fraction, Layers, NonNegative, OnlyWith
+from shoal.settings.schedule import Scheduled, linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(OptimiserConfig):
+    """The network and the costs of an actor-critic."""
+
+    at_start: ClassVar[tuple[str, ...]] = ("activation",)
+    only_with: ClassVar[OnlyWith] = {
+        "core_size": ("core", "lstm", "gru"), "core_layers": ("core", "lstm", "gru"), "activation": ("hidden",),
+    }  # fmt: skip
+
+    learning_rate: float = linear(1e-3, 0.0)
+    gamma: Fraction = 0.99
+    """Discount per agent step."""
+    value_cost: Scheduled[NonNegative] = 0.5
+    """Weight of the value loss."""
+    entropy_cost: Scheduled[float] = 0.01
+    """Weight of the entropy bonus."""
+    activation: Activation = "tanh"
+    """Activation of the MLP."""
+    core: Kind = "none"
+    """Recurrent core after the torso."""
+    core_size: Count = 128
+    """Units of each layer of the recurrent core."""
+    core_layers: Layers = 1
+    """Layers of the recurrent core, each fed by the one before."""
+    normalise_obs: bool = False
+    """Normalise vector observations by running statistics."""
+
+
+class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
+    """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
+    ``value`` [E] beside each action, as far as ``extras`` names them."""
+
+    samples: ClassVar[bool] = True
+
+    def __init__(self, nets: Any, seed: int, extras: Sequence[str] = ()) -> None:  # ActorCritic, or with its ``step``
+        super().__init__(nets, torch.Generator().manual_seed(seed))
+        self.extras = extras
+        self._few = nets.few() if isinstance(nets, ActorCritic) and "log_prob" not in extras else None
+
+    def initial_state(self, envs: int) -> Tensors:
+        return cast(Tensors, self.nets.initial_state(envs))
+
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        if self._few is None or greedy or not 0 < len(first) <= FEW or not fast.ENABLED:
+            return self._act(obs, first, state, greedy)
+        action, policy, value = self._few.act(obs["obs"], self.rng)
+        return Act(action, state, {"value": value, "policy": policy} if self.extras else {"value": value})
+
+    @torch.inference_mode()
+    def _act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool) -> Act:
+        tensors = {k: torch.from_numpy(v) for k, v in obs.items()}
+        policy, value, state = self.nets.step(tensors, torch.from_numpy(first), state)
+        dist = self.nets.dist
+        action = dist.mode(policy) if greedy else dist.sample(policy, self.rng)
+        extras: Arrays = {"value": value.numpy()}
+        if "policy" in self.extras:
+            extras["policy"] = policy.numpy()
+        if "log_prob" in self.extras:
+            extras["log_prob"] = dist.log_prob(policy, action).numpy()
+        return Act(action.numpy(), state, extras)
+
+
+def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what surrounds an episode's end: discounts, next values and cuts, each [T, B].
+
+    value [T + 1, B]. The discount is 0 only at termination. At a truncation the next value is that of the true
+    last observation: the next row, or ``final_value`` where the environment resets within the step. The trace is
+    cut wherever an episode ended, at rows whose action was ignored, and before them: what follows such a row may be of
+    another episode.
+    """
+    terminated, truncated = items["terminated"], items["truncated"]
+    discounts = gamma * (~terminated).float()
+    next_values = value[1:]
+    if "final_value" in items:
+        next_values = torch.where(truncated, items["final_value"], next_values)
+    ignored = ~items["valid"]
+    cut = terminated | truncated | ignored
+    cut[:-1] |= ignored[1:]
+    return discounts, next_values, cut

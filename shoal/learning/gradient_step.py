@@ -1,0 +1,112 @@
+"""One step of gradient descent on an algorithm's loss: clip, skip what is not finite, descend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from shoal.api import Batch, Diverged, Update, UsageError
+from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.optimiser import set_learning_rate
+from shoal.settings.schedule import Linear, at
+
+MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
+
+
+class GradientStep:
+    """Global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped; after ten updates
+    in a row, of ``steps`` each, it raises Diverged. The optimiser's learning rate and ``max_norm`` may be schedules;
+    see ``at``. ``beat`` is called at each step: an update of many may take longer than a process may be silent."""
+
+    def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
+        self.optimiser = optimiser
+        self._rate: float = optimiser.param_groups[0]["lr"]
+        self._max_norm = math.inf if max_norm is None else max_norm
+        self.max_norm = at(self._max_norm, 0.0)
+        if isinstance(self._rate, Linear):
+            set_learning_rate(optimiser, self._rate.at(0.0))
+        self.patience = MAX_SKIPPED * steps
+        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        self.skipped = 0  # in a row
+        self.beat: Callable[[], object] = lambda: None
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the learning rate or the clip is a schedule."""
+        return isinstance(self._rate, Linear) or isinstance(self._max_norm, Linear)
+
+    def at(self, fraction: float) -> dict[str, float]:
+        """This share of the run is done: learning rate and clip are those of now. Returns the clip if it changes."""
+        if isinstance(self._rate, Linear):
+            set_learning_rate(self.optimiser, self._rate.at(fraction))
+        self.max_norm = at(self._max_norm, fraction)
+        return {"max_grad_norm": self.max_norm} if isinstance(self._max_norm, Linear) else {}
+
+    def minimise(self, algorithm: Algorithm, batch: Batch) -> tuple[float | None, float, Update]:
+        """One step on the algorithm's loss of ``batch``: the gradient's norm before clipping (None: skipped), the loss,
+        and the metrics."""
+        self.optimiser.zero_grad(set_to_none=True)
+        value, joined, update = differentiate(algorithm, batch)
+        return self.descend(value, joined), value, update
+
+    def descend(self, value: float, joined: Tensor | None = None) -> float | None:
+        """A step along the gradient of a loss of that value: what every parameter's ``grad`` holds, ``joined`` as one
+        vector if they lie so. Returns its norm before clipping, None for a step that was skipped."""
+        grads = [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
+        norm = global_norm(grads)
+        if not self.accepts(value, norm):
+            return None
+        clip(grads, norm, self.max_norm)
+        self.optimiser.step()
+        return norm
+
+    def accepts(self, loss: float, norm: float) -> bool:
+        """Whether a step of such a loss and such a gradient is to be taken."""
+        self.beat()
+        self.skipped = skipped(self.skipped, loss, norm, "updates", self.patience)
+        return not self.skipped
+
+
+def finite(loss: float, norm: float) -> bool:
+    """Whether a step along a gradient of that norm makes sense."""
+    return math.isfinite(loss) and math.isfinite(norm)
+
+
+def skipped(before: int, loss: float, norm: float, unit: str, patience: int = MAX_SKIPPED) -> int:
+    """Return how many gradients in a row are not to be followed, as their loss or norm is not finite, of which
+    ``before`` were known: 0 for one that is. Raises Diverged for ``patience`` of them; ``unit``: what is counted, in
+    the plural."""
+    if finite(loss, norm):
+        return 0
+    if before + 1 >= patience:
+        wrong = "gradient" if math.isfinite(loss) else "loss"
+        facts = {"loss": loss, "grad_norm": norm, "skipped_in_a_row": before + 1}
+        raise Diverged(f"the {wrong} was not finite in {MAX_SKIPPED} {unit} in a row", facts)
+    return before + 1
+
+
+def require_no_buffers(nets: nn.Module, why: str) -> None:
+    """UsageError where ``nets`` has buffers, which no gradient moves."""
+    if buffers := [name for name, _ in nets.named_buffers()]:
+        raise UsageError(f"{why}, and the network has the buffer '{buffers[0]}'")
+
+
+def global_norm(grads: list[Tensor]) -> float:
+    """L2 norm of all ``grads`` together."""
+    if len(grads) == 1:
+        return float(torch.linalg.vector_norm(grads[0]))
+    return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
+
+
+def excess(norm: float, max_norm: float) -> float:
+    """Return what a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
+    return (norm + 1e-6) / max_norm if norm > max_norm else 1.0
+
+
+def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
+    """Scale gradients of global norm ``norm`` down to ``max_norm``, as torch's ``clip_grad_norm_`` does."""
+    if (divisor := excess(norm, max_norm)) != 1.0:
+        torch._foreach_mul_(grads, 1.0 / divisor)

@@ -1,0 +1,87 @@
+"""The gradient of one worker's segment, for parameters that live elsewhere: what asynchronous workers add."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
+from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.nets.live import LiveTensors
+from shoal.settings.schedule import Linear, at
+
+
+class SegmentLearner:
+    """Differentiates ``algorithm``'s loss of a segment by a private copy of the parameters.
+
+    max_norm: global-norm clip of each gradient, which may be a schedule; None: none.
+    """
+
+    def __init__(self, algorithm: Algorithm, max_norm: float | None) -> None:
+        self.algorithm, self.max_norm = algorithm, max_norm
+        self.names = dict(algorithm.nets.named_parameters())
+        self._live = LiveTensors(algorithm.nets)
+        self.skipped = 0  # in a row
+        self._fraction, self._scheduled = 0.0, dict[str, float]()
+
+    def at(self, learning_rate: float, fraction: float) -> float:
+        """This share of the run is done: give schedules their values of now, and say what the learning rate is."""
+        self._fraction, self._scheduled = fraction, self.algorithm.at(fraction)
+        if isinstance(self.max_norm, Linear):
+            self._scheduled["max_grad_norm"] = self.max_norm.at(fraction)
+        return at(learning_rate, fraction)
+
+    def params(self) -> Tensors:
+        return {name: p.detach() for name, p in self.names.items()}
+
+    def load(self, params: Tensors) -> None:
+        """Learn by these, which may change in place before the next call and no sooner."""
+        self._live.adopt(params)
+        self._live.load(params)
+
+    def gradient(self, items: Tensors) -> tuple[Tensors | None, Update]:
+        """The gradient by parameter and what is reported; None where it is not finite. Ten of these in a row raise
+        Diverged."""
+        for p in self.names.values():
+            p.grad = None
+        loss, joined, update = self.differentiate(items)
+        grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.names.items()}
+        norm = global_norm([joined] if joined is not None else list(grads.values()))
+        metrics = {**update.metrics, "loss": loss, "grad_norm": norm}
+        self.skipped = skipped(self.skipped, loss, norm, "segments")
+        if self.skipped:
+            return None, Update({"skipped_updates": 1.0})
+        if self.max_norm is not None:
+            whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
+            clip(whole, norm, at(self.max_norm, self._fraction))
+        return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
+
+    def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:
+        """Give every parameter its ``grad``; see ``algorithm.differentiate``."""
+        return differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
+
+    def state_dict(self) -> State:
+        """Return what the algorithm keeps from segment to segment; the parameters are the channel's."""
+        return {"algorithm": self.algorithm.state_dict() if isinstance(self.algorithm, Stateful) else {}}
+
+    def load_state_dict(self, state: State) -> None:
+        if isinstance(self.algorithm, Stateful):
+            self.algorithm.load_state_dict(state["algorithm"])
+
+
+def interrupted(last: Tensors, first: Tensor) -> Tensor:
+    """Return where environments have begun anew between two segments, as when a run is resumed: nothing may pass there.
+
+    last: a segment's last step, [B] each; first: bool [B], whether the next segment begins with an episode's first
+    observation. Returns bool [B].
+    """
+    ended = last["terminated"] | last["truncated"] if "final_value" in last else ~last["valid"]
+    return first & ~ended
+
+
+def parameters_spec(nets: torch.nn.Module) -> Spec:
+    """The fields of a ``shared`` channel for the parameters of ``nets``. UsageError where it has buffers, which no
+    gradient moves."""
+    require_no_buffers(nets, "workers share parameters that gradients move")
+    return {name: Field(tuple(p.shape), axis=0) for name, p in nets.named_parameters()}

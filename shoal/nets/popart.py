@@ -1,0 +1,70 @@
+"""PopArt: values are learned on a scale of their own, which follows the returns, whatever the size of rewards.
+
+Van Hasselt et al. 2016, "Learning values across many orders of magnitude"; with actor-critics Hessel et al. 2019,
+"Multi-task Deep Reinforcement Learning with PopArt".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+SPREAD = (1e-4, 1e6)  # of the returns, least and largest (Hessel et al. 2019, appendix)
+STEP = 3e-4  # of the running moments (the same)
+
+
+class PopArt(nn.Module):
+    """What a linear head says, ``n``, means the value ``spread * n + mean``. ``update`` moves both to the running
+    moments of the returns and changes the head so that no value changes.
+
+    The moments are plain averages until the share of one update has fallen to ``step``.
+    """
+
+    mean: Tensor
+    square: Tensor
+    count: Tensor
+
+    def __init__(self, step: float = STEP) -> None:
+        super().__init__()
+        self.step = step
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("square", torch.ones((), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))  # of updates
+
+    def spread(self) -> Tensor:
+        """The standard deviation of the returns; 1 before any update."""
+        return _spread(self.mean, self.square)
+
+    def value(self, said: Tensor) -> Tensor:
+        """What the head said, in the unit of rewards; float32 of the same shape."""
+        return said * self.spread().float() + self.mean.float()
+
+    @torch.no_grad()
+    def spread_with(self, returns: Tensor, mask: Tensor) -> Tensor:
+        """What the ``spread`` will be after an ``update`` with these: the unit of a loss, the very first one too."""
+        return _spread(*self._moments(returns, mask))
+
+    @torch.no_grad()
+    def update(self, head: nn.Linear, returns: Tensor, mask: Tensor) -> None:
+        """Take in the returns [...] that the ``mask`` (bool [...]) counts. Returns that are not finite change nothing:
+        the learner skips them too."""
+        mean, spread = self.mean.clone(), self.spread()
+        now_mean, now_square = self._moments(returns, mask)
+        self.mean.copy_(now_mean)
+        self.square.copy_(now_square)
+        self.count.add_(1.0)
+        now = self.spread()
+        head.weight.mul_((spread / now).float())
+        head.bias.copy_(((spread * head.bias.double() + mean - self.mean) / now).float())
+
+    def _moments(self, returns: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and mean square with these returns."""
+        rows = returns[mask].double()
+        if not len(rows) or not bool(torch.isfinite(rows).all()):
+            return self.mean, self.square
+        share = torch.clamp(1.0 / (self.count + 1.0), min=self.step)
+        return self.mean.lerp(rows.mean(), share), self.square.lerp(rows.square().mean(), share)
+
+
+def _spread(mean: Tensor, square: Tensor) -> Tensor:
+    return (square - mean.square()).clamp(min=SPREAD[0] ** 2).sqrt().clamp(max=SPREAD[1])

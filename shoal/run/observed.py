@@ -1,0 +1,37 @@
+"""What random actions show of an environment whose run has not improved: observations that no network learns from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shoal.policy.policy import evaluation_envs
+from shoal.roles.random_observations import random_observations
+from shoal.run.symptoms import PAGE
+
+ROWS, ENVS = 512, 4
+WHERE = f"({PAGE}#observations)"
+LARGE, SMALL = 30.0, 1e-3  # of the deviation of a number among its fellows, beyond which it drowns or is drowned
+
+
+def observed(cfg: Any, seed: int) -> str:
+    """A sentence on the observations of a configuration's environment, "" if nothing is wrong with them. Plays
+    ``ROWS`` steps with random actions."""
+    rows = random_observations(evaluation_envs(cfg, ENVS), ROWS, seed)
+    leaves = {k: v for k, v in rows.items() if k != "obs/action_mask"}
+    if all((array == array[:1]).all() for array in leaves.values()):
+        return f"every observation is the same, whatever random actions do {WHERE}"
+    for name, array in leaves.items():
+        if array.dtype.kind != "f":
+            continue
+        if not np.isfinite(array).all():
+            return f"the observation '{name}' is not always finite {WHERE}"
+        spread = array.reshape(len(array), -1).std(0)
+        moving = spread[spread > 0]
+        if len(moving) and (moving.max() > LARGE or moving.max() < SMALL) and not getattr(cfg, "normalise_obs", False):
+            return (
+                f"the observation '{name}' has numbers of another size than 1 (standard deviations from "
+                f"{moving.min():.2g} to {moving.max():.2g}), which networks learn from slowly; normalise it {WHERE}"
+            )
+    return ""

@@ -1,0 +1,258 @@
+"""A member of a population: a run of its own, trained in slices, each with the hyperparameters of the moment."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.api import ShoalError, Tensors, UsageError
+from shoal.envs import looking
+from shoal.local.apart import apart, call_here
+from shoal.metering.aggregator import Snapshot
+from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest, newest_params
+from shoal.records.run_dir import RunDirectory, provenance
+from shoal.records.run_lock import NAME as LOCK, RunLock
+from shoal.records.whole_files import write_whole
+from shoal.run.changes import at_start, shapes
+from shoal.run.population.hyperparameters import Choice, Space
+from shoal.runtime.launch import Launch
+from shoal.settings.config import build, coerce_all
+from shoal.settings.flags import unknown
+from shoal.types import Values
+from shoal.untrusted import parse_json, read_text
+
+WINDOW = 100  # episodes whose mean return is a member's score
+ENDED = "slice.json"  # what the last slice came to, for a population that was killed before it noted it
+FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl", "episodes.csv")
+
+
+def check_space(name: str, values: Values, space: Space) -> None:
+    """UsageError for a field of ``space`` that the system of this name does not have, or that changes what a checkpoint
+    must fit, and for an interval with values that members cannot run with beside the other ``values``."""
+    from shoal import systems
+
+    with looking(apart):
+        system = systems.load(name)
+        plain = shapes_of(system, values)
+        for field, one in space.items():
+            if field not in values:
+                raise unknown("field", field, list(values), f"--mutate of {name}")
+            if field in ("envs", "total_envs", *at_start(system)):
+                raise UsageError(f"{field} cannot be mutated: what members save is of the one they began with")
+            refused: dict[str, UsageError] = {}
+            for value in one.values if isinstance(one, Choice) else (one.low, one.high):
+                try:
+                    found = shapes_of(system, {**values, field: value})
+                except UsageError as error:
+                    refused[f"{value:g}" if isinstance(value, float) else str(value)] = error
+                    continue
+                if found != plain:
+                    raise UsageError(f"{field} cannot be mutated: it changes the shapes that members exchange")
+            if refused:
+                where = "" if isinstance(one, Choice) else f" from {one.low:g} to {one.high:g}"
+                which, why = ", ".join(refused), next(iter(refused.values()))
+                raise UsageError(f"{field} cannot be mutated{where}, as members cannot run with {which}: {why}")
+
+
+def shapes_of(system: Any, values: Values) -> Values:
+    """What members of this configuration exchange. UsageError or WiringError if no program can be made of it."""
+    cfg = build(system.Config, coerce_all(system.Config, values, "of a member"))
+    return {**shapes(system.program(cfg)), **cfg.kept()}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration. evaluate:
+    greedy episodes after them, whose returns are its score instead of those of the last training episodes; 0: none."""
+
+    path: Path
+    system: str
+    values: Values
+    origins: dict[str, str]
+    preset: str
+    seed: int
+    until: int
+    runtime: str = "serial"
+    evaluate: int = 0
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy, or of its
+    evaluation; reason: as of any run; per_env: episodes that ended in each environment, inf where short ones
+    are not more likely to have."""
+
+    steps: int
+    returns: list[float]
+    seconds: float
+    reason: str
+    per_env: float = math.inf
+
+    @property
+    def score(self) -> float:
+        """Mean return; nan without an episode."""
+        return sum(self.returns) / len(self.returns) if self.returns else math.nan
+
+
+class _Episodes:
+    """An observer that keeps the slice's returns, and counts them; ``skip`` are left over from the slice before."""
+
+    def __init__(self, skip: int) -> None:
+        self.returns: list[float] = []
+        self.ended = 0
+        self._skip = skip
+
+    def update(self, snapshot: Snapshot) -> None:
+        new = [float(ret) for ret, *_ in snapshot.new_episodes]
+        self.returns = [*self.returns, *new[self._skip :]][-WINDOW:]
+        self.ended += len(new[self._skip :])
+        self._skip = max(0, self._skip - len(new))
+
+
+def train_slice(task: Slice) -> Reached:
+    """Begin the run, or go on from its newest checkpoint, and save it at the end of the slice."""
+    from shoal import systems
+    from shoal.program import draw
+    from shoal.run.options import RunOptions
+    from shoal.run.runtimes import make_runtime
+
+    torch.set_num_threads(1)
+    system = systems.load(task.system)
+    cfg = build(system.Config, coerce_all(system.Config, task.values, "population.json"))
+    with looking(call_here if task.runtime == "serial" else apart):
+        program = system.program(cfg)
+    try:
+        checkpoint, directory = _open(task.path)
+    except UsageError as error:  # a slice of a killed population still ends: unlike a configuration worth another try
+        raise ShoalError(str(error)) from None
+    try:
+        if checkpoint is not None:
+            checkpoint.check_fits(program)
+            directory.go_on(checkpoint)
+            if checkpoint.steps >= task.until:  # a slice that failed after its training, or that was not noted
+                if (ended := _ended(task, checkpoint.steps)) is not None:
+                    return ended
+                saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
+                returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
+                return Reached(checkpoint.steps, returns, 0.0, "steps")
+        options = RunOptions(runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, quiet=True)
+        settings = {
+            "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
+            "actors": cfg.num_actors(), "policy": program.policy_channel().name, **options.to_json(task.until),
+        }  # fmt: skip
+        drawings = {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)}
+        directory.describe(settings, drawings, _provenance(task.system, str(task.values["env"])))
+        pending = 0 if checkpoint is None else len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
+        episodes = _Episodes(pending)
+        saving = Saving(task.path / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch)
+        before = 0.0 if checkpoint is None else float(checkpoint.manifest["seconds"])
+        report = make_runtime(task.runtime, options.hang_timeout).launch(program, Launch(
+            seed=task.seed, stop=options.stop(task.until), run_dir=task.path,
+            observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
+        ))  # fmt: skip
+        directory.finish(report)
+        returns = episodes.returns
+        if task.evaluate and report.reason != "steps":
+            returns = []  # those of training are another thing than its score
+        elif task.evaluate:
+            params = report.params[program.policy_channel().name]
+            returns = _evaluate(task, system, cfg, params, report.updates, report.steps)
+        whole = bool(returns) and bool(task.evaluate or cfg.whole_episodes)
+        per_env = math.inf if whole else episodes.ended / (cfg.envs * cfg.num_actors())
+        reached = Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
+        if report.reason == "steps":
+            noted = {"until": task.until, "steps": reached.steps, "returns": returns, "seconds": reached.seconds}
+            with contextlib.suppress(OSError):  # a disk that is full
+                write_whole(task.path / ENDED, json.dumps(noted) + "\n")
+        return reached
+    finally:
+        directory.close()
+
+
+def _ended(task: Slice, steps: int) -> Reached | None:
+    """What this slice came to when it ended with the checkpoint of ``steps``; None if it is not known."""
+    try:
+        noted = parse_json(read_text(task.path / ENDED))
+        if (noted["until"], noted["steps"]) != (task.until, steps):
+            return None
+        numbers = [noted["seconds"], *noted["returns"]]
+        if not all(type(x) in (int, float) and math.isfinite(x) for x in numbers):
+            return None
+        return Reached(steps, list(noted["returns"]), noted["seconds"], "steps")
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
+        return None
+
+
+def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int, steps: int) -> list[float]:
+    """Returns of ``task.evaluate`` greedy episodes of the policy with these parameters."""
+    from shoal.policy.policy import play
+    from shoal.roles.evaluator import evaluation_seed
+
+    agent = system.agent(cfg, task.seed)
+    agent.load(params, updates)
+    return list(play(agent, cfg, task.evaluate, evaluation_seed(task.seed, steps), True, envs=8))
+
+
+@functools.cache  # two processes of git for every slice otherwise
+def _provenance(*code: str) -> Values:
+    return provenance(code)
+
+
+def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
+    """The newest checkpoint and the directory; what has no checkpoint yet begins anew."""
+    if completed(path / FOLDER):
+        return newest(path / FOLDER), RunDirectory.reopen(path, trust=True)  # the population was looked at as a whole
+    if path.exists():  # of a slice that was killed before its first checkpoint
+        RunLock(path).release()  # UsageError if it goes on all the same
+        shutil.rmtree(path)
+    if not path.parent.is_dir():
+        raise ShoalError(f"the directory of the population in '{path.parent.parent}' is gone")
+    return None, RunDirectory(path)
+
+
+def copy_member(parent: Path, child: Path, steps: int) -> int:
+    """Make ``child`` what ``parent`` was at its checkpoint of ``steps`` (or else its newest): networks, optimiser,
+    statistics, counters and metric files. Returns the checkpoint's steps. The parent may go on meanwhile."""
+    new = child.with_name(f".{child.name}.new")
+    try:
+        return _copy_member(parent, child, new, steps)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
+    cause: Exception | None = None
+    for _ in range(5):
+        shutil.rmtree(new, ignore_errors=True)
+        wanted = parent / FOLDER / f"{steps:012d}"
+        source = wanted if (wanted / "manifest.json").is_file() else newest(parent / FOLDER).path
+        try:
+            shutil.copytree(source, new / FOLDER / source.name)
+        except (FileNotFoundError, shutil.Error) as error:  # forgotten as the parent's next one was completed
+            cause = error
+            continue
+        break
+    else:
+        raise ShoalError(f"the checkpoint of '{parent}' cannot be copied to '{child}': {cause}")
+    for name in FILES:
+        shutil.copy(parent / name, new / name)
+    for name, of in ((LOCK, child), ("config.json", parent)):  # the child's seeds go on where they were
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(of / name, new / name)
+    os.chmod(new, 0o700)
+    old = child.with_name(f".{child.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if child.exists():
+        os.rename(child, old)
+    os.rename(new, child)
+    shutil.rmtree(old, ignore_errors=True)
+    return int(json.loads((child / FOLDER / source.name / "manifest.json").read_text(encoding="utf-8"))["steps"])

@@ -1,0 +1,276 @@
+"""Population-based training of a system: members are runs, which share the machine in slices of ``interval`` steps.
+
+Jaderberg et al. 2017, "Population Based Training of Neural Networks".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shoal.api import RoleFailed, ShoalError, UsageError
+from shoal.envs import looking
+from shoal.local.apart import apart
+from shoal.paths import fixed, require_new, shown
+from shoal.records.checkpoint import FOLDER, completed
+from shoal.records.damage import reading
+from shoal.records.metric_files import append_row
+from shoal.records.presence import Presence
+from shoal.records.run_dir import FORMAT, NO_OVERWRITE
+from shoal.records.run_lock import RunLock
+from shoal.records.whole_files import write_whole
+from shoal.run.population.controller import WINDOW, Copy, Member, Population, Rules
+from shoal.run.population.files import (
+    FILE as FILE,
+    LINEAGE as LINEAGE,
+    SCORES as SCORES,
+    STATE as STATE,
+    Setup as Setup,
+    best_member as best_member,
+    is_population as is_population,
+    member_path as member_path,
+    read_setup,
+    read_state,
+)
+from shoal.run.population.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
+from shoal.run.population.slots import Slots
+from shoal.run.trust import note
+from shoal.runtime.interrupts import Interrupts
+from shoal.topology.config import anchored
+from shoal.types import Values
+
+TRIES = 3  # failures in a row after which a member begins again from another, or is given up
+FEW = 10.0  # episodes of each environment in a slice, below which short ones decide the score
+
+NOTHING: Values = {}
+
+log = logging.getLogger("shoal.runtime")
+
+
+@dataclass
+class Ended:
+    """How a population ended: its directory, the best member, and why."""
+
+    path: Path
+    best: Member
+    copies: int
+    reason: str
+
+
+class PopulationRun:
+    """A population in ``path``, new or to be gone on with."""
+
+    def __init__(
+        self, path: Path, setup: Setup, tell: Callable[[str], None] | None = None, state: Values = NOTHING
+    ) -> None:
+        self.path, self.setup = path, setup
+        self.tell = tell or (lambda line: None)
+        self.control = Population(
+            setup.interval_space(), setup.size, Rules(**setup.rules), setup.seed, start=setup.values,
+            runs=None if state else self._runs,
+        )  # fmt: skip
+        if state:
+            with reading(path / STATE):
+                self.control.load_state_dict(state)
+            self.control.runs = self._runs
+        self._sizes = state.get("sizes", {}) if state else {SCORES: 0, LINEAGE: 0}  # of the rows that the state knows
+        self.failures = [0] * setup.size
+        self._advised = False  # what to do where slices are shorter than episodes
+        self.slots = Slots(train_slice, min(setup.slots, setup.size))
+
+    @classmethod
+    def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
+        """A new population. UsageError if a mutated field changes the shapes of the program."""
+        path = fixed(path)
+        require_new(path, NO_OVERWRITE)
+        check_space(setup.system, setup.values, setup.interval_space())
+        setup = replace(setup, values=anchored(setup.values))
+        run = cls(path, setup, tell)
+        note(setup.system, setup.values)
+        (path / "members").mkdir(parents=True, mode=0o700)
+        run._write(FILE, dataclasses.asdict(setup))
+        return run
+
+    @classmethod
+    def reopen(
+        cls, path: Path, steps: int | None = None, tell: Callable[[str], None] | None = None, trust: bool = False
+    ) -> PopulationRun:
+        """Go on with the population in ``path``; ``steps``: a new limit for each member; ``trust``: as in
+        ``Run.policy``."""
+        path = fixed(path)
+        setup = read_setup(path, trust)
+        state = read_state(path, setup, trust)
+        if steps is not None:
+            setup = dataclasses.replace(setup, steps=steps)
+        return cls(path, setup, tell, state)
+
+    def go(self) -> Ended:
+        """Train until every member has made its steps, or until a signal."""
+        lock = RunLock(self.path)
+        try:
+            if not self._waiting():
+                raise UsageError(
+                    f"the population in '{shown(self.path)}' is finished: "
+                    f"every member has made {self.setup.steps:,} steps"
+                )
+            self._write(FILE, dataclasses.asdict(self.setup))
+            self._cut()
+            with Interrupts(kill=self.slots.kill) as interrupts:
+                try:
+                    self._train(self.slots, interrupts)
+                finally:
+                    self.slots.close()
+            self._save()
+        finally:
+            lock.release()
+        return Ended(self.path, self.control.best(), len(self.control.lineage), interrupts.reason or "steps")
+
+    def _train(self, slots: Slots, interrupts: Interrupts) -> None:
+        asked, present = False, Presence(self.path)
+        while True:
+            while slots.free and not interrupts.reason and (waiting := self._waiting(slots.busy())):
+                slots.submit(waiting[0].index, self._slice(waiting[0]))
+            if interrupts.reason and not asked:
+                asked = True
+                slots.stop()
+            if not slots.busy():
+                return
+            done = slots.wait(timeout=0.5)
+            present.require()
+            for index, reached, failure in done:
+                if failure:
+                    self._failed(index, failure)
+                else:
+                    self._reached(index, reached)
+
+    def _waiting(self, busy: Collection[int] = ()) -> list[Member]:
+        return self.control.waiting(self.setup.steps, busy)
+
+    def _slice(self, member: Member) -> Slice:
+        setup, interval = self.setup, self.control.rules.interval
+        until = member.turn + interval
+        if until <= member.step:  # it was not ready: still warming up
+            until = member.step + interval
+        return Slice(
+            member_path(self.path, member.index), setup.system,
+            {**setup.values, "steps": setup.steps, **member.values},  # where schedules end, if it goes on further
+            {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
+            min(until, member.step + setup.steps - member.trained), setup.runtime, evaluate=setup.evaluate,
+        )  # fmt: skip
+
+    def _reached(self, index: int, reached: Reached) -> None:
+        self.failures[index] = 0
+        member = self.control.members[index]
+        self.control.report(index, reached.steps, reached.score, reached.returns[-WINDOW:])
+        self._note(SCORES, {
+            "member": index, "step": reached.steps, "score": member.score, "seconds": round(reached.seconds, 3),
+            **member.values,
+        })  # fmt: skip
+        shown = "none yet" if member.score is None else f"{member.score:.4g}"
+        self.tell(f"member {index}: {reached.steps:,} steps, score {shown}, {_shown(member.values)}")
+        if reached.per_env < FEW and reached.reason == "steps" and not self._advised:
+            self._advised = True
+            self.tell(self._advice(index, reached))
+        if member.trained < self.setup.steps and (copy := self.control.turn(index)) is not None:
+            self._copied(copy)
+        self._save()
+
+    def _advice(self, index: int, reached: Reached) -> str:
+        slice_ = f"in its last {self.control.rules.interval:,} steps"
+        if not reached.returns:
+            return (
+                f"no episode of member {index} ended {slice_}, so it has no new score: --eval-episodes N plays some "
+                "for it, a longer --interval ends some"
+            )
+        return (
+            f"{reached.per_env:.1f} episodes ended in each environment of member {index} {slice_}: so few that short "
+            "ones count for more in its score; --eval-episodes N has it scored by whole games, a longer --interval "
+            "ends more"
+        )
+
+    def _copied(self, copy: Copy) -> None:
+        member = self.control.members[copy.child]
+        began = time.monotonic()
+        steps = copy_member(member_path(self.path, copy.parent), member_path(self.path, copy.child), copy.parent_step)
+        member.step = member.turn = steps
+        line = {k: v for k, v in dataclasses.asdict(copy).items() if k not in ("before", "after")}
+        line |= {f"before/{k}": v for k, v in copy.before.items()} | {f"after/{k}": v for k, v in copy.after.items()}
+        self._note(LINEAGE, {**line, "seconds": round(time.monotonic() - began, 4)})
+        self.tell(f"member {copy.child} copies member {copy.parent}: {_shown(copy.after)}")
+
+    def _failed(self, index: int, failure: str) -> None:
+        """Try again; after ``TRIES`` failures, or one that would be the same again, go on from the best other member,
+        or without this one."""
+        member, cause = self.control.members[index], failure.rstrip().rpartition("\n")[2]
+        refused = cause.startswith(f"{UsageError.__module__}.{UsageError.__qualname__}: ")
+        self.failures[index] = max(self.failures[index] + 1, TRIES if refused else 0)
+        log.warning("member %d failed: %s", index, cause)
+        self.tell(f"member {index} failed: {cause}")
+        if self.failures[index] < TRIES:
+            return
+        others = [m for m in self.control.members if m is not member and not m.lost]
+        saved = [m for m in others if m.score is not None and completed(member_path(self.path, m.index) / FOLDER)]
+        if saved and self.failures[index] == TRIES:
+            self._copied(self.control.copy(member, max(saved, key=lambda m: m.score or 0.0)))
+        elif others:
+            member.lost = True
+            self.tell(f"the population goes on without member {index}")
+        else:
+            raise RoleFailed("member", index, self.failures[index] - 1, None, failure)
+
+    def _save(self) -> None:
+        self._sizes = {name: _size(self.path / name) for name in (SCORES, LINEAGE)}
+        with self._warned(STATE):
+            self._write(STATE, {**self.control.state_dict(), "sizes": self._sizes})
+
+    def _cut(self) -> None:
+        """Drop the rows that were noted after the last state, by a process that was killed between the two: they are
+        noted again, as what a slice had come to is kept with its member. What is lost is a copy: the child has become
+        its parent by then, and goes on with the hyperparameters that it had."""
+        for name, size in self._sizes.items():
+            if _size(self.path / name) > size:
+                os.truncate(self.path / name, size)
+
+    def _runs(self, values: Values) -> bool:
+        """Whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what goes with
+        what."""
+        from shoal import systems
+
+        try:
+            with looking(apart):
+                shapes_of(systems.load(self.setup.system), {**self.setup.values, **values})
+        except ShoalError as error:
+            self.tell(f"{_shown(values)} cannot run, others are drawn: {error}")
+            return False
+        return True
+
+    def _write(self, name: str, content: Any) -> None:
+        write_whole(self.path / name, json.dumps({"format": FORMAT, **content}, indent=1) + "\n", sync=True)
+
+    def _note(self, name: str, row: Mapping[str, Any]) -> None:
+        with self._warned(name):
+            append_row(self.path / name, row)
+
+    @contextlib.contextmanager
+    def _warned(self, name: str) -> Iterator[None]:
+        """A disk that is full stops no training."""
+        try:
+            yield
+        except OSError as error:
+            log.warning("cannot write '%s': %s (training goes on)", self.path / name, error.strerror)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())

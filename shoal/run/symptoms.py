@@ -1,0 +1,170 @@
+"""One sentence on why a run does not learn, where its figures show a known cause; docs/not-learning.md has them all."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.metering.aggregator import Snapshot
+
+PAGE = "docs/not-learning.md"
+EPISODES = 100  # at the beginning and at the end of a run, which are compared
+LEAST_EPISODES, LEAST_UPDATES = 20, 20  # before which nothing is said
+PATIENCE = 10_000  # steps of each environment without the end of an episode
+EARLY = 0.5  # share of a run before which it may yet learn
+
+
+class Symptoms:
+    """Takes in a run's snapshots; ``sentences`` says what stands in the way of a run that has not improved.
+
+    A run has improved if its last episodes return more than its first did, by half of their standard deviation. Of one
+    that has, nothing is said: what looks like a cause (a policy without entropy, actions at their bounds) is the
+    solution of some tasks. ``cfg``: the configuration. ``limit``: agent steps that the run is to take.
+    """
+
+    def __init__(self, cfg: Any, limit: int) -> None:
+        self.cfg, self.limit = cfg, limit
+        self.first: list[float] = []  # returns of the first episodes
+        self.last: deque[float] = deque(maxlen=EPISODES)
+        self.episodes = self.steps = self.updates = self.ended_at = 0
+        self.length = math.nan
+        self._seen: dict[str, list[tuple[int, float]]] = {}  # of what causes look at: steps, value
+
+    def update(self, snapshot: Snapshot) -> None:
+        for value, _ in snapshot.new_episodes:
+            if len(self.first) < EPISODES:
+                self.first.append(value)
+            self.last.append(value)
+        self.steps, self.updates, self.length = snapshot.steps, snapshot.updates, snapshot.episode_length
+        if snapshot.new_episodes:
+            self.ended_at = snapshot.steps
+        self.episodes += len(snapshot.new_episodes)
+        for name in LOOKED_AT & snapshot.records.keys():
+            self._seen.setdefault(name, []).append((snapshot.steps, snapshot.records[name]))
+
+    @property
+    def improved(self) -> bool:
+        """Whether the last episodes return more than the first."""
+        half = self.episodes // 2  # of a run with few, its halves
+        first, last = np.array(self.first[: max(half, 1)]), np.array(list(self.last)[-max(half, 1) :])
+        return bool(len(last) and last.mean() > first.mean() + 0.5 * first.std())
+
+    def of_late(self, name: str) -> float:
+        """The median of a metric over the second half of the run so far; nan if it was not recorded."""
+        late = [value for steps, value in self._seen.get(name, ()) if steps >= self.steps / 2]
+        return float(np.median(late)) if late else math.nan
+
+    def growth(self, name: str) -> float:
+        """By what factor a metric is larger in the last quarter of the run so far than in the second; nan: unknown."""
+        quarters: list[list[float]] = [[], [], [], []]
+        for steps, value in self._seen.get(name, ()):
+            quarters[min(3, 4 * steps // max(self.steps, 1))].append(value)
+        early, late = quarters[1], quarters[3]
+        return float(np.median(late) / max(np.median(early), 1e-12)) if early and late else math.nan
+
+    def sentences(self) -> list[str]:
+        """The causes that show, the likeliest first; none for a run that has improved, or is too young to tell."""
+        return list(self._found()) if self.old else []
+
+    @property
+    def old(self) -> bool:
+        """Whether there is enough of the run to judge it."""
+        return self.steps >= EARLY * self.limit and self.updates >= LEAST_UPDATES
+
+    @property
+    def stuck(self) -> bool:
+        """Whether enough episodes show that it has not improved."""
+        return self.old and self.episodes >= LEAST_EPISODES and not self.improved
+
+    def _found(self) -> Iterator[str]:
+        for cause in CAUSES:
+            if (self.stuck or cause.without_episodes) and (shown := cause.shows(self)):
+                yield f"{shown}; try {cause.remedy} ({PAGE}#{cause.name})"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``shows``: what shows it, in words; "" if nothing does. ``remedy``: what to try. ``without_episodes``: whether it
+    is told of a run whose returns say nothing."""
+
+    name: str
+    shows: Callable[[Symptoms], str]
+    remedy: str
+    without_episodes: bool = False
+
+
+def _endless(run: Symptoms) -> str:
+    each = (run.steps - run.ended_at) / max(1, run.cfg.num_actors() * getattr(run.cfg, "envs", 1))
+    return f"no episode has ended for {each:,.0f} steps of each environment" if each >= PATIENCE else ""
+
+
+def _constant(run: Symptoms) -> str:
+    same = len(set(run.last)) == 1 and float(np.median(run.first)) == run.last[0]
+    return f"the last {len(run.last)} episodes all returned {run.last[0]:g}, as the first ones did" if same else ""
+
+
+def _deterministic(run: Symptoms) -> str:
+    sizes = run.cfg.env_spec().action.sizes
+    most, now = sum(math.log(size) for size in sizes), run.of_late("entropy")
+    few = sizes and now < 0.02 * most
+    return (
+        f"the policy has hardly any entropy left ({now:.2g} of {most:.2g} nats), so that it explores no more"
+        if few
+        else ""
+    )
+
+
+def _saturated(run: Symptoms) -> str:
+    share = run.of_late("saturated")
+    return f"{share:.0%} of the policy's actions lie at the bounds, where its gradient is 0" if share > 0.9 else ""
+
+
+def _unexplained(run: Symptoms) -> str:
+    share = run.of_late("explained_variance")
+    return f"the values explain none of the returns' variance (explained_variance {share:.2g})" if share <= 0.0 else ""
+
+
+def _growing(run: Symptoms) -> str:
+    name = "value_loss" if "value_loss" in run._seen else "td_error"
+    factor = run.growth(name)
+    return f"{name} has grown {factor:,.0f}-fold since the run's first half" if factor > 10 else ""
+
+
+def _short_replay(run: Symptoms) -> str:
+    replay = getattr(run.cfg, "replay", 0) if getattr(run.cfg, "items_are_steps", False) else 0
+    short = 0 < replay < run.length
+    return f"the replay ({replay:,} transitions) is shorter than an episode ({run.length:,.0f} steps)" if short else ""
+
+
+def _random(run: Symptoms) -> str:
+    cfg = run.cfg
+    if not getattr(cfg, "epsilon_steps", 0) or not hasattr(cfg, "epsilon_end") or cfg.epsilon_ladder:
+        return ""
+    done = min(1.0, run.limit / cfg.epsilon_steps)
+    epsilon = cfg.epsilon_start + (cfg.epsilon_end - cfg.epsilon_start) * done
+    return f"{epsilon:.0%} of the actions are random even at the run's end" if epsilon > 0.3 else ""
+
+
+def _clipped(run: Symptoms) -> str:
+    clip, mean = getattr(run.cfg, "reward_clip", "none"), abs(float(np.mean(run.last)) if run.last else 0.0)
+    large = clip != "none" and mean > run.length  # a reward of more than 1 a step
+    return f"episodes return more than 1 a step, and rewards are clipped (reward_clip {clip})" if large else ""
+
+
+CAUSES = (
+    Cause("endless-episodes", _endless, "--max-episode-steps N", without_episodes=True),
+    Cause("one-return", _constant, "--novelty 1, or more exploration"),
+    Cause("replay-shorter-than-an-episode", _short_replay, "a larger --replay"),
+    Cause("random-actions", _random, "fewer --epsilon-steps, or a smaller --epsilon-end"),
+    Cause("clipped-rewards", _clipped, "--reward-clip none with a --reward-scale"),
+    Cause("growing-loss", _growing, "a smaller --learning-rate or --reward-scale"),
+    Cause("no-entropy", _deterministic, "a larger --entropy-cost"),
+    Cause("saturated-actions", _saturated, "a smaller --learning-rate, or --layer-norm"),
+    Cause("unexplained-returns", _unexplained, "normalised observations and rewards, or a larger network"),
+)
+LOOKED_AT = frozenset({"entropy", "saturated", "explained_variance", "value_loss", "td_error"})

@@ -1,0 +1,1 @@
+"""Configurations, channels and roles that several systems share, and how they are wired into programs."""

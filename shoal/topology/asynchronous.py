@@ -1,0 +1,48 @@
+"""Configuration and wiring of asynchronous workers: their fields, and the parameters that all of them change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shoal.api import UsageError
+from shoal.learning.optimiser import OptimiserConfig
+from shoal.learning.segment_learner import parameters_spec
+from shoal.ops import SharedRMSProp
+from shoal.program import Channel
+from shoal.settings.ranges import Count, Envs, Positive, Replicas
+from shoal.settings.schedule import linear
+from shoal.topology.channels import shapes
+from shoal.topology.config import SystemConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(SystemConfig, OptimiserConfig):
+    """Workers. A step of one learns from ``envs`` segments of ``unroll`` agent steps."""
+
+    actors: Replicas = 0
+    """Workers, each with environments and gradients of its own; 0: one per core."""
+    envs: Envs = 1
+    """Environments of each worker (the paper's have one)."""
+    unroll: Count = 5
+    """Agent steps of a segment (the paper's t_max, or I_AsyncUpdate)."""
+    learning_rate: float = linear(7e-4, 0.0)
+    optimiser: Literal["rmsprop"] = "rmsprop"
+    """Optimiser: rmsprop, whose average of squared gradients all workers share."""
+    optimiser_eps: Positive = 0.1
+    max_grad_norm: float | None = 40.0
+
+    def updates(self) -> float | None:
+        return self.steps / (self.envs * self.unroll)
+
+
+def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], Any]) -> Channel:
+    """The parameters of ``network()``, which is built without allocating them, moved by shared RMSProp. UsageError for
+    another optimiser."""
+    if cfg.optimiser != "rmsprop":
+        raise UsageError(f"optimiser is {cfg.optimiser}, but {system} shares the statistics of rmsprop")
+    if cfg.rmsprop_centred:
+        raise UsageError(f"rmsprop_centred is true, but {system} shares one average, that of the squared gradients")
+    spec = parameters_spec(shapes(network))
+    return Channel("params", "shared", spec, rule=SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps))

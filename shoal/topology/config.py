@@ -1,0 +1,232 @@
+"""The settings that every system has: the environment, the actors, the length of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from shoal.api import EnvSpec, UsageError
+from shoal.envs import EnvOptions, known, registration, remember, spec
+from shoal.envs._make import Codec
+from shoal.machine import cores
+from shoal.nets import encoder
+from shoal.own_code import absolute
+from shoal.settings.flags import expect, ranged
+from shoal.settings.ranges import Count, Device, Envs, Natural, OnlyWith, Replicas, Threads
+from shoal.types import State, Values
+
+Preset = Values  # fields of a configuration
+Presets = dict[str, Preset]
+MOST_ACTORS = 10_000  # of ``Replicas``
+SHORT = 1_000  # agent steps that no run is too short for
+FEW = 100  # updates, below which a run hardly learns
+OWN = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
+KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemConfig(EnvOptions):
+    """Fields of every system. Each says its unit."""
+
+    only_with: ClassVar[OnlyWith] = {"novelty_steps": ("novelty",)}
+
+    env: str = "CartPole-v1"
+    """Gymnasium id, `pointgoal:NAME`, `toy:NAME`, or `module:factory` or `file.py:factory` of your own; in Python also
+    a class or function that makes it."""
+    actors: Replicas = 0
+    """Actor processes; 0: one per core."""
+    envs: Envs = 16
+    """Environments per actor."""
+    total_envs: Natural = 0
+    """Environments of all actors together, shared out evenly among them in place of `envs`: the learning problem is
+    then the same on any number of cores; 0: `envs` per actor."""
+    unroll: Count = 32
+    """Agent steps that an actor takes between two messages."""
+    steps: Count = 1_000_000
+    """Length of the run (agent steps over all actors); schedules end here."""
+    device: Device = "auto"
+    """Learner's device: cpu, cuda, cuda:N; auto: cuda if there is one (asynchronous workers and es: the CPU)."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
+    fp32."""
+    torso: str = "auto"
+    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, or `module:factory` or
+    `file.py:factory` of your own."""
+    hidden: tuple[Count, ...] = (64, 64)
+    """Units of each layer of the MLP."""
+    learner_threads: Threads = 0
+    """Torch threads of the learner; 0: one."""
+    learner_processes: Replicas = 0
+    """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
+    at most."""
+    shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
+    hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
+    leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
+    at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
+    whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
+
+    def __post_init__(self) -> None:
+        if self.learner_processes > 1 and not self.shares_gradient:
+            raise UsageError(
+                f"learner_processes ({self.learner_processes}) must be 0 or 1: this system shares no gradient"
+            )
+        if self.unroll > max(self.steps, SHORT):
+            raise UsageError(
+                f"unroll ({self.unroll} agent steps) is longer than the whole run (steps {self.steps}): no message "
+                "would be sent before its end"
+            )
+        if not self.total_envs:
+            return
+        actors = self.num_actors()
+        if self.total_envs % actors:
+            near = [n for n in range(1, min(self.total_envs, MOST_ACTORS) + 1) if self.total_envs % n == 0]
+            nearest = min(near, key=lambda n: abs(n - actors))
+            raise UsageError(
+                f"actors ({actors}) must divide total_envs ({self.total_envs} environments), as {nearest} does: give "
+                f"another number of one of them, or envs for each actor"
+            )
+        object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
+
+    def __getstate__(self) -> Values:
+        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces, or
+        must have run what registered its id."""
+        return {**vars(self), KNOWN: known(self.env), REGISTERED: registration(self.env)}
+
+    def __setstate__(self, state: State) -> None:
+        remember(state.get(KNOWN, {}))
+        if (registered := state.get(REGISTERED)) is not None:
+            registered.enter()
+        vars(self).update({name: value for name, value in state.items() if name not in (KNOWN, REGISTERED)})
+
+    def num_actors(self) -> int:
+        """Actor processes, counted."""
+        return self.actors or self.sharing(max(1, cores() - self.leaves_core))
+
+    def sharing(self, most: int) -> int:
+        """The most actors, up to ``most``, that can share ``total_envs`` evenly."""
+        if not self.total_envs:
+            return most
+        return max(n for n in range(1, most + 1) if self.total_envs % n == 0)
+
+    def kept(self) -> Values:
+        """Return what a run keeps that follows from several settings, by name: it cannot go on with those that change
+        it."""
+        return {}
+
+    def updates(self) -> float | None:
+        """Gradient updates (rollouts, of PPO) that the run's ``steps`` make; None: nobody can say."""
+        return None
+
+    def remarks(self) -> list[str]:
+        """Sentences that a user should read before the run starts."""
+        out, updates = [], self.updates()
+        if updates is not None and updates < FEW:
+            out.append(
+                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {FEW}: more "
+                "steps, or smaller values of unroll, envs, total_envs or actors, make more"
+            )
+        most = replace(self, total_envs=0).num_actors()
+        if most > self.num_actors():
+            out.append(
+                f"{self.num_actors()} actors of {most} share {self.total_envs} environments evenly; --total-envs "
+                f"{-(-self.total_envs // most) * most} would use all, and changes what an update learns from"
+            )
+        return out
+
+    def idle(self) -> dict[str, str]:
+        """Settings of the network that say nothing of it in this environment, each with the reason."""
+        found = encoder.idle(self.env_spec().observations, self.torso)
+        return {name: why for name, why in found.items() if name == "torso" or not self.hidden_heads}
+
+    def learner_device(self) -> str:
+        """The device that ``device`` means on this machine."""
+        if self.device != "auto":
+            return self.device
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def require_cpu(self) -> None:
+        """UsageError if ``device`` asks for another than the CPU, of a system whose every role computes there."""
+        if self.device not in ("auto", "cpu"):
+            raise UsageError(f"device is {self.device}, but every process of {self.system()} computes on the CPU")
+
+    def system(self) -> str:
+        """The system that this is a configuration of, by the name of its file."""
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+
+    def env_spec(self) -> EnvSpec:
+        """Return what the environment offers under these options."""
+        return spec(self.env, self)
+
+    @classmethod
+    def interface(cls, given: Mapping[str, Any]) -> str:
+        """What the environment of the ``given`` settings shows and takes: one of ``settings.kinds.INTERFACES``. It is
+        a picture if any part of it is, and discrete states if every part is."""
+        hints, options = ranged(cls), {f.name for f in fields(EnvOptions)}
+        values = {name: expect(hints[name], value, f"'{name}'") for name, value in given.items() if name in options}
+        found = spec(given.get("env", cls.env), EnvOptions(**values))
+        kinds = {o.kind for o in found.observations.values()}
+        shows = "picture" if "image" in kinds else "vector" if "vector" in kinds else "states"
+        return f"{shows}_continuous" if found.action.kind == "continuous" else shows
+
+    def has_images(self) -> bool:
+        """Whether the environment shows images."""
+        return any(o.kind == "image" for o in self.env_spec().observations.values())
+
+    def processes(self, worth: int) -> int:
+        """Return how many processes share a gradient: as many as asked for or, on a CPU, one per core, but no more than
+        are ``worth`` it. Raises UsageError where several are asked for and none but a CPU's can share."""
+        wanted, device = self.learner_processes, self.learner_device()
+        if device == "cpu":
+            return wanted or max(1, min(cores(), worth))
+        if wanted > 1:
+            raise UsageError(f"learner_processes ({wanted}) share a gradient on the CPU only, and device is {device}")
+        return 1
+
+
+def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
+    """Raise UsageError unless the environment's actions are of one of ``kinds``."""
+    if env.action.kind not in kinds:
+        names = {"discrete": "Discrete", "multi_discrete": "MultiDiscrete", "continuous": "Box"}
+        supported = " and ".join(names[k] for k in kinds)
+        raise UsageError(f"{system} supports {supported} actions; {env.id} has {env.action}")
+
+
+def messages_per_batch(batch: int, envs: int) -> int:
+    """Return how many messages of ``envs`` trajectories are read at a time to learn from ``batch`` (0: one message)."""
+    if batch and batch % envs and envs % batch:
+        raise UsageError(f"batch ({batch} trajectories) must be a multiple or a divisor of envs ({envs})")
+    return max(1, batch // envs)
+
+
+def rooted(cfg: Any) -> Any:
+    """Return the configuration ``cfg`` with its demonstrations, if they are a directory, by their whole path: an
+    environment may change the working directory."""
+    name = "demonstrations"
+    return replace(cfg, **anchored({name: getattr(cfg, name)})) if hasattr(cfg, name) else cfg
+
+
+def anchored(values: Mapping[str, Any]) -> Values:
+    """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
+    policy or a population goes on from another directory."""
+    out = {**values, **{field: absolute(values[field]) for field in OWN if values.get(field)}}
+    demonstrations = values.get("demonstrations")
+    if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
+        out["demonstrations"] = str(Path(demonstrations).absolute())
+    return out
+
+
+def require_box(cfg: SystemConfig) -> None:
+    """Raise UsageError unless the environment's actions are a finite box."""
+    env, system = cfg.env_spec(), cfg.system()
+    require_actions(system, env, "continuous")
+    if not np.isfinite((*env.action.low, *env.action.high)).all():
+        space = Codec(cfg.env, cfg).action_space
+        raise UsageError(
+            f"{system} needs a box of actions with all bounds; {env.id} has {space}: give it such a box, by "
+            "gymnasium.wrappers.TransformAction for example"
+        )

@@ -1,0 +1,105 @@
+"""Configuration and wiring of the systems that learn through a parameter server: gradients out, parameters back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from shoal.api import UNIT, Context, ParamsWriter, PartsReader, PartsWriter, Reader, UsageError, bounds
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.optimiser import OptimiserConfig
+from shoal.learning.parameter_server import GRADIENT, OutlierFilter, RemoteLearner, Shard, gradient_spec
+from shoal.program import Channel, Program
+from shoal.roles.server import GradientRole, ServerRole
+from shoal.settings.ranges import Count, Natural, NonNegative, OnlyWith, Parts
+from shoal.settings.schedule import schedules
+from shoal.topology.channels import parameters, shapes
+from shoal.topology.roles import begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig(OptimiserConfig):
+    """A parameter server and its learners."""
+
+    only_with: ClassVar[OnlyWith] = {"max_lag": ("pieces", 1)}
+
+    learners: Parts = 2
+    """Learner processes, which compute gradients only."""
+    shards: Parts = 2
+    """Processes of the parameter server; each owns an equal part of the parameters and of the optimiser."""
+    n_fetch: Count = 1
+    """Batches that a learner takes between two copies of the server's parameters."""
+    n_push: Count = 1
+    """Batches whose gradients a learner adds up before it sends them."""
+    pieces: Parts = 1
+    """Gradients of the newest parameters that the server averages into one update, dropping any other; 1: each is an
+    update by itself."""
+    max_lag: Natural = 0
+    """Updates after which a gradient made with older parameters is dropped; 0: never."""
+    outliers: NonNegative = 0.0
+    """Standard deviations above the mean from which a batch's loss is an outlier, whose gradient is not sent; 0: none
+    is."""
+
+
+class ParameterServer:
+    """Learners -> gradients -> server -> parameters -> learners: adds the channels to ``p``, and the roles when asked.
+
+    network: makes the network, of which learner 0's is the first. progress: share of the run that is done after so many
+    updates, for settings that are schedules. gradients, params: the channels; others may read the latter as well.
+    """
+
+    def __init__(
+        self, p: Program, cfg: ServerConfig, network: Callable[[], Any],
+        progress: Callable[[Context, int], float] | None = None,
+    ) -> None:  # fmt: skip
+        self._p, self._cfg, self._network, self._progress = p, cfg, network, progress
+        if progress is None and (planned := schedules(cfg)):
+            raise UsageError(
+                f"nobody says how far this run is, but {', '.join(f'{k} is {v}' for k, v in planned.items())}"
+            )
+        message = gradient_spec(shapes(network))
+        self._size = message[GRADIENT].shape[0]
+        self.gradients = p.channel(Channel("gradients", "queue", message, capacity=1, divided=UNIT))
+        self.params = p.channel(parameters("params", network, divided=UNIT))
+
+    def learners(
+        self, algorithm: Callable[[Any, Context], Algorithm], batches: Channel, *, count: int = 1, device: str = "cpu",
+        threads: int = 1,
+    ) -> None:  # fmt: skip
+        """Add the role ``learner``. algorithm: of its network. count: items of ``batches`` that make a batch."""
+        cfg, network = self._cfg, self._network
+
+        def make(ctx: Context, params: PartsReader, gradients: PartsWriter, **ports: Reader) -> GradientRole:
+            (reader,) = ports.values()
+            torch.manual_seed(ctx.seed)
+            learner = RemoteLearner(
+                algorithm(begin(ctx, network().to(device)), ctx), max_norm=cfg.max_grad_norm, device=device,
+                outliers=OutlierFilter(cfg.outliers) if cfg.outliers else None, progress=self._done(ctx),
+            )  # fmt: skip
+            return GradientRole(ctx, learner, reader, params, gradients, cfg.n_fetch, cfg.n_push)
+
+        into: Any = {batches.name: batches.reader(count)}
+        self._p.role(
+            "learner", make, replicas=cfg.learners, on_failure="restore", threads=threads, device=device,
+            params=self.params.reader(), gradients=self.gradients.writer(), **into,
+        )  # fmt: skip
+
+    def server(self) -> None:
+        """Add the role ``server``."""
+        cfg, size, spec = self._cfg, self._size, self.params.spec
+
+        def make(ctx: Context, gradients: Reader, params: ParamsWriter) -> ServerRole:
+            shard = Shard(cfg, spec, *bounds(size, ctx.replicas, UNIT)[ctx.index], self._done(ctx))
+            return ServerRole(ctx, shard, gradients, params, cfg.max_lag or None, cfg.pieces)
+
+        self._p.role(
+            "server", make, replicas=cfg.shards, on_failure="restore", gradients=self.gradients.reader(),
+            params=self.params.writer(),
+        )  # fmt: skip
+
+    def _done(self, ctx: Context) -> Callable[[int], float] | None:
+        return partial(self._progress, ctx) if self._progress is not None else None

@@ -1,0 +1,166 @@
+"""Roles as most systems have them, and the topology of most: actors and a learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from shoal.api import (
+    Agent,
+    Context,
+    Learner,
+    ParamsReader,
+    ParamsWriter,
+    Reducer,
+    Role,
+    Spec,
+    UsageError,
+)
+from shoal.envs import make
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.data_parallel import Team
+from shoal.learning.learner import Past, SGDLearner
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
+from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_spec
+from shoal.program import Channel, Program
+from shoal.roles.actor import ActorRole
+from shoal.roles.collector import Collector
+from shoal.roles.learner import LearnerRole
+from shoal.roles.synchronised import SynchronisedRole
+from shoal.topology.channels import Network, parameters, shapes
+from shoal.topology.config import SystemConfig
+from shoal.topology.replay_shards import add_shards, part_of
+from shoal.types import Values
+
+Nets = TypeVar("Nets", bound=nn.Module)
+
+
+def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:
+    """Return a function that makes an actor: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. It reads
+    ``params`` and writes items of ``spec`` to its one other port."""
+
+    def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> ActorRole:
+        (writer,) = ports.values()
+        envs = make(cfg.env, cfg.envs, cfg)
+        return ActorRole(ctx, envs, agent(cfg, ctx.seed, ctx), writer, params, spec)
+
+    return make_actor
+
+
+def collector(
+    ctx: Context, cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec
+) -> Callable[[ParamsReader], Collector]:
+    """Return a function that makes the collector of a role that also learns, given where its parameters come from:
+    ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments, whose trajectories are of ``spec``."""
+    return lambda own: Collector(ctx, make(cfg.env, cfg.envs, cfg), agent(cfg, ctx.seed, ctx), own, spec)
+
+
+def team(ctx: Context, members: int) -> Team | None:
+    """So many processes that share a gradient; None for one, and where the runtime has no such processes."""
+    return ctx.team(members) if ctx.team is not None and members > 1 else None
+
+
+def require_parts(cfg: SystemConfig, algorithm: Algorithm) -> None:
+    """Raise UsageError where ``cfg`` asks for several processes to share the gradient of an algorithm that cannot."""
+    if cfg.learner_processes > 1 and not algorithm.adds_up:
+        raise UsageError(
+            f"learner_processes ({cfg.learner_processes}) share the gradient of a loss whose parts add up to it; "
+            f"{type(algorithm).__name__} does not say so by adds_up = True"
+        )
+
+
+def begin(ctx: Context, nets: Nets) -> Nets:
+    """``nets``, just drawn, with the parameters that the run begins with (``--init-from``), where it has some. For a
+    role that learns, before it copies them or makes an optimiser."""
+    if ctx.initial is not None:
+        ctx.initial(nets)
+    return nets
+
+
+def learner(
+    cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner]
+) -> Callable[..., LearnerRole]:
+    """Return a function that makes the learner: ``learn(nets, ctx)`` of ``network(cfg, device)``. It reads its one
+    other port and writes ``params``."""
+
+    def make_learner(ctx: Context, params: ParamsWriter, **ports: Any) -> LearnerRole:
+        (reader,) = ports.values()
+        torch.manual_seed(ctx.seed)
+        device = cfg.learner_device()
+        return LearnerRole(ctx, learn(begin(ctx, network(cfg, device).to(device)), ctx), reader, params)
+
+    return make_learner
+
+
+def synchronised(
+    cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], SynchronisedLearner]
+) -> Callable[..., SynchronisedRole]:
+    """Return a function that makes one of several learners, as ``learner``; ``gradients`` join it to the others."""
+
+    def make_learner(
+        ctx: Context, params: ParamsWriter | None, gradients: Reducer, initial: ParamsReader, **ports: Any
+    ) -> SynchronisedRole:
+        (reader,) = ports.values()
+        torch.manual_seed(ctx.seed)
+        device = cfg.learner_device()
+        made = learn(begin(ctx, network(cfg, device).to(device)), ctx)
+        load = made.algorithm.nets.load_state_dict
+        return SynchronisedRole(ctx, made, reader, params, gradients=gradients, initial=initial, load=load)
+
+    return make_learner
+
+
+def actors_and_learner(
+    name: str, cfg: SystemConfig, sent: Channel, network: Network, agent: Callable[..., Agent],
+    learn: Callable[[Any, Context], Learner], *, count: int = 1, lockstep: bool = False, memory: int = 0,
+    actor_role: str = "actor", lag: int = 0, learners: int = 1,
+) -> Program:  # fmt: skip
+    """Actors -> ``sent`` -> learner -> parameters -> actors, the topology of most systems.
+
+    count: items of ``sent`` in a batch; with ``lockstep``, actors wait for new parameters and a batch is one item of
+    each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``. learners:
+    over which the actors are spread; where there are several, ``learn`` makes a ``SynchronisedLearner``.
+    """
+    if learners > cfg.num_actors():
+        raise UsageError(f"learners ({learners}) must be no more than actors ({cfg.num_actors()})")
+    shards: int = getattr(cfg, "replay_shards", 1)
+    if shards > cfg.num_actors():
+        raise UsageError(f"replay_shards ({shards}) must be no more than actors ({cfg.num_actors()})")
+    p, sent = Program(name), part_of(sent, shards) if shards > 1 else sent
+    p.channel(sent)
+    params = p.channel(parameters("params", lambda: network(cfg), lag))
+    out: Values = {sent.name: sent.writer()}
+    into: Values = {sent.name: sent.reader(count, each=lockstep)}
+    p.role(
+        actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",
+        params=params.reader(lockstep=lockstep), **out,
+    )  # fmt: skip
+    made: Callable[..., Role] = learner(cfg, network, learn)
+    if shards > 1:
+        made, into = add_shards(p, sent, shards, count, made)
+    if learners > 1:
+        spec = gradient_spec(shapes(lambda: network(cfg)))
+        into["gradients"] = p.channel(Channel("gradients", "reduce", spec, mean=True)).member()
+        into["initial"] = params.reader()
+        made = synchronised(cfg, network, cast(Callable[[Any, Context], SynchronisedLearner], learn))
+    p.role(
+        "learner", made, replicas=learners, threads=cfg.learner_threads or 1, device=cfg.learner_device(),
+        memory=memory, params=params.writer(first=learners > 1), **into,
+    )  # fmt: skip
+    return p
+
+
+def trajectory_learner(
+    cfg: OptimiserConfig, algorithm: Algorithm, progress: Callable[[int], float], device: str, *, learners: int = 1,
+    parts: int = 1, replay: Past | None = None,
+) -> SGDLearner:  # fmt: skip
+    """Return the learner that minimises ``algorithm`` on trajectories as ``cfg`` says: one by itself, or one of several
+    ``learners`` that follow the mean of their gradients. progress, parts, replay: see ``SGDLearner``."""
+    kind = SGDLearner if learners == 1 else SynchronisedLearner
+    return kind(
+        algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, progress=progress,
+        device=device, parts=parts, replay=replay,
+    )  # fmt: skip

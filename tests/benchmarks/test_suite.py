@@ -1,0 +1,70 @@
+"""The suite of tasks: which runs are missing, and what its table says of those that are recorded."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.systems import SYSTEMS
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # its files are programs, not a package
+suite, suite_tasks = importlib.import_module("suite"), importlib.import_module("suite_tasks")
+TASKS, Task = suite_tasks.TASKS, suite_tasks.Task
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "KEPT", tmp_path)
+    return tmp_path
+
+
+def record(task, system, seed, greedy, sampled, default="greedy"):
+    target = suite.folder(task, system, seed)
+    target.mkdir(parents=True)
+    result = {"seed": seed, "preset": "vector", "default": default, "returns": {"greedy": greedy, "sampled": sampled}}
+    (target / "result.json").write_text(json.dumps(result))
+
+
+def test_every_task_has_a_source_and_systems_that_there_are():
+    for task in (task for tasks in TASKS.values() for task in tasks):
+        assert task.source and "{}" not in task.source
+        assert {*task.systems} <= {*SYSTEMS} and {*task.chosen} <= {*task.systems}
+
+
+def test_every_kind_has_a_task_that_no_preset_was_chosen_on():
+    for tasks in TASKS.values():
+        assert any(set(task.systems) - set(task.chosen) for task in tasks)
+
+
+def test_recorded_runs_are_not_missing_and_first_seeds_come_first(kept):
+    task = next(t for t in TASKS["classic"] if t.env == "Pendulum-v1")
+    record(task, "impala", 1, [-150.0], [-160.0])
+    found = suite.missing(["Pendulum-v1", "impala"], [1, 2], again=False)
+    assert [(t.env, system, seed) for t, system, seed in found] == [("Pendulum-v1", "impala", 2)]
+    assert len(suite.missing(["Pendulum-v1", "impala"], [1, 2], again=True)) == 2
+    every = [seed for _, _, seed in suite.missing(["Pendulum-v1"], [7, 8], again=False)]
+    assert every == sorted(every) and {*every} == {7, 8}
+
+
+@pytest.mark.parametrize(
+    ("words", "systems"),
+    [
+        (["dqn"], {"dqn"}),
+        (["classic", "d4pg"], {"d4pg"}),
+        (["Reacher"], {"recurrent-ppo", "impala", "apex-dpg", "d4pg"}),
+    ],
+)
+def test_words_name_kinds_systems_and_parts_of_tasks(words, systems):
+    assert {system for _, _, system in suite.pairs(words)} == systems
+
+
+def test_table_marks_what_misses_and_counts_pairs_that_were_not_chosen(kept):
+    by_env = {task.env: task for tasks in TASKS.values() for task in tasks}
+    record(by_env["Acrobot-v1"], "dqn", 1, [-90.0, -80.0], [-120.0, -120.0])
+    record(by_env["Acrobot-v1"], "dqn", 2, [-110.0, -120.0], [-90.0, -90.0])
+    record(by_env["MountainCar-v0"], "dqn", 1, [-100.0], [-150.0])
+    record(by_env["CartPole-v1"], "dqn", 1, [500.0], [490.0])  # chosen here: it shows nothing
+    told = suite.summary()
+    assert told.startswith("1 of 2 pairs") and "-85 / **-115**" in told and "chosen here" in told

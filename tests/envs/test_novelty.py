@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+
+from shoal.api import Action, EnvSpec, EnvStep, Observation
+from shoal.envs import EnvOptions, make
+from shoal.envs.novelty import Distillation, Features, Moments, Novelty
+from shoal.policy.policy import evaluation_options
+from shoal.systems import dqn
+
+
+def play(env, weight, steps, seed=0):
+    """Rewards [steps, 4] under random actions, and the episodes that ended."""
+    batch = make(env, 4, EnvOptions(novelty=weight))
+    batch.reset(seed)
+    rng, rewards, episodes = np.random.default_rng(seed), [], []
+    for _ in range(steps):
+        step = batch.step(rng.integers(0, batch.spec.action.sizes[0], 4))
+        rewards.append(step.reward.copy())
+        episodes += step.episodes
+    batch.close()
+    return np.array(rewards), episodes
+
+
+def test_bonus_is_in_the_training_reward_and_not_in_the_return():
+    plain, ended = play("toy:corridor", 0.0, 200)
+    paid, same = play("toy:corridor", 1.0, 200)
+    assert (paid >= plain).all() and (paid > plain).any()
+    assert [e.ret for e in same] == [e.ret for e in ended] and ended
+
+
+def test_an_ignored_action_earns_no_bonus():
+    batch = make("toy:corridor", 4, EnvOptions(novelty=1.0))
+    batch.reset(0)
+    ignored = 0
+    for _ in range(60):
+        step = batch.step(np.ones(4, np.int64))
+        assert (step.reward[~step.valid] == 0).all()
+        ignored += int((~step.valid).sum())
+    assert ignored
+
+
+def test_bonus_falls_where_it_is_and_stays_where_it_has_not_been():
+    network, often = Distillation(2, 0), np.array([[1.0, 0.0]] * 8, np.float32)
+    rare = np.array([[-3.0, 3.0]], np.float32)
+    before, elsewhere = network(often, np.ones(8, bool)).mean(), np.square(network._difference(rare)[1]).mean()
+    for _ in range(4000):
+        after = network(often, np.ones(8, bool)).mean()
+    assert after < 0.2 * before
+    assert np.square(network._difference(rare)[1]).mean() > 0.3 * elsewhere
+
+
+def test_a_gradient_step_descends_the_squared_difference():
+    network, rows = Distillation(3, 1), np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
+    told = []
+    network._descend = told.append
+    network._learn(rows)
+    w = network.learned[2]
+    index, step = (5, 7), 1e-2
+    w[index] += step
+    above = np.square(network._difference(rows)[1]).mean()
+    w[index] -= 2 * step
+    below = np.square(network._difference(rows)[1]).mean()
+    assert told[0][2][index] == pytest.approx((above - below) / (2 * step), rel=1e-2)
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_bonus_grows_with_the_size_of_rewards(scale):
+    def bonuses(scale):
+        batch, plain = (make("toy:point", 4, EnvOptions(reward_scale=scale, novelty=w)) for w in (0.5, 0.0))
+        batch.reset(0), plain.reset(0)
+        move = np.zeros((4, 2), np.float32)
+        return np.array([batch.step(move).reward - plain.step(move).reward for _ in range(100)])[20:]
+
+    assert bonuses(scale) / scale == pytest.approx(bonuses(1.0), rel=1e-3, abs=1e-4)
+
+
+class Scripted:
+    """Two environments that show a number, pay ``reward`` and end where ``ends`` says, in SAME_STEP mode."""
+
+    num_envs = 2
+
+    def __init__(self, ends, reward=1.0):
+        vector = {"obs": Observation((1,), "float32")}
+        self.spec = EnvSpec("scripted", vector, Action("discrete", (2,)), autoreset="same_step")
+        self.ends, self.reward, self.now = ends, reward, 0
+
+    def _obs(self, value):
+        return {"obs": np.full((2, 1), value, np.float32)}
+
+    def reset(self, seed):
+        self.now = 0
+        return self._obs(0.0)
+
+    def step(self, action):
+        ended = np.full(2, self.now in self.ends)
+        self.now += 1
+        final = self._obs(9.0) if ended.any() else None
+        reward = np.full(2, self.reward, np.float32)
+        return EnvStep(self._obs(0.1 * self.now), reward, ended, ~ended & False, np.ones(2, bool), final, [])
+
+
+def test_last_observation_of_an_episode_is_what_its_step_is_paid_for():
+    paid = []
+    for ends in ((), (30,)):
+        batch = Novelty(Scripted(ends), 1.0)
+        batch.reset(0)
+        paid.append([float(batch.step(np.zeros(2, int)).reward[0]) for _ in range(31)])
+    assert paid[0][:30] == paid[1][:30] and paid[1][30] != paid[0][30]
+
+
+def test_return_of_rewards_begins_anew_with_an_episode():
+    batch = Novelty(Scripted(ends=range(500)), 1.0)  # every step is an episode with the return 1
+    batch.reset(0)
+    for _ in range(50):
+        batch.step(np.zeros(2, int))
+    assert batch._scales[0].deviation() == 0.0
+    assert batch._scales[0].mean == pytest.approx(1.0)
+
+
+def test_bonus_falls_to_0_over_its_steps_and_begins_anew_at_a_reset():
+    batch = Novelty(Scripted(()), 1.0, steps=10)
+    for _ in range(2):
+        batch.reset(0)
+        paid = [float(batch.step(np.zeros(2, int)).reward[0]) - 1.0 for _ in range(12)]
+        assert paid[9] > 0.0 and paid[10] == paid[11] == 0.0
+    whole = Novelty(Scripted(()), 1.0)
+    whole.reset(0)
+    kept = [float(whole.step(np.zeros(2, int)).reward[0]) - 1.0 for _ in range(6)]
+    assert paid[5] == pytest.approx(0.5 * kept[5], rel=1e-4)
+
+
+def test_moments_are_those_of_all_rows():
+    rows, moments = np.random.default_rng(0).standard_normal((30, 2)) * 5 + 3, Moments((2,))
+    for part in np.split(rows, [1, 1, 11]):
+        moments.update(part)
+    assert moments.mean == pytest.approx(rows.mean(0)) and moments.deviation() == pytest.approx(rows.std(0))
+
+
+@pytest.mark.parametrize("env", ["toy:corridor", "toy:catch", "toy:dict", "toy:point", "toy:memory"])
+def test_features_of_every_kind_of_observation_have_the_size_they_say(env):
+    batch = make(env, 3, EnvOptions())
+    features = Features(batch.spec)
+    rows = features(batch.reset(0))
+    assert rows.shape == (3, features.size) and np.isfinite(rows).all()
+
+
+def test_evaluations_pay_nothing_for_novelty():
+    assert evaluation_options(dqn.Config(env="toy:corridor", novelty=1.0)).novelty == 0.0
+
+
+def test_episodes_of_one_seed_are_paid_alike():
+    assert (play("toy:corridor", 1.0, 50)[0] == play("toy:corridor", 1.0, 50)[0]).all()
+
+
+def test_bound_holds_only_where_the_environment_has_no_limit_of_its_own():
+    def length(env, **options):
+        batch = make(env, 1, EnvOptions(**options))
+        batch.reset(0)
+        for n in range(1, 400):
+            step = batch.step(np.zeros(1, np.int64))
+            if step.truncated[0] or step.terminated[0]:
+                return n
+        return None
+
+    assert length("CliffWalking-v1", episode_bound=30) == 30
+    assert length("CliffWalking-v1") is None
+    assert length("MountainCar-v0", episode_bound=30) == 200
+    assert length("CliffWalking-v1", episode_bound=30, max_episode_steps=20) == 20
