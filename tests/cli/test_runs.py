@@ -40,6 +40,7 @@ def test_parameters_survive_and_no_temporary_file_does(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "r")
     params = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}
     directory.finish(Report("steps", 10, 5, 1.0, math.nan, 0, {"params": params}))
+    directory.close()
     version, loaded = load_params(directory.path)
     assert version == 5 and all(torch.equal(loaded[k], v) for k, v in params.items())
     assert not [p.name for p in directory.path.iterdir() if p.name.startswith(".")]
