@@ -10,6 +10,7 @@ if sys.platform == "win32":
     raise ImportError("Shoal runs on Linux and macOS; on Windows it runs in WSL (the Windows Subsystem for Linux)")
 
 if TYPE_CHECKING:
+    from shoal import systems as systems
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Channel, Program
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Channel", "Choice", "Evaluation", "Field", "Interval", "Policy", "Program", "Ratio", "Run", "ShoalError",
-    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "read_curve", "resume", "train",
+    "Stop", "UsageError", "WiringError", "evaluate", "launch", "linear", "load", "pbt", "read_curve", "resume",
+    "systems", "train",
 ]  # fmt: skip
 _HOME = {
     "Channel": "shoal.program", "Program": "shoal.program", "Policy": "shoal.policy", "Ratio": "shoal.replay",
@@ -42,6 +44,8 @@ def __getattr__(name: str) -> Any:
 
         if told := unsuitable():
             raise ImportError(told)
+    if name == "systems":  # a folder of modules that is called, too
+        return importlib.import_module("shoal.systems")
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
 
 

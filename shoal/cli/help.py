@@ -13,6 +13,7 @@ shoal: distributed deep reinforcement learning in PyTorch
 
   shoal train SYSTEM --env ID    train; `shoal systems` lists the systems
   shoal train pbt --of SYSTEM    train a population, whose members copy the best
+  shoal tune SYSTEM --env ID     search for hyperparameters, by Optuna
   shoal resume RUN               go on from a run's newest checkpoint
   shoal eval RUN                 play whole episodes with a run's policy, or film one
   shoal plot RUN...              learning curves
@@ -79,6 +80,19 @@ shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH: population-based trai
       --slots N                 members at a time; default one per core in serial, one in local
       --runtime R               of members: serial (default) or local
 other flags are the system's (shoal train SYSTEM --help)
+""",
+    "tune": """\
+shoal tune SYSTEM --env ID: search for hyperparameters, by Optuna (extra shoal[tune]); each trial is a run
+
+      --trials N                finished trials of the study (default 40); one that was killed goes on
+      --search FIELD=LOW:HIGH,...
+                                what is searched (default: learning_rate, entropy_cost, gamma, gae_lambda, noise_std,
+                                those that the system has, from a tenth to ten times of what it would be)
+      --study DIR               where trials and best.toml, for --config, are written; default studies/SYSTEM
+      --slots N                 trials at a time (default 1)
+      --seed N, --seconds S, --runtime R, --quiet
+                                of the search and its runs
+other flags are the system's (shoal train SYSTEM --help); a trial that lags behind the median of the others is ended
 """,
     "resume": """\
 shoal resume RUN: go on from a run's newest checkpoint

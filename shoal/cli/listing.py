@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +32,12 @@ def _words(args: list[str], command: str, most: int) -> tuple[list[str], list[st
 # --------------------------------------------------------------------------------------- systems
 def systems(args: list[str]) -> int:
     """shoal systems"""
-    from shoal.systems import SYSTEMS
+    from shoal.systems import described
 
     _, flags = _words(args, "systems", 0)
     as_json = options(split(flags), {"json": bool}, "systems").get("json")
-    said = {name: _first_line(SYSTEMS[name]) for names in KINDS.values() for name in names}
+    all_of_them = described()
+    said = {name: all_of_them[name] for names in KINDS.values() for name in names}
     if as_json:
         print(json.dumps({**said, POPULATION[0]: POPULATION[1]}, indent=1))
         return 0
@@ -48,14 +47,6 @@ def systems(args: list[str]) -> int:
             print(f"  {name:<16}{said[name]}")
     print(f"over runs:\n  {POPULATION[0]:<16}{POPULATION[1]}")
     return 0
-
-
-def _first_line(module: str) -> str:
-    """The first line of a module's docstring, without importing it."""
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
 
 
 # ---------------------------------------------------------------------------------- environments

@@ -241,6 +241,12 @@ def record(args: list[str]) -> int:
     return command(args)
 
 
+def tune(args: list[str]) -> int:
+    from shoal.cli.tune import command
+
+    return command(args)
+
+
 def of_runs(command: str) -> Callable[[list[str]], int]:
     """A command of ``cli.runs``, imported when it is used."""
 
@@ -272,7 +278,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "plot": of_runs("plot"),
     "compare": of_runs("compare"),
     "export": of_runs("export"),
-    "record": record,
+    "record": record, "tune": tune,
     "envs": of_listing("environments"),
     "runs": of_listing("runs"),
     "completion": of_listing("completion"),

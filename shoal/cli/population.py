@@ -70,7 +70,9 @@ def train(args: list[str]) -> int:
         return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
 
 
-def space_of(text: str, values: Values, system: str, hints: Mapping[str, Any]) -> dict[str, Values]:
+def space_of(
+    text: str, values: Values, system: str, hints: Mapping[str, Any], flag: str = "--mutate"
+) -> dict[str, Values]:
     """``learning_rate,entropy_cost=0.001:0.1``: each field with its interval. Of a schedule only its start is kept in
     ``values``. hints: the types of fields."""
     from shoal.run.population.hyperparameters import interval_of
@@ -82,12 +84,12 @@ def space_of(text: str, values: Values, system: str, hints: Mapping[str, Any]) -
         field, _, ends = part.strip().partition("=")
         field = field.replace("-", "_")
         if field not in values:
-            raise unknown("field", field, list(values), f"--mutate of {system}")
+            raise unknown("field", field, list(values), f"{flag} of {system}")
         low, _, high = ends.partition(":")
         try:
             least, most = (float(low), float(high)) if ends else (None, None)
         except ValueError:
-            raise UsageError(f"--mutate takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
+            raise UsageError(f"{flag} takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
         if is_schedule(values[field]):  # members find their own
             values[field] = read(values[field]).start
         out[field] = interval_of(field, values[field], least, most, hints[field])

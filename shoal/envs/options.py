@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, Noops, Repeats
 from shoal.types import Values
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
+T = TypeVar("T", bound="EnvOptions")
+GIVEN = "_given"  # attribute of options that is no field
 RewardClip = Literal["none", "sign", "unit"]
 ActionMask = Literal["auto", "info", "none"]
 
@@ -67,6 +69,16 @@ class EnvOptions(AtariOptions):
     `info["action_mask"]`; info, in `info["action_mask"]`; none, nowhere: all actions are allowed."""
     check: bool = True
     """Fail at an observation or reward that is not finite, or has a wrong shape or dtype."""
+
+    def __new__(cls: type[T], *_: object, **given: object) -> T:
+        """Notes which fields were given, for what else may set the others (``given_fields``)."""
+        out = super().__new__(cls)
+        object.__setattr__(out, GIVEN, frozenset(given))
+        return out
+
+    def given_fields(self) -> Values:
+        """Return the fields that the call which made this named, with their values."""
+        return {name: getattr(self, name) for name in sorted(getattr(self, GIVEN, ()))}
 
     def env_key(self) -> tuple[str, ...]:
         """Tells these options from others of an environment."""

@@ -85,6 +85,24 @@ class Policy:
         self._last_action = np.array(act.action)
         return self.codec.decode(self._last_action, self.envs is not None)
 
+    def __repr__(self) -> str:
+        how = ", recurrent" if self.agent.initial_state(1) else ""
+        masked = ", with action masks" if MASK in self.spec.observations else ""
+        what = f"{self.cfg.system()} on {self.cfg.env}, {self.spec.action}{how}{masked}"
+        return f"<Policy of {what}, version {self.version}>"
+
+    def within(self, env: str) -> Policy:
+        """Return this policy in another environment of the same observations and actions, with none of the arguments of
+        its constructor. UsageError where they are others."""
+        same = dataclasses.replace(self.cfg, env=env, env_kwargs={})
+        found = same.env_spec()
+        for what, here, there in (
+            ("observations", self.spec.observations, found.observations), ("actions", self.spec.action, found.action)
+        ):  # fmt: skip
+            if here != there:
+                raise UsageError(f"the policy was trained with other {what} than those of {env}: {here}, found {there}")
+        return Policy(self.system, same, self.params, self.version, self.seed)
+
     def save(self, file: str | Path) -> None:
         """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``."""
         from safetensors.torch import save_file

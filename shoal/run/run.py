@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from shoal import own_code
@@ -150,7 +151,8 @@ def with_environment(path: Path, config: Mapping[str, Any], env: Any) -> Values:
 
 
 def evaluate(
-    run: str | Path | Run,
+    run: str | Path | Run | Policy,
+    env: Any = None,
     *,
     episodes: int = 20,
     seed: int = 0,
@@ -158,13 +160,32 @@ def evaluate(
     envs: int = 8,
     which: str = "last",
     trust: bool = False,
-    env: Any = None,
     max_steps: int = 0,
 ) -> Returns:
-    """Raw returns of whole episodes of a run's policy, as ``shoal eval`` plays them; see ``Policy.evaluate``.
-    ``max_steps`` as there; ``which``, ``trust`` and ``env`` as in ``Run.policy``."""
-    opened = run if isinstance(run, Run) else Run.open(run, trust=trust)
-    return opened.policy(which=which, trust=trust, env=env).evaluate(episodes, seed, greedy, envs, max_steps)
+    """Raw returns of whole episodes of a policy, or of a run's, as ``shoal eval`` plays them; see ``Policy.evaluate``.
+    ``max_steps`` as there; ``which`` and ``trust`` as in ``Run.policy``.
+
+    env: None: that of the training; else a name, a class or a function that makes it, or a ``gymnasium.Env`` that is
+    made, with the same observations and actions. It is not closed, and plays alone."""
+    if isinstance(run, Policy):
+        policy = run
+    else:
+        opened = run if isinstance(run, Run) else Run.open(run, trust=trust)
+        again = is_given(str(opened.config.get("env", ""))) and not isinstance(env, gym.Env)
+        policy = opened.policy(which=which, trust=trust, env=env if again else None)
+        env = None if again else env
+    if isinstance(env, gym.Env):
+        made, envs = env, 1
+        env = lambda: _Open(made)  # noqa: E731
+    if env is not None:
+        policy = policy.within(given(env))
+    return policy.evaluate(episodes, seed, greedy, envs, max_steps)
+
+
+class _Open(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment of the caller's, which closes it."""
+
+    def close(self) -> None: ...
 
 
 def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:

@@ -23,6 +23,7 @@ from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
 from shoal.records.publication import Publication
 from shoal.records.run_dir import RunDirectory
+from shoal.records.summary import Summary
 from shoal.run import ranks
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
@@ -35,6 +36,7 @@ from shoal.run.run import Run
 from shoal.run.runtimes import environment_call, make_runtime
 from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
+from shoal.run.updates import first_update, why_no_update
 from shoal.runtime.devices import check_devices
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.runtime.launch import Launch, Report
@@ -43,7 +45,8 @@ from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
-from shoal.topology.config import anchored, rooted
+from shoal.systems import SystemName, name_of
+from shoal.topology.config import SystemConfig, anchored, rooted
 from shoal.types import Values
 
 Directory = RunDirectory | ranks.Elsewhere
@@ -54,7 +57,7 @@ log = logging.getLogger("shoal.run")
 
 @own_settings()
 def train(
-    system: str | Path,
+    system: SystemName | str | Path | SystemConfig,
     *,
     preset: str = "auto",
     config: str | Path | None = None,
@@ -77,8 +80,10 @@ def train(
     **overrides: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
-    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config. ``env`` may
-    also be a class or a function that makes an environment (see docs/tutorials/own-environment.md).
+    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config. In place of
+    both, ``system`` may be such a config, as in ``impala.Config(env="CartPole-v1", learning_rate=1e-3)``: what it was
+    given counts, and ``overrides`` count before it. ``env`` may also be a class or a function that makes an environment
+    (see docs/tutorials/own-environment.md).
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
     config: a TOML or YAML file of fields, or the directory of a run that had them; ``overrides`` win over it.
@@ -107,6 +112,9 @@ def train(
     """
     from shoal import systems
 
+    if isinstance(system, SystemConfig):
+        overrides = {**system.given_fields(), **overrides}
+        system = name_of(system)
     name, functions = _name(system), observing(observers)
     own_code.forget_edited()
     options = RunOptions(
@@ -214,9 +222,11 @@ class Training:
     def go(self, directory: Directory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
         backs: list[loggers.Logger] = []
+        summary = None if ranks.follows() else Summary(self.path, self.resolved.why)
+        report = failed = None
         try:
             with Interrupts() as interrupts:
-                report = self._go(directory, checkpoint, backs)
+                report = self._go(directory, checkpoint, backs, summary)
             if interrupts.reason not in ("", report.reason):
                 raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
             self.observers.check()
@@ -225,16 +235,23 @@ class Training:
             self._evaluate(report, backs)
             for back in backs:
                 back.keep()
+        except BaseException as error:
+            failed = error
+            raise
         finally:
             for back in backs:
                 back.close()
+            if summary is not None:
+                summary.finish(report, failed)
             directory.close()
         facts = self.facts
         return Run(
             self.path, facts["system"], facts["config"], report, self.policy, facts.get("changes", []), trusted=True
         )
 
-    def _go(self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger]) -> Report:
+    def _go(
+        self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger], summary: Summary | None
+    ) -> Report:
         """Run until it ends; ``backs`` is filled with the back ends that are told of it."""
         progress = None
         try:
@@ -249,18 +266,21 @@ class Training:
             if self.options.quiet is None and not self.options.shows:
                 preset = f"preset {resolved.preset} ({resolved.why})"
                 print(f"shoal: {self.program.name} on {self.spec.id}, {preset}", file=sys.stderr)
-            if self.options.shows:
-                for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
+            for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
+                if summary is not None:
+                    summary.note(remark)
+                if self.options.shows:
                     print(f"shoal: {remark}", file=sys.stderr)
+            if self.options.shows:
                 progress = Progress(
                     self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
-                    symptoms=self.symptoms, first=_first_update(resolved.cfg),
+                    symptoms=self.symptoms, first=first_update(resolved.cfg),
                 )  # fmt: skip
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
-            watching = [observer for observer in (self.symptoms, self.trace) if observer is not None]
+            told = (directory, summary, *backs, self.symptoms, self.trace, self.observers)
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
-                observers=[directory, *backs, *watching, self.observers],
+                observers=[observer for observer in told if observer is not None],
                 saving=Saving(
                     self.path / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
                 ),
@@ -295,7 +315,7 @@ class Training:
     def _diagnose(self, report: Report) -> None:
         """Say why the run has learned nothing, where that shows."""
         if not report.updates:
-            log.warning("nothing was learned: %s", self._why_no_update(report.steps))
+            log.warning("nothing was learned: %s", why_no_update(self.resolved.cfg, report.steps))
         elif self.symptoms is not None and report.reason != "episode_return":
             found = self.symptoms.sentences()
             if self.symptoms.stuck:
@@ -303,13 +323,6 @@ class Training:
                 found += [seen] if seen else []
             for sentence in found[:MOST_SENTENCES]:
                 log.warning("the return has not improved: %s", sentence)
-
-    def _why_no_update(self, steps: int) -> str:
-        """Return why a run that took so many steps made no update, and what would have sufficed."""
-        least = getattr(self.resolved.cfg, "min_replay", 0)
-        if least > steps:
-            return f"updates begin with {least:,} items in the replay (min_replay), and it ended after {steps:,} steps"
-        return f"no update was complete after its {steps:,} steps: more steps, or a smaller unroll, envs or actors"
 
     def _evaluate(self, report: Report, backs: Sequence[loggers.Logger]) -> None:
         """Evaluate what the run ended with, and tell it to ``backs``."""
@@ -326,12 +339,6 @@ class Training:
                 back.evaluated({"return": sum(returns) / len(returns), **returns.info}, report.steps)
             if returns.why and self.options.shows:
                 print(f"shoal: {returns.why} (--eval-max-steps)", file=sys.stderr)
-
-
-def _first_update(cfg: Any) -> float:
-    """Environment steps before the first update, roughly; 0: nobody can say."""
-    updates = cfg.updates()
-    return max(float(getattr(cfg, "min_replay", 0)), cfg.steps / updates if updates else 0.0)
 
 
 def _policy(program: Program) -> str | None:

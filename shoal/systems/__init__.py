@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
+import sys
+import types
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from shoal import own_code
 from shoal.api import Agent, UsageError
@@ -15,6 +19,10 @@ from shoal.settings.other_names import ALIASES, ELSEWHERE
 from shoal.topology.config import SystemConfig
 from shoal.types import Values
 
+SystemName = Literal[
+    "dqn", "apex-dqn", "r2d2", "r2d3", "rainbow", "apex-dpg", "d4pg", "qt-opt", "impala", "recurrent-ppo", "es",
+    "dd-ppo", "a3c", "async-q", "async-sarsa", "async-nstep-q", "gorila", "downpour", "unreal", "ppo",
+]  # fmt: skip
 SYSTEMS: dict[str, str] = {
     "dqn": "shoal.systems.dqn",
     "apex-dqn": "shoal.systems.apex_dqn",
@@ -72,6 +80,45 @@ def load(name: str) -> System:
         if not hasattr(module, needed):
             raise UsageError(f"'{name}' is not a system: it lacks '{needed}' (see docs/tutorials/own-system.md)")
     return cast(System, module)
+
+
+def name_of(config: SystemConfig) -> str:
+    """Return the name of the system that ``config`` is a configuration of: one of ``SYSTEMS``, a module or a ``.py``
+    file. UsageError where several have its class, or none."""
+    cls = type(config)
+    places = {name: module for name, module in SYSTEMS.items() if f"{cls.__module__}.".startswith(f"{module}.")}
+    found = [name for name, module in places.items() if getattr(sys.modules.get(module), "Config", None) is cls]
+    module = sys.modules.get(cls.__module__)
+    if not found and getattr(module, "Config", None) is cls and cls.__module__ != "__main__":
+        file = str(getattr(module, "__file__", ""))
+        found = [cls.__module__ if _is_module(cls.__module__) else file]
+    if len(found) != 1:
+        several = f"several systems ({', '.join(found)}): give a name" if found else "no system"
+        raise UsageError(f"'{cls.__module__}.{cls.__qualname__}' is the Config of {several}")
+    return found[0]
+
+
+def described() -> dict[str, str]:
+    """Return every system with what it is in one line, without importing it."""
+    return {name: _first_line(module) for name, module in SYSTEMS.items()}
+
+
+def _first_line(module: str) -> str:
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+class _Systems(types.ModuleType):
+    """This module: ``shoal.systems()`` lists what it holds."""
+
+    def __call__(self) -> dict[str, str]:
+        """Return every system by its name, with what it is in one line."""
+        return described()
+
+
+sys.modules[__name__].__class__ = _Systems
 
 
 def _is_module(name: str) -> bool:

@@ -40,6 +40,7 @@ def test_parameters_survive_and_no_temporary_file_does(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "r")
     params = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}
     directory.finish(Report("steps", 10, 5, 1.0, math.nan, 0, {"params": params}))
+    directory.close()
     version, loaded = load_params(directory.path)
     assert version == 5 and all(torch.equal(loaded[k], v) for k, v in params.items())
     assert not [p.name for p in directory.path.iterdir() if p.name.startswith(".")]
@@ -101,7 +102,7 @@ def test_train_leaves_a_complete_run(run: shoal.Run) -> None:
     names = {p.name for p in run.path.iterdir()}
     assert names == {
         "config.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "performance.csv",
-        "performance.jsonl", "episodes.csv", "logs", "checkpoints", "run.lock",
+        "performance.jsonl", "episodes.csv", "logs", "checkpoints", "run.lock", "summary.md",
         "params-params.safetensors", "params.json", "report.json",
     }  # fmt: skip
     facts = json.loads((run.path / "config.json").read_text())

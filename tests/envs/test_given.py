@@ -112,7 +112,7 @@ def _raise(text: str) -> None:
 def test_env_is_for_runs_whose_environment_was_given(tmp_path: Path) -> None:
     run = shoal.train("impala", env="toy:bandit-identity", run_dir=tmp_path / "r", runtime="serial", steps=60, **SMALL)
     with pytest.raises(UsageError, match="env is for what was trained in an environment given in Python"):
-        shoal.evaluate(run.path, env=Noting)
+        run.policy(env=Noting)
 
 
 def test_no_process_makes_it_but_those_that_step_it(tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""``summary.md`` in a run's directory: what a person asks of a run the morning after, kept current as it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import logging
+import math
+import shlex
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.metering.aggregator import WINDOW, Snapshot
+from shoal.metering.bottleneck import bottleneck
+from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS
+from shoal.records.report import Report
+from shoal.records.run_dir import read_json
+from shoal.records.whole_files import write_whole
+from shoal.types import Values
+
+NAME = "summary.md"
+EVERY = 30.0  # seconds between two writings
+CLOCK = "%Y-%m-%d %H:%M:%S"
+SHOWN = 10  # evaluations, and warnings
+
+root = logging.getLogger("shoal")
+
+
+def command() -> str:
+    """Return how this process was started, as it would be typed again."""
+    script, *words = sys.argv or ["python"]
+    if Path(script).name in ("shoal", "__main__.py"):
+        return shlex.join(["shoal", *words])
+    return shlex.join(["python", *([script] if script not in ("", "-c", "-") else []), *words])
+
+
+class Summary(logging.Handler):
+    """An observer of the run that writes ``summary.md``; until ``finish``, it notes the warnings of Shoal, too. A disk
+    that is full costs the summary, not the training. why: how the preset was chosen."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(logging.WARNING)
+        self.path, self._why, self._command = path, why, command()
+        self._began, self._due = time.time(), 0.0
+        self._last: Snapshot | None = None
+        self._returns: deque[float] = deque(maxlen=WINDOW)
+        self._warnings: Counter[str] = Counter()
+        root.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.note(record.getMessage().partition("\n")[0])
+
+    def note(self, sentence: str) -> None:
+        """Count a sentence among the warnings."""
+        self._warnings[sentence] += 1
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._last = snapshot
+        self._returns.extend(ret for ret, _ in snapshot.new_episodes)
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + EVERY
+            self.write("running")
+
+    def finish(self, report: Report | None, error: BaseException | None = None) -> None:
+        """Write how the run ended, and note nothing more."""
+        root.removeHandler(self)
+        if error is not None:
+            self.write(f"failed: {str(error).strip() or type(error).__name__}")
+        elif report is not None:
+            self.write(f"ended: {report.reason}")
+
+    def write(self, state: str) -> None:
+        """Write the file, whole."""
+        with contextlib.suppress(Exception):  # a full disk, or a config.json that somebody edits
+            facts = read_json(self.path / "config.json", "run")
+            write_whole(self.path / NAME, "\n".join(self._lines(facts, state)) + "\n")
+
+    # ----------------------------------------------------------------------------------- contents
+    def _lines(self, facts: Values, state: str) -> list[str]:
+        env, path = facts["config"].get("env", ""), shlex.quote(str(self.path))
+        machine, versions = facts.get("hardware", {}), facts.get("versions", {})
+        memory = f"{machine.get('memory', 0) / 2**30:.0f} GiB"
+        clock = time.strftime(CLOCK, time.localtime(self._began))
+        lines = [
+            f"# {facts['system']} on {env}, seed {facts['seed']}", "",
+            f"{state if chr(10) not in state else state.splitlines()[-1]} (written {time.strftime(CLOCK)})", "",
+            "| | |", "| --- | --- |",
+            *_rows({
+                "command": f"`{self._command}`", "began": clock,
+                "preset": f"{facts.get('preset', 'none')} ({self._why})", "runtime": facts.get("runtime", ""),
+                "machine": ", ".join([
+                    machine.get("processor", ""), f"{machine.get('cores', '?')} cores", memory, *machine.get("gpus", [])
+                ]),
+                "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+                "git commit": facts.get("git") or "none",
+            }),
+        ]  # fmt: skip
+        lines += ["", "## Score", "", *self._score(), "", "## Speed", "", *self._speed()]
+        lines += ["", "## Warnings", "", *(self._told() or ["none"]), "", "## What next", "", "```bash"]
+        lines += [
+            f"shoal resume {path}  # go on; --steps N: for longer",
+            f"shoal eval {path}{' --best' if (self.path / BEST).is_dir() else ''}  # play whole episodes",
+            f"shoal eval {path} --video film.mp4  # film one", f"shoal plot {path}", "```",
+        ]  # fmt: skip
+        return lines
+
+    def _score(self) -> list[str]:
+        if not self._returns:
+            lines = ["No episode has ended."]
+        else:
+            lines = [f"Return of the last {len(self._returns)} training episodes: {_interval([*self._returns])}"]
+        rows: list[dict[str, str]] = []
+        if (self.path / EVALUATIONS).is_file():
+            with open(self.path / EVALUATIONS, newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        if rows:
+            lines += ["", "| evaluated at steps | episodes | mean return, 95 % interval |", "| ---: | ---: | --- |"]
+            for row in rows[-SHOWN:]:
+                mean, std, count = float(row["mean"]), float(row["std"]), int(row["episodes"])
+                lines.append(f"| {int(row['steps']):,} | {count} | {_around(mean, std, count)} |")
+        return [*lines, "", "Intervals are of episodes of this one seed; other seeds differ by more (`--seeds`)."]
+
+    def _speed(self) -> list[str]:
+        s = self._last
+        if s is None:
+            return ["Nothing has been done yet."]
+        pace = s.steps / s.seconds if s.seconds else 0.0
+        totals = {role: sum(phases.values()) or 1.0 for role, phases in s.phase_seconds.items()}
+        slow = bottleneck({
+            role: {phase: seconds / totals[role] for phase, seconds in phases.items()}
+            for role, phases in s.phase_seconds.items()
+        })  # fmt: skip
+        return [
+            f"{s.steps:,} steps and {s.updates:,} updates in {s.seconds:,.0f} s: {pace:,.0f} steps/s, "
+            f"{s.updates / s.seconds if s.seconds else 0.0:,.1f} updates/s; restarts: {s.restarts}",
+            "", f"Bottleneck: {slow or 'not known'}",
+        ]  # fmt: skip
+
+    def _told(self) -> list[str]:
+        out = [f"- {text}" + (f" ({n} times)" if n > 1 else "") for text, n in self._warnings.most_common(SHOWN)]
+        more = len(self._warnings) - SHOWN
+        return [*out, *([f"- and {more} others: logs/run.log"] if more > 0 else [])]
+
+
+def _rows(cells: Mapping[str, Any]) -> list[str]:
+    return [f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in cells.items()]
+
+
+def _interval(values: Sequence[float]) -> str:
+    return _around(float(np.mean(values)), float(np.std(values)), len(values))
+
+
+def _around(mean: float, std: float, count: int) -> str:
+    """The mean of ``count`` values with the 95 % interval of a normal distribution."""
+    half = 1.96 * std / math.sqrt(count)
+    return f"{mean:.4g} [{mean - half:.4g}, {mean + half:.4g}]" if count > 1 else f"{mean:.4g}"

@@ -1,0 +1,223 @@
+"""A search for hyperparameters by Optuna: every trial is a run, and one that lags behind the others is ended early."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoal.api import ShoalError, UsageError
+from shoal.extras import pip_install
+from shoal.records.whole_files import write_whole
+from shoal.run.options import RunOptions
+from shoal.run.population.hyperparameters import Interval
+from shoal.run.population.slots import Done, Slots
+from shoal.run.run import Run
+from shoal.run.training import as_json, start
+from shoal.runtime.interrupts import EXIT_CODES, Interrupts
+from shoal.settings.config import Resolved, build, to_toml
+from shoal.settings.schedule import Linear
+from shoal.types import Values
+from shoal.untrusted import read_text
+
+PARTS = 10  # moments of a trial at which it may be ended
+FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
+STUDY, BEST, SETTINGS = "study.log", "best.toml", "study.json"  # files of a study's directory
+LOOK = 0.5  # seconds between two looks for an interrupt
+
+
+@dataclass(frozen=True)
+class Study:
+    """A search in the directory ``path``. system: its name; resolved: the configuration that trials change; space: of
+    each field, the arguments of its ``Interval``; options: of every run; seed: of the search, and of the first run."""
+
+    path: Path
+    system: str
+    module: Any
+    resolved: Resolved
+    space: dict[str, Values]
+    options: RunOptions
+
+    def open(self) -> Any:
+        """The Optuna study of this directory, which is made if there is none. UsageError without Optuna."""
+        optuna = _optuna()
+        storages = importlib.import_module("optuna.storages")
+        file = importlib.import_module("optuna.storages.journal").JournalFileBackend(str(self.path / STUDY))
+        seed = self.options.seed
+        return optuna.create_study(
+            study_name="shoal", storage=storages.JournalStorage(file), load_if_exists=True, direction="maximize",
+            sampler=optuna.samplers.TPESampler(seed=seed), pruner=optuna.pruners.MedianPruner(n_warmup_steps=2),
+        )  # fmt: skip
+
+    def search(self, trials: int, slots: int, tell: Callable[[str], None]) -> str:
+        """Run until the study has so many finished trials, ``slots`` at a time; the first has the configured values.
+        Returns the signal that ended it, or "". ``tell`` is given a sentence about each."""
+        self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        study = self.open()
+        self._check()
+        states = _optuna().trial.TrialState
+        for lost in study.get_trials(deepcopy=False, states=(states.RUNNING,)):  # of a search that was killed
+            study.tell(lost.number, state=states.FAIL)
+            study.enqueue_trial(lost.params)
+        if not study.trials:
+            study.enqueue_trial({name: _told(name, self.space, self.resolved.values()[name]) for name in self.space})
+        over = sum(trial.state in (states.COMPLETE, states.PRUNED) for trial in study.trials)
+        reason = ""
+        with Interrupts() as interrupts, contextlib.closing(_Pool(self, slots)) as pool:
+            for done in pool.each(max(0, trials - over), lambda: bool(interrupts.reason)):
+                if done.failure:
+                    raise ShoalError(f"a trial failed:\n{done.failure}")
+                tell(done.result)
+                self._keep_best(study)
+            reason = interrupts.reason
+        return reason
+
+    def _check(self) -> None:
+        """Note what is searched in which configuration. UsageError if the study has been of another."""
+        file, here = self.path / SETTINGS, {"system": self.system, "space": self.space, **as_json(self.resolved)}
+        here = json.loads(json.dumps(here, default=str))
+        if not file.is_file():
+            write_whole(file, json.dumps(here, indent=1) + "\n")
+            return
+        there = json.loads(read_text(file))
+        differ = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if differ:
+            raise UsageError(
+                f"the study in '{self.path}' has trials with another {differ[0]} ({there.get(differ[0])}, not "
+                f"{here.get(differ[0])}): their scores do not compare; give another --study"
+            )
+
+    def _keep_best(self, study: Any) -> None:
+        """Write the best configuration so far where ``--config`` takes it from."""
+        with contextlib.suppress(ValueError):  # no trial is complete
+            best = self.changed(study.best_trial.user_attrs["values"])
+            write_whole(self.path / BEST, to_toml(best, self.system))
+
+    def changed(self, values: Mapping[str, Any]) -> Resolved:
+        """The configuration with these values in it."""
+        before = self.resolved.values()
+        scaled = {name: _like(before[name], value) for name, value in values.items()}
+        cfg = build(self.module.Config, {**before, **scaled})
+        return replace(self.resolved, cfg=cfg, origins={**self.resolved.origins, **dict.fromkeys(values, "trial")})
+
+    def trial(self, _: int = 0) -> str:
+        """Train once with values that the study suggests; returns a sentence about it."""
+        optuna, study = _optuna(), self.open()
+        trial = study.ask()
+        study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + trial.number)
+        values = {name: _suggest(trial, name, Interval(**one)) for name, one in self.space.items()}
+        trial.set_user_attr("values", values)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        steps, seen = self.resolved.cfg.steps, [0]
+
+        def lags(row: Values) -> bool:
+            part = int(PARTS * row["steps"] / steps)
+            if part <= seen[0] or "episode_return" not in row or part >= PARTS:
+                return False
+            seen[0] = part
+            trial.report(row["episode_return"], part)
+            return bool(trial.should_prune())
+
+        options = replace(self.options, run_dir=self.path / f"trial-{trial.number:04d}", quiet=True)
+        options = replace(options, seed=self.options.seed + trial.number)
+        try:
+            run: Run = start(self.system, self.module, self.changed(values), options, observers=[lags])
+        except BaseException:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            raise
+        report = run.report
+        assert report is not None, "it has ended"
+        if report.reason in EXIT_CODES:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            study.enqueue_trial(trial.params)
+            return f"trial {trial.number}: {report.reason}, and run again when the study goes on"
+        if report.reason == "observer":
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return f"trial {trial.number}: ended after {report.steps:,} steps, {report.episode_return:.4g} ({shown})"
+        if math.isnan(report.episode_return):
+            raise UsageError(f"no episode has ended in {report.steps:,} steps: a trial needs more of them for a score")
+        study.tell(trial, report.episode_return)
+        return f"trial {trial.number}: {report.episode_return:.4g} ({shown})"
+
+
+class _Pool:
+    """Trials in this process, or in several at a time."""
+
+    def __init__(self, study: Study, slots: int) -> None:
+        self._study, self._slots = study, Slots(partial(_run, study), slots) if slots > 1 else None
+
+    def each(self, count: int, stopped: Callable[[], bool]) -> Iterator[Done]:
+        """Run ``count`` trials; those that have begun when it is ``stopped`` are asked to end."""
+        if self._slots is None:
+            for number in range(count):
+                if stopped():
+                    return
+                yield Done(number, self._study.trial())
+            return
+        begun, asked = 0, False
+        while begun < count or self._slots.busy():
+            if stopped() and not asked:
+                asked = True
+                self._slots.stop()
+            while not asked and begun < count and self._slots.free:
+                self._slots.submit(begun, begun)
+                begun += 1
+            if asked and not self._slots.busy():
+                return
+            yield from self._slots.wait(LOOK)
+
+    def close(self) -> None:
+        if self._slots is not None:
+            self._slots.close()
+
+
+def _run(study: Study, number: int) -> str:
+    return study.trial(number)
+
+
+def _optuna() -> Any:
+    try:
+        optuna: Any = importlib.import_module("optuna")
+    except ImportError:
+        raise UsageError(f"a search for hyperparameters needs Optuna: {pip_install('tune')}") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _suggest(trial: Any, name: str, one: Interval) -> Any:
+    """A value of the field; of what is 1 - x, Optuna knows x."""
+    if one.integer:
+        return trial.suggest_int(name, int(one.low), int(one.high), log=one.log)
+    if one.one_minus:
+        return 1.0 - trial.suggest_float(name, 1.0 - one.high, 1.0 - one.low, log=one.log)
+    return trial.suggest_float(name, one.low, one.high, log=one.log)
+
+
+def _told(name: str, space: Mapping[str, Values], value: Any) -> Any:
+    """What Optuna is told of a configured value, within its interval."""
+    one = Interval(**space[name])
+    inside = min(max(_size(value), one.low), one.high)
+    return int(inside) if one.integer else 1.0 - inside if one.one_minus else inside
+
+
+def _like(before: Any, value: Any) -> Any:
+    """``value`` for a field that was ``before``: of a schedule the start, and its end in proportion."""
+    return Linear(value, before.end * value / before.start) if isinstance(before, Linear) else value
+
+
+def searchable(cfg: Any) -> list[str]:
+    """Fields of a configuration that are searched where nobody says which."""
+    names = [field.name for field in dataclasses.fields(cfg)]
+    return [name for name in FIELDS if name in names and _size(getattr(cfg, name)) > 0]
+
+
+def _size(value: Any) -> float:
+    start = getattr(value, "start", value)
+    return float(start) if isinstance(start, (int, float)) and not isinstance(start, bool) else 0.0

@@ -1,0 +1,64 @@
+"""A search for hyperparameters: its trials are runs, and one that was killed goes on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.cli.main import main
+from shoal.run.tuning import BEST, STUDY, _like, _told
+from shoal.settings.config import read_file
+from shoal.settings.schedule import linear
+
+WORDS = [
+    "--env", "CartPole-v1", "--runtime", "serial", "--actors", "1", "--envs", "2", "--unroll", "8", "--hidden", "16",
+    "--steps", "1200", "--search", "learning_rate=1e-4:1e-2,gamma",
+]  # fmt: skip
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(["tune", "impala", *WORDS, "--study", str(tmp_path / "s")]) == 2
+    assert "needs Optuna: pip install" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [(["nothing"], "unknown system"), (["impala", "--search", "lerning_rate"], "did you mean 'learning_rate'"),
+     ([], "shoal tune needs a system first"), (["impala", "--search", "unroll=x"], "--search takes FIELD")],
+)  # fmt: skip
+def test_what_cannot_be_searched_is_refused(words: list[str], says: str, capsys: Any) -> None:
+    assert main(["tune", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_schedule_keeps_its_shape() -> None:
+    assert _like(linear(0.5, 0.25), 1.0) == linear(1.0, 0.5) and _like(0.1, 0.2) == 0.2
+    space = {"gamma": dict(low=0.9, high=0.999, log=True, one_minus=True), "n": dict(low=1, high=9, integer=True)}
+    assert _told("gamma", space, 0.99) == pytest.approx(0.01) and _told("n", space, 40) == 9
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_study_goes_on_and_keeps_its_best(slots: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    path = tmp_path / "s"
+    command = ["tune", "impala", *WORDS, "--study", str(path), "--slots", str(slots)]
+    assert main([*command, "--trials", "2"]) == 0
+    assert main([*command, "--trials", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    trials = [line for line in lines if line.startswith("trial ")]
+    assert sorted(line.split(":")[0] for line in trials) == [f"trial {n}" for n in range(4)]
+    assert len({line.partition("(")[2] for line in trials}) == 4, "each has values of its own"
+    runs = {n: shoal.Run.open(path / f"trial-{n:04d}") for n in range(4)}
+    preset = shoal.systems.load("impala").PRESETS["classic"]
+    assert runs[0].config["gamma"] == preset.get("gamma", shoal.systems.load("impala").Config().gamma)
+    scores = {n: run.report.episode_return for n, run in runs.items() if run.report and run.report.reason == "steps"}
+    best = max(scores, key=lambda n: scores[n])
+    assert read_file(path / BEST)["gamma"] == runs[best].config["gamma"] and (path / STUDY).is_file()
+    assert main([{"8": "4"}.get(word, word) for word in command]) == 2
+    assert "trials with another unroll (8, not 4)" in capsys.readouterr().err
+    assert lines[-1].startswith(f"best: trial {best}, ")
