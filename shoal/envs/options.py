@@ -11,6 +11,7 @@ from shoal.types import Values
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
 RewardClip = Literal["none", "sign", "unit"]
 ActionMask = Literal["auto", "info", "none"]
+UNSEEN = ("episode_bound", "novelty", "novelty_steps")  # of the options below, by the spaces of an environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,5 +70,5 @@ class EnvOptions(AtariOptions):
     """Fail at an observation or reward that is not finite, or has a wrong shape or dtype."""
 
     def env_key(self) -> tuple[str, ...]:
-        """Tells these options from others of an environment."""
-        return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions))
+        """Tells these options from others of an environment, but for those that change nothing of what it offers."""
+        return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions) if f.name not in UNSEEN)
