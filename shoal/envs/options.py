@@ -13,6 +13,7 @@ T = TypeVar("T", bound="EnvOptions")
 GIVEN = "_given"  # attribute of options that is no field
 RewardClip = Literal["none", "sign", "unit"]
 ActionMask = Literal["auto", "info", "none"]
+UNSEEN = ("episode_bound", "novelty", "novelty_steps")  # of the options below, by the spaces of an environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,5 +82,5 @@ class EnvOptions(AtariOptions):
         return {name: getattr(self, name) for name in sorted(getattr(self, GIVEN, ()))}
 
     def env_key(self) -> tuple[str, ...]:
-        """Tells these options from others of an environment."""
-        return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions))
+        """Tells these options from others of an environment, but for those that change nothing of what it offers."""
+        return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions) if f.name not in UNSEEN)

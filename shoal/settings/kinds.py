@@ -14,7 +14,9 @@ NARROW = {  # parts of kinds: of MuJoCo's those whose episodes end when the body
     "mujoco_standup": {"HumanoidStandup"},
     "classic_continuous": {"MountainCarContinuous", "Pendulum"},
 }
-RARE = {"MountainCar": "vector", "MountainCarContinuous": "vector_continuous"}  # need presets that explore for long
+UNLIKE = {  # the rest of their kind, whose presets suit neither rare rewards nor pictures -> what they show and take
+    "MountainCar": "vector", "MountainCarContinuous": "vector_continuous", "CarRacing": "picture_continuous",
+}  # fmt: skip
 CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
 DM_CONTROL = {  # as EnvPool names them: the domain, then the task
     "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
@@ -88,8 +90,8 @@ def preset_kinds(env: str) -> list[str]:
     """The kinds of an environment id under which a preset for it may stand, the narrowest first."""
     kind = env_kind(env)
     narrow = [name for name, names in NARROW.items() if kind and name.startswith(kind) and _base(env) in names]
-    rare = [RARE[_base(env)]] if kind and _base(env) in RARE else []
-    return [*rare, *narrow, *([kind] if kind else [])]
+    own = [UNLIKE[_base(env)]] if kind and _base(env) in UNLIKE else []
+    return [*own, *narrow, *([kind] if kind else [])]
 
 
 def _base(env: str) -> str:

@@ -50,7 +50,7 @@ CLASSIC: Preset = dict(
     max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
 )  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "novelty": 0.5, "novelty_steps": 60_000}
-STATES: Preset = {**VECTOR, "episode_bound": 500}
+STATES: Preset = {**CLASSIC, "steps": 1_000_000, "episode_bound": 500}
 PRESETS: Presets = {
     "paper": PAPER, "classic": CLASSIC, "classic_continuous": VECTOR, "states": STATES, "vector": VECTOR,
     "vector_continuous": VECTOR,
