@@ -22,10 +22,11 @@ class Novelty:
 
     The bonus of a step is how far a trained network is from a fixed random one at the observation that the step leads
     to, large where little has been seen. It is divided by the running standard deviation of its own discounted return
-    and multiplied by that of the reward's (by 1 as long as that is 0), so that ``weight`` means the same whatever the
-    size of rewards. The weight falls linearly to 0 over ``steps`` of each environment (0: it stays): a bonus that never
-    ends would change which policy is best. Each actor has networks of its own. As the bonus is a part of the one
-    reward that systems know, an episode's end ends it as well, unlike in section 2.3.
+    (the quotient is at most ``CLIP``, and 0 as long as that deviation is) and multiplied by that of the reward's (by 1
+    as long as that is 0), so that ``weight`` means the same whatever the size of rewards. The weight falls linearly to
+    0 over ``steps`` of each environment (0: it stays): a bonus that never ends would change which policy is best. Each
+    actor has networks of its own. As the bonus is a part of the one reward that systems know, an episode's end ends it
+    as well, unlike in section 2.3.
     """
 
     def __init__(self, inner: EnvBatch, weight: float, steps: int = 0) -> None:
@@ -66,7 +67,10 @@ class Novelty:
             scale.update(returns[step.valid])
         self._returns[0, ended] = 0.0
         reward, own = (float(scale.deviation()) for scale in self._scales)
-        bonus = weight * error * (reward or 1.0) / max(own, EPSILON) * step.valid
+        told = (
+            np.minimum(error / own, CLIP) if own > EPSILON else np.zeros_like(error)
+        )  # one that never varies tells nothing
+        bonus = weight * told * (reward or 1.0) * step.valid
         return step._replace(reward=step.reward + bonus.astype(np.float32))
 
     def so_far(self) -> list[Episode]:

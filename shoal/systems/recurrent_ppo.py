@@ -75,8 +75,8 @@ VECTOR: Preset = dict(  # of any environment: rewards of any size, vectors of an
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = dict(
     total_envs=16, unroll=128, epochs=10, minibatches=32, steps=500_000, learning_rate=linear(3e-4, 0.0),
-    separate_critic=True, normalise_obs=True, normalise_reward=True, novelty=0.5,
-    novelty_steps=15_000,
+    separate_critic=True, normalise_obs=True, normalise_reward=True, novelty=0.5, novelty_steps=15_000,
+    target_kl=0.05,  # of any task: a Gaussian that has become narrow otherwise leaps away within one update
 )  # fmt: skip
 STATES: Preset = {  # a bonus for novelty ends with the episode, and so teaches to stay away from holes
     **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.02, 0.0), "episode_bound": 500,

@@ -28,6 +28,28 @@ def test_bonus_is_in_the_training_reward_and_not_in_the_return():
     assert [e.ret for e in same] == [e.ret for e in ended] and ended
 
 
+class Same:
+    """Four environments that always show the same, for a reward of 0."""
+
+    spec = EnvSpec("same", {"obs": Observation((2,), "float32")}, Action("discrete", (2,)))
+    num_envs = 4
+
+    def reset(self, seed):
+        return {"obs": np.zeros((4, 2), np.float32)}
+
+    def step(self, action):
+        no = np.zeros(4, bool)
+        return EnvStep(self.reset(0), np.zeros(4, np.float32), no, no, ~no, None, [])
+
+
+def test_bonus_is_bounded_from_the_first_step_and_0_where_nothing_differs():
+    """All errors of the first step are the same then, and deviate by nothing."""
+    batch = Novelty(Same(), 0.5)
+    batch.reset(0)
+    rewards = np.array([batch.step(np.zeros(4, np.int64)).reward for _ in range(200)])
+    assert np.isfinite(rewards).all() and (rewards[0] == 0.0).all() and rewards.max() <= 0.5 * 5.0
+
+
 def test_an_ignored_action_earns_no_bonus():
     batch = make("toy:corridor", 4, EnvOptions(novelty=1.0))
     batch.reset(0)
