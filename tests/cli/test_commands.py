@@ -153,7 +153,7 @@ def test_a_closed_output_and_a_directory_with_spaces(shoal: Shoal) -> None:
 
 def test_a_run_whose_config_lacks_something(shoal: Shoal) -> None:
     Path("r").mkdir()
-    Path("r/config.json").write_text('{"config": {}}')
+    Path("r/config.json").write_text('{"format": 2, "config": {}}')
     for command in ("eval", "resume", "plot", "profile"):
         code, _, err = shoal(command, "r")
         assert code == 1 and err.startswith("shoal: r/config.json is damaged: it lacks 'system'")

@@ -28,7 +28,7 @@ def write_run(
     path.mkdir()
     facts: dict[str, Any] = {"system": system, "init_from": init_from}
     facts["config"] = {"env": "CartPole-v1", "learning_rate": 0.001, **config}
-    (path / "config.json").write_text(json.dumps(facts))
+    (path / "config.json").write_text(json.dumps({"format": 2, **facts}))
     at = range(0, steps + 1, 100)
     with open(path / "metrics.csv", "w", newline="") as file:
         rows = [[i, s, slope * s if s else ""] for i, s in enumerate(at)]  # no episode has ended at the first

@@ -85,7 +85,7 @@ def test_a_parameter_file_outside_the_run_is_not_read(tmp_path: Path) -> None:
     run = tmp_path / "r"
     run.mkdir()
     (tmp_path / "x.safetensors").write_bytes(b"")
-    facts = {"updates": 1, "channels": {"params": {"file": "../x.safetensors"}}}
+    facts = {"format": 2, "updates": 1, "channels": {"params": {"file": "../x.safetensors"}}}
     (run / "params.json").write_text(json.dumps(facts))
     with pytest.raises(shoal.ShoalError, match=r"lacks the file 'x\.safetensors'"):
         load_params(run)

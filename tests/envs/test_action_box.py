@@ -119,5 +119,5 @@ def test_the_last_action_is_seen_in_the_agents_units() -> None:
 
 
 def test_integer_boxes_of_actions_are_refused() -> None:
-    with pytest.raises(Exception, match="only Discrete, MultiDiscrete, MultiBinary and Box of floats"):
+    with pytest.raises(Exception, match="only Discrete, MultiDiscrete, MultiBinary, Box of floats"):
         ActionCodec(gs.Box(0, 3, (1,), np.int64), "t")

@@ -162,7 +162,6 @@ def test_no_velocity_is_a_slice() -> None:
         (f"{FILE}:next_stp", {}, "did you mean 'next_step'?"),
         ("missing.py:thing", {}, "there is no file"),
         (f"{FILE}:Text", {}, "Text, but only Box"),
-        (f"{FILE}:Nested", {"env_kwargs": {"action": "tuple"}}, "has the action space Tuple"),
         (f"{FILE}:Nested", {"env_kwargs": {"action": "integers"}}, "has the action space Box"),
         (f"{FILE}:length", {}, "cannot be made"),
     ],
