@@ -1,4 +1,4 @@
-"""Train and evaluate Stable-Baselines3 on one continuous task, for ``benchmarks/mujoco.py``, in its own environment:
+"""Train and evaluate Stable-Baselines3 on one continuous task, for ``benchmarks/continuous.py``, in its own venv:
 
     $SHOAL_PEERS/sb3/bin/python benchmarks/peers/train_sb3.py ppo|td3|ddpg ENV STEPS SEED [UNTIL [SECONDS]]
 

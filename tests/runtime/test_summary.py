@@ -55,7 +55,7 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
 
 
 def test_warnings_are_counted_until_the_end(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"format": 1, "system": "x", "seed": 0, "config": {"env": "E"}}')
+    (tmp_path / "config.json").write_text('{"format": 2, "system": "x", "seed": 0, "config": {"env": "E"}}')
     summary, log = Summary(tmp_path, "asked for"), logging.getLogger("shoal.runtime")
     for _ in range(3):
         log.warning("slow %s\nTraceback", "disk")

@@ -1,10 +1,10 @@
 """Continuous control beside Stable-Baselines3, on Gymnasium's MuJoCo tasks and on EnvPool's of the DeepMind Control
 Suite: equal steps, three seeds each.
 
-    SHOAL_PEERS=DIR python benchmarks/mujoco.py HalfCheetah-v5 d4pg sb3-td3 --steps 100000
-    SHOAL_PEERS=DIR taskset -c 0 python benchmarks/mujoco.py CartpoleSwingup-v1 d4pg sb3-td3 --steps 50000
-    SHOAL_PEERS=DIR python benchmarks/mujoco.py Hopper-v5 d4pg sb3-td3 --threads 2 --seconds 2000 --results DIR
-    python benchmarks/mujoco.py HalfCheetah-v5 --summary --reach 4000
+    SHOAL_PEERS=DIR python benchmarks/continuous.py HalfCheetah-v5 d4pg sb3-td3 --steps 100000
+    SHOAL_PEERS=DIR taskset -c 0 python benchmarks/continuous.py CartpoleSwingup-v1 d4pg sb3-td3 --steps 50000
+    SHOAL_PEERS=DIR python benchmarks/continuous.py Hopper-v5 d4pg sb3-td3 --threads 2 --seconds 2000 --results DIR
+    python benchmarks/continuous.py HalfCheetah-v5 --summary --reach 4000
 
 ``$SHOAL_PEERS/sb3`` is a virtual environment with stable-baselines3, gymnasium[mujoco] and envpool. A system of Shoal
 plays the preset that ``--preset auto`` chooses. Under ``taskset`` each side has the cores that it gives, so that
