@@ -49,7 +49,7 @@ CLASSIC: Preset = dict(  # streams of 512 units are for images
     dqn.CLASSIC, total_envs=16, dueling=False, hidden=(256, 256),
 )  # fmt: skip
 BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False, "epsilon_steps": 0}
-STATES: Preset = dict(dqn.STATES, total_envs=16, dueling=False, novelty_steps=6_000)
+STATES: Preset = dict(dqn.STATES, total_envs=16, dueling=False)
 VECTOR: Preset = dict(dqn.VECTOR, total_envs=16, dueling=False, novelty_steps=9_000)
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "states": STATES, "vector": VECTOR,

@@ -80,7 +80,7 @@ CLASSIC: Preset = dict(
     learning_rate=linear(2e-3, 0.0), gamma=0.98, normalise_reward=True,
 )  # fmt: skip
 STATES: Preset = {  # a bonus for novelty ends with the episode, and so teaches to stay away from holes
-    **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.02, 0.0), "episode_bound": 500,
+    **CLASSIC, "steps": 1_000_000, "gamma": 0.995, "entropy_cost": linear(0.02, 0.0), "episode_bound": 500,
 }  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "normalise_obs": True, "novelty": 0.5, "novelty_steps": 15_000}
 PRESETS: Presets = {

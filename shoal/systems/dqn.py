@@ -91,7 +91,7 @@ BOX2D: Preset = dict(
 )  # fmt: skip
 STATES: Preset = dict(
     steps=200_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,
-    epsilon_steps=100_000, episode_bound=500, novelty=0.5, novelty_steps=12_000,
+    epsilon_steps=100_000, episode_bound=500,
 )  # fmt: skip
 VECTOR: Preset = dict(
     steps=300_000, learning_rate=schedule(1e-3, 0.0), batch=64, samples_per_insert=16.0, target_period=200,

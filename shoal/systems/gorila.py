@@ -50,7 +50,7 @@ PAPER: Preset = {  # sections 4 and 5; network, preprocessing and learning rate 
 ATARI: Preset = dqn.ATARI | {"envs": 16, "prioritised": False, "actor_priorities": False}
 CLASSIC: Preset = dqn.CLASSIC | {"outliers": 0.0}  # near the end of CartPole, the rare falls are the outliers
 BOX2D: Preset = dqn.BOX2D
-STATES: Preset = dqn.STATES | {"outliers": 0.0, "novelty_steps": 6_000}
+STATES: Preset = dqn.STATES | {"outliers": 0.0}
 VECTOR: Preset = dqn.VECTOR | {"outliers": 0.0, "novelty_steps": 9_000}
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "states": STATES, "vector": VECTOR,

@@ -140,7 +140,7 @@ CLASSIC: Preset = dict(
     learning_rate=linear(1e-3, 0.0), optimiser_eps=1e-5, max_grad_norm=10.0,
 )  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "novelty": 0.5, "novelty_steps": 15_000}
-STATES: Preset = {**VECTOR, "episode_bound": 500}
+STATES: Preset = {**CLASSIC, "episode_bound": 500}
 PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "states": STATES, "vector": VECTOR}
 
 

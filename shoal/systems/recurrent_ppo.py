@@ -79,7 +79,7 @@ VECTOR_CONTINUOUS: Preset = dict(
     target_kl=0.05,  # of any task: a Gaussian that has become narrow otherwise leaps away within one update
 )  # fmt: skip
 STATES: Preset = {  # a bonus for novelty ends with the episode, and so teaches to stay away from holes
-    **CLASSIC, "steps": 500_000, "entropy_cost": linear(0.02, 0.0), "episode_bound": 500,
+    **CLASSIC, "steps": 1_000_000, "gamma": 0.995, "entropy_cost": linear(0.02, 0.0), "episode_bound": 500,
 }  # fmt: skip
 PICTURE: Preset = dict(
     total_envs=32, unroll=64, epochs=4, minibatches=8, steps=2_000_000, learning_rate=linear(1e-3, 0.0),
