@@ -9,8 +9,10 @@ import pytest
 
 from shoal.systems import SYSTEMS
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # its files are programs, not a package
+FOLDER = str(Path(__file__).parents[2] / "benchmarks")  # of programs, one of which bears the name of a package: mujoco
+sys.path.insert(0, FOLDER)
 suite, suite_tasks = importlib.import_module("suite"), importlib.import_module("suite_tasks")
+sys.path.remove(FOLDER)
 TASKS, Task = suite_tasks.TASKS, suite_tasks.Task
 
 
