@@ -123,7 +123,7 @@ class _Run:
             log.info("failed", exc_info=True)  # into the log, which nobody is shown
             raise ShoalError(
                 f"the run cannot go on from the checkpoint '{launch.resume.path}': {type(error).__name__}: "
-                f"{excerpt(error)} (the checkpoint is damaged, or the code of the run is at fault: the run's log says where)"
+                f"{excerpt(error)} (the checkpoint is damaged, or its code is at fault: see the log of the run)"
             ) from error
         finally:
             self._drain()
