@@ -17,6 +17,7 @@ from shoal.errors import UsageError
 LARGEST = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
+MOST = 1 << 53  # of a counter: what a float still holds exactly
 LONGEST = 200  # characters of a value in a sentence
 FOREIGN = ("wandb",)  # folders of a run that another program fills, with links of its own
 # What moves the cursor, talks to the terminal or changes the direction of text; a line ends with \n, a column with \t
@@ -81,6 +82,20 @@ def parse_json(text: str) -> Any:
             raise ValueError("it has an integer of more than 128 bits")
         level = [inner for value in level for inner in _inside(value)]
     raise ValueError(f"it is nested more than {DEEPEST} deep")
+
+
+def counter(value: Any) -> int:
+    """A count that a file holds. ValueError for what is none: not an integer from 0 to ``MOST``."""
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"expected a count, found {brief(value)}")
+    return value
+
+
+def number(value: Any) -> float:
+    """A number that a file holds, which need not be finite. ValueError for anything else."""
+    if type(value) not in (int, float):
+        raise ValueError(f"expected a number, found {brief(value)}")
+    return float(value)
 
 
 def _inside(value: Any) -> Iterator[Any]:

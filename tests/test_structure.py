@@ -40,12 +40,13 @@ ALLOWED: dict[str, set[str] | None] = {
     "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},
     "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
     | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
-    "metering": set(),
+    "metering": {"untrusted"},
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
     "runtime": {"program", "metering", "records"},
-    "serial": {"runtime", "program", "replay", "metering", "records", "own_settings"},
+    "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"},
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
+    | {"untrusted"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},

@@ -23,6 +23,7 @@ from shoal.shm.arena import Arena
 from shoal.shm.group_layout import BoardLayout, GroupLayout, SharedLayout
 from shoal.shm.layout import CHECKPOINT, COUNTED, LINE, Plan
 from shoal.types import Values
+from shoal.untrusted import counter
 
 log = logging.getLogger("shoal.runtime")
 
@@ -195,12 +196,12 @@ def resume(source: Checkpoint, program: Program, plan: Plan, arena: Arena, aggre
     """Set the run's own figures, before any replica starts; each replica that saves loads its state itself."""
     source.check_fits(program)
     state = source.read(RUN)
-    aggregator.load_state_dict(state["aggregator"])
-    for role, replicas in state["counts"].items():
-        for i, line in enumerate(replicas):
-            at = plan.status[role] // 8 + i * LINE
-            for column, n in enumerate(line, 1):
-                arena.words[at + column] = n
+    with source.fitting(RUN):
+        aggregator.load_state_dict(state["aggregator"])
+        for role, start in plan.status.items():
+            for i, line in zip(range(plan.counts[role]), state["counts"][role], strict=True):
+                for (column, _), n in zip(enumerate(COUNTED, 1), line, strict=True):
+                    arena.words[start // 8 + i * LINE + column] = counter(n)
     for group in plan.groups.values():
         _load(source, group, arena)
     for channel in program.channels.values():

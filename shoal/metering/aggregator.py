@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.metering.recorder import Telemetry
 from shoal.types import State
+from shoal.untrusted import counter, number
 
 WINDOW = 100  # episodes in the reported mean return
 MOST_INFOS = 200  # names of numbers that environments give: some give an ever new one
@@ -95,8 +96,8 @@ class Aggregator:
             self._records[name] = (total + value, seen + n)
         for name, tally in telemetry.tallies.items():
             merged = self._tallies.setdefault(name, {})
-            for number, n in tally.items():
-                merged[number] = merged.get(number, 0) + n
+            for value, n in tally.items():
+                merged[value] = merged.get(value, 0) + n
         for booked in (self._phases.setdefault(role, {}), self._phase_seconds.setdefault(role, {})):
             for name, seconds in telemetry.phases.items():
                 booked[name] = booked.get(name, 0.0) + seconds
@@ -208,18 +209,23 @@ class Aggregator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.counts = dict(state["counts"])
-        self.episodes, self.restarts, self.row = state["episodes"], state["restarts"], state["row"]
-        self._window = deque(((r, n) for r, n in state["window"]), maxlen=WINDOW)
-        self._infos = {name: deque(values, maxlen=WINDOW) for name, values in state.get("infos", {}).items()}
-        self._records = {name: (total, n) for name, (total, n) in state["records"].items()}
-        self._tallies = {name: dict(pairs) for name, pairs in state["tallies"].items()}
-        self._new_episodes = [(r, n) for r, n in state["new_episodes"]]
-        steps, updates = state["last_counts"]
+        """ValueError, TypeError, LookupError or AttributeError for what is no such state."""
+        self.counts = {name: counter(n) for name, n in state["counts"].items()}
+        self.episodes, self.restarts, self.row = (counter(state[name]) for name in ("episodes", "restarts", "row"))
+        self._window = deque(((number(r), counter(n)) for r, n in state["window"]), maxlen=WINDOW)
+        self._infos = {
+            name: deque(map(number, values), maxlen=WINDOW) for name, values in state.get("infos", {}).items()
+        }
+        self._records = {name: (number(total), counter(n)) for name, (total, n) in state["records"].items()}
+        self._tallies = {
+            name: {int(number(v)): counter(n) for v, n in pairs} for name, pairs in state["tallies"].items()
+        }
+        self._new_episodes = [(number(r), counter(n)) for r, n in state["new_episodes"]]
+        steps, updates = map(counter, state["last_counts"])
         self._last_counts = (steps, updates)
         self._last_bytes = self.counts.get("bytes", 0)
         self._last = time.monotonic()
-        self._start = self._last - state["seconds"]
+        self._start = self._last - number(state["seconds"])
 
 
 def quantile(tally: Mapping[int, int], q: float) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from shoal.api import Field, ShoalError, Tensors, WiringError, views
+from shoal.api import EnvironmentFailed, Field, ShoalError, Stopped, Tensors, views
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
@@ -29,15 +29,12 @@ from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import RUN_FORMAT as FORMAT, check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
-from shoal.untrusted import excerpt, parse_json, read_text
+from shoal.untrusted import MOST, excerpt, parse_json, read_text
 
-LARGEST = 2**53  # of a counter
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
 SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
-# what loads a state says to one that is not its own
-UNFIT = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, WiringError)
 _MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
 
 log = logging.getLogger("shoal.runtime")
@@ -86,7 +83,7 @@ class Checkpoint:
         try:
             return state_files.read(self.path, part)
         except Exception as error:  # whatever its readers say to a file that is something else
-            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' cannot be read: {excerpt(error)}") from error
+            raise Unloadable(self, f"'{part}' cannot be read: {excerpt(error)}") from error
 
     def check_fits(self, program: Program) -> None:
         """ShoalError that says what differs between the program that was saved and this one."""
@@ -98,11 +95,28 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def fitting(self, part: str) -> Iterator[None]:
-        """Whoever cannot load the state it is given becomes a ShoalError that names the part."""
+        """Whatever the block says of a state that it cannot load becomes an Unloadable that names the part."""
         try:
             yield
-        except UNFIT as error:
-            raise ShoalError(f"'{part}' of the checkpoint '{self.path}' does not fit: {excerpt(error)}") from error
+        except (Unloadable, EnvironmentFailed, Stopped):
+            raise
+        except Exception as error:
+            raise Unloadable(self, f"'{part}' does not fit: {type(error).__name__}: {excerpt(error)}") from error
+
+    def before(self) -> Checkpoint | None:
+        """The newest whole one that was written before this one; None if there is none."""
+        for path in _complete(self.path.parent):
+            if _order(path) < _order(self.path):
+                with contextlib.suppress(_Damaged):
+                    return _verified(path)
+        return None
+
+
+class Unloadable(ShoalError):
+    """A checkpoint that matches its manifest, and whose state cannot be loaded."""
+
+    def __init__(self, checkpoint: Checkpoint, why: str) -> None:
+        super().__init__(f"the checkpoint '{checkpoint.path}' is damaged: {why}")
 
 
 def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
@@ -190,14 +204,14 @@ def newest(folder: Path) -> Checkpoint:
         if not (path / _MANIFEST).is_file():
             damaged += 1
             log.warning("the checkpoint '%s' is damaged: it has no %s; it is set aside", path, _MANIFEST)
-            _set_aside(path)
+            set_aside(path)
     for path in _complete(folder):
         try:
             return _verified(path)
         except _Damaged as error:
             damaged += 1
             log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
-            _set_aside(path)
+            set_aside(path)
     why = f"all {damaged} are damaged" if damaged else "none was completed"
     raise ShoalError(f"'{folder.parent}' has no checkpoint to resume from: {why}")
 
@@ -294,7 +308,8 @@ def _named(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]
 
 
-def _set_aside(path: Path) -> None:
+def set_aside(path: Path) -> None:
+    """Rename a checkpoint, so that it is found no more."""
     os.rename(path, path.with_name(f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}"))
 
 
@@ -317,7 +332,7 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     check_format(path, {"format": written}, FORMAT)
-    if not all(type(n) in kinds and 0 <= n <= LARGEST for n, kinds in counters):
+    if not all(type(n) in kinds and 0 <= n <= MOST for n, kinds in counters):
         raise _Damaged("its manifest has no counters")
     if not isinstance(manifest.get("program"), dict):
         raise _Damaged("its manifest does not say what was run")

@@ -116,6 +116,7 @@ class RunDirectory:
         """Go on behind a checkpoint: what was written later is removed."""
         self.lock.at_least(int(after.manifest["launch"]) + 1)
         checkpoint.clean(after.path.parent)
+        self._close_files()
         self._files = MetricFiles(self.path, int(after.manifest["row"]))
         self._outdated = [self.path / name for name in ("report.json", "params.json", f"{NEWEST}/params.json")]
 

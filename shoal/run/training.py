@@ -244,10 +244,8 @@ class Training:
             if summary is not None:
                 summary.finish(report, failed)
             directory.close()
-        facts = self.facts
-        return Run(
-            self.path, facts["system"], facts["config"], report, self.policy, facts.get("changes", []), trusted=True
-        )
+        system, config, changes = self.facts["system"], self.facts["config"], self.facts.get("changes", [])
+        return Run(self.path, system, config, report, self.policy, changes, trusted=True)
 
     def _go(
         self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger], summary: Summary | None
@@ -281,11 +279,9 @@ class Training:
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
                 observers=[observer for observer in told if observer is not None],
-                saving=Saving(
-                    self.path / FOLDER, every, size, launch=directory.lock.launch, present=directory.present
-                ),
+                saving=Saving(self.path / FOLDER, every, size, 2, directory.lock.launch, directory.present),
                 resume=checkpoint, publication=Publication(self.path.absolute()),
-                spans=SPANS if self.trace is not None else 0,
+                spans=SPANS if self.trace is not None else 0, went_back=partial(self._go_on, directory),
             )  # fmt: skip
             report = self.runtime.launch(self.program, launch)
             directory.finish(report)
@@ -306,11 +302,14 @@ class Training:
         from shoal.program import draw
 
         if checkpoint is not None:
-            directory.go_on(checkpoint)
-            if not ranks.follows():
-                evaluation_files.forget_after(self.path, checkpoint.steps)
+            self._go_on(directory, checkpoint)
         drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
         directory.describe(self.facts, drawings)
+
+    def _go_on(self, directory: Directory, checkpoint: Checkpoint) -> None:
+        directory.go_on(checkpoint)
+        if not ranks.follows():
+            evaluation_files.forget_after(self.path, checkpoint.steps)
 
     def _diagnose(self, report: Report) -> None:
         """Say why the run has learned nothing, where that shows."""

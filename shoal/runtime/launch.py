@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.program import Program
-from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, set_aside
 from shoal.records.publication import Publication
 from shoal.records.report import Report as Report
+
+log = logging.getLogger("shoal.runtime")
+Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Launch:
     exact: a deterministic runtime saves environments too, and goes on from them bit for bit, by playing them again.
     publication: where the newest parameters are written as the run goes on; None: nowhere.
     spans: how many phases, each with its times, a replica records for a profile; 0: none.
+    went_back: told of the checkpoint that was loaded, where it is one before ``resume``; None: only ``resume`` will do.
     """
 
     seed: int = 0
@@ -70,6 +75,30 @@ class Launch:
     publication: Publication | None = None
     exact: bool = True
     spans: int = 0
+    went_back: Callable[[Checkpoint], object] | None = None
+
+
+def load_newest(launch: Launch, load: Callable[[Launch], Loaded]) -> Loaded:
+    """What ``load`` makes of the newest checkpoint, ``launch.resume`` or one before it, whose state it can load. Those
+    that it cannot are named, and set aside once another was loaded: where none is, the fault may be the program's."""
+    unloadable: list[Checkpoint] = []
+    while True:
+        source = launch.resume
+        try:
+            found = load(launch)
+        except Unloadable as error:
+            before = None if source is None or launch.went_back is None else source.before()
+            if source is None or before is None:
+                raise
+            log.warning("%s; trying the one before", error)
+            unloadable.append(source)
+            launch = replace(launch, resume=before)
+            continue
+        for each in unloadable:
+            set_aside(each.path)
+        if unloadable and source is not None and launch.went_back is not None:
+            launch.went_back(source)
+        return found
 
 
 @runtime_checkable

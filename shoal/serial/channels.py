@@ -15,6 +15,7 @@ from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Port
 from shoal.replay.limiter import RateLimiter
 from shoal.runtime.channel_checks import check_item
+from shoal.untrusted import counter
 
 
 class SerialQueue:
@@ -33,9 +34,27 @@ class SerialQueue:
 
     def load_state_dict(self, state: State) -> None:
         for queue, items in zip(self.queues, state["queues"], strict=True):
+            if len(items) > self.channel.capacity:
+                raise ValueError(f"it holds {len(items)} items of at most {self.channel.capacity}")
             queue.clear()
-            queue.extend(items)
-        self.turn = state["turn"]
+            queue.extend((counter(version), _item(self.channel, item)) for version, item in items)
+        self.turn = counter(state["turn"]) % len(self.queues)
+
+
+def _item(channel: Channel, found: Arrays) -> Arrays:
+    """An item that was saved. ValueError or UsageError where it is none of the channel's."""
+    check_item(channel, found)
+    if any(found[name].dtype != f.dtype for name, f in channel.spec.items()):
+        raise ValueError(f"an item has the types { ({name: str(a.dtype) for name, a in found.items()}) }")
+    return {name: found[name] for name in channel.spec}
+
+
+def _params(channel: Channel, found: Tensors) -> Tensors:
+    """Parameters that were saved. ValueError where they are not the channel's."""
+    told = {name: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in found.items()}
+    if told != {name: (tuple(f.shape), str(f.dtype)) for name, f in channel.spec.items()}:
+        raise ValueError(f"expected the parameters {list(channel.spec)}, found others")
+    return found
 
 
 class SerialWriter:
@@ -221,9 +240,10 @@ class SerialParams:
         return {"version": version, "tensors": tensors, "older": older}
 
     def load_state_dict(self, state: State) -> None:
-        self.version = state["version"]
+        self.version = counter(state["version"])
         self.kept.clear()
-        self.kept.extend([*state["older"], (self.version, state["tensors"])])
+        for version, tensors in [*state["older"], (self.version, state["tensors"])]:
+            self.kept.append((counter(version), _params(self.channel, tensors)))
 
 
 class SerialParamsReader:

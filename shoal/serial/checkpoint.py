@@ -14,6 +14,7 @@ from shoal.serial.channels import SerialConstant, SerialParams, SerialParamsRead
 from shoal.serial.divided import DividedParams
 from shoal.serial.groups import SerialShared
 from shoal.serial.instance import Instance, Replica
+from shoal.untrusted import counter
 
 log = logging.getLogger("shoal.runtime")
 PARAMS = (SerialParams, DividedParams, SerialShared)
@@ -64,16 +65,17 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
     """Put a program that was just built, and the figures of its run, where they were saved."""
     source.check_fits(instance.program)
     state = source.read(RUN)
-    for aggregator in aggregators:
-        aggregator.load_state_dict(state["aggregator"])
-    for name, totals in state["totals"].items():
-        instance.recorders[name].totals.update(totals)
+    with source.fitting(RUN):
+        for aggregator in aggregators:
+            aggregator.load_state_dict(state["aggregator"])
+        for name, totals in state["totals"].items():
+            instance.recorders[name].totals.update({key: counter(n) for key, n in totals.items()})
     for replica in instance.replicas:
         name = part("role", replica.name, replica.index)
         saved = source.read(name)
         with source.fitting(name):
             for key, reader in _readers(replica).items():
-                reader.seen, reader.reads = saved["seen"][key]
+                reader.seen, reader.reads = map(counter, saved["seen"][key])
         if "role" not in saved:
             log.warning("%s[%d] has no state_dict: it starts anew", replica.name, replica.index)
             continue
@@ -85,7 +87,8 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
         if not isinstance(channel, SerialConstant) and source.has(name):
             with source.fitting(name):
                 channel.load_state_dict(source.read(name))
-    generators.restore(state["random"])
+    with source.fitting(RUN):
+        generators.restore(state["random"])
 
 
 def _readers(replica: Replica) -> dict[str, SerialParamsReader]:

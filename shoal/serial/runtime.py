@@ -5,12 +5,13 @@ A role fires when all its ports are ready; a sweep in which nothing fires is a d
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shoal.api import Deadlock, Diverged, Stopped, UsageError
+from shoal.api import Deadlock, Diverged, ShoalError, Stopped, UsageError
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.metering.recorder import OTHER
 from shoal.own_settings import own_settings
@@ -18,11 +19,14 @@ from shoal.program import Program, held
 from shoal.records import dumps
 from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
-from shoal.runtime.launch import Launch, Report
+from shoal.runtime.launch import Launch, Report, load_newest
 from shoal.serial import checkpoint, generators
 from shoal.serial.channels import SerialQueue
 from shoal.serial.divided import DividedQueue
 from shoal.serial.instance import Instance, Published, Replica
+from shoal.untrusted import excerpt
+
+log = logging.getLogger("shoal.runtime")
 
 ROW_EVERY = 1_000  # environment steps between two rows of the metric files: a count, so that runs repeat exactly
 TURN = "wait:turn"  # the phase of a role while others step
@@ -59,30 +63,35 @@ class SerialRuntime:
     def _alone(self, program: Program, launch: Launch) -> Report:
         """Launch while no other serial run goes on in this process."""
         before = generators.state()
-        if launch.resume is not None:
-            launch = replace(launch, exact=launch.exact and launch.resume.manifest.get("exact", True))
         with Interrupts() as interrupts:
             try:
-                return _Run(program, launch, interrupts).go()
+                return load_newest(launch, lambda from_this: _Run(program, from_this, interrupts)).go()
             finally:
                 generators.restore(before)
 
 
 class _Run:
-    """One launch. aggregator: what observers are told; live: the same for the display, which looks more often."""
+    """One launch, begun or put where its checkpoint was. aggregator: what observers are told; live: the same for the
+    display, which looks more often."""
 
     def __init__(self, program: Program, launch: Launch, interrupts: Interrupts) -> None:
+        if launch.resume is not None:
+            launch = replace(launch, exact=launch.exact and bool(launch.resume.manifest.get("exact", True)))
         self.program, self.launch, self.interrupts = program, launch, interrupts
         self.aggregator, self.live = Aggregator(), Aggregator()
         self.instance = Instance(program, launch, lambda: bool(interrupts.reason))
+        if launch.resume is None:
+            for replica in self.instance.replicas:
+                getattr(replica.role, "start", lambda: None)()
+            return
+        try:
+            checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
+        except BaseException:
+            self._close()
+            raise
 
     def go(self) -> Report:
         launch, saving, display = self.launch, self.launch.saving, self.launch.display
-        if launch.resume is not None:
-            checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
-        else:
-            for replica in self.instance.replicas:
-                getattr(replica.role, "start", lambda: None)()
         for recorder in self.instance.recorders.values():
             recorder.enter(TURN)
         reason, shown, saved = "", time.monotonic(), time.monotonic()
@@ -106,15 +115,28 @@ class _Run:
             reason = "stopped"
         except Diverged as error:
             raise Diverged(f"{error}. {dumps.save(error, launch.run_dir)}".rstrip()) from error
+        except (ShoalError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if launch.resume is None:
+                raise
+            log.info("failed", exc_info=True)  # into the log, which nobody is shown
+            raise ShoalError(
+                f"the run cannot go on from the checkpoint '{launch.resume.path}': {type(error).__name__}: "
+                f"{excerpt(error)} (the checkpoint is damaged, or its code is at fault: see the log of the run)"
+            ) from error
         finally:
             self._drain()
-            for replica in self.instance.replicas:
-                getattr(replica.role, "close", lambda: None)()
+            self._close()
             if self.aggregator.changed:
                 self._tell(launch.observers, self.aggregator)
             if display is not None:
                 self._tell([display], self.live)
         return self._report(reason)
+
+    def _close(self) -> None:
+        for replica in self.instance.replicas:
+            getattr(replica.role, "close", lambda: None)()
 
     def _report(self, reason: str) -> Report:
         channels = self.instance.channels.items()

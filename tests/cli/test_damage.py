@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import shoal
 from shoal.analysis.curves import load as load_curve
 from shoal.api import RoleFailed, ShoalError
-from shoal.records import checkpoint
+from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.run_dir import RunDirectory
 
 from .conftest import FAKE
@@ -104,6 +107,88 @@ def test_a_checkpoint_without_its_manifest_is_named_and_set_aside(run: Path, cap
         resume(run)
     assert f"'{path}' is damaged: it has no manifest.json" in caplog.text
     assert [p.name.startswith("damaged-") for p in path.parent.iterdir()] == [True]
+
+
+def newest(run: Path) -> checkpoint.Checkpoint:
+    return checkpoint.newest(run / checkpoint.FOLDER)
+
+
+def restate(run: Path, part: str, change: Any) -> Path:
+    """Change what the newest checkpoint holds, and let its manifest agree; its folder."""
+    found = newest(run)
+    state = found.read(part)
+    change(state)
+    (aside := run.parent / "aside").mkdir(exist_ok=True)  # arrays that were read lie in the file itself
+    for name, written in state_files.write(state_files.pack(state), aside, part).items():
+        (aside / name).replace(found.path / name)
+        found.manifest["files"][name] = asdict(written)
+    (found.path / "manifest.json").write_text(json.dumps(found.manifest))
+    return found.path
+
+
+def put(*way: Any) -> Any:
+    """Put the last of ``way`` where the others lead."""
+    *path, last, value = way
+    return lambda state: reduce(lambda found, step: found[step], path, state).__setitem__(last, value)
+
+
+STATES: dict[str, tuple[str, Any]] = {
+    "a count that is text": ("run", put("aggregator", "counts", "env_steps", "many")),
+    "a negative count": ("run", put("aggregator", "counts", "env_steps", -1)),
+    "a count beyond all": ("run", put("aggregator", "counts", "env_steps", 2**100)),
+    "a total that is a list": ("run", put("totals", "learner", {"updates": [1]})),
+    "no counts": ("run", put("aggregator", 5)),
+    "a window that is a number": ("run", put("aggregator", "window", 5)),
+    "the seconds of a string": ("run", put("aggregator", "seconds", "long")),
+    "no list": ("run", lambda state: state.clear()),
+    "random numbers of nobody": ("run", put("random", "python", [3, [1, 2], None])),
+    "a generator of another shape": ("run", put("random", "torch", torch.zeros(3))),
+    "parameters of another shape": ("params-params", put("tensors", {"w": torch.zeros(2, 2)})),
+    "a version below none": ("params-params", put("version", -3)),
+    "versions of nothing": ("params-params", put("older", [5])),
+}
+
+
+@pytest.mark.parametrize("part, change", STATES.values(), ids=STATES)
+def test_a_state_that_fits_its_manifest_and_means_nothing_is_told_of_in_a_sentence(
+    run: Path, part: str, change: Any
+) -> None:
+    before = restate(run, part, change)
+    with pytest.raises(ShoalError) as caught:
+        resume(run)
+    told = str(caught.value)
+    assert f"the checkpoint '{before}' is damaged: '{part}'" in told and "\n" not in told and len(told) < 600
+    assert not isinstance(caught.value, shoal.UsageError)
+    assert before.is_dir(), "where none can be loaded, none is set aside"
+
+
+def test_where_a_state_cannot_be_loaded_the_run_goes_on_from_the_one_before(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resume(run)
+    assert newest(run).steps >= 900
+    rows = (run / "metrics.csv").read_bytes()
+    path = restate(run, "run", put("aggregator", "counts", {"env_steps": -1}))
+    again = shoal.resume(run, steps=1000, trust=True)
+    assert f"'{path}' is damaged: 'run'" in caplog.text and "trying the one before" in caplog.text
+    assert again.report is not None and again.report.steps >= 1000 and newest(run).steps >= 1000
+    assert not path.exists() and [*path.parent.glob(f"damaged-{path.name}-*")]
+    found = [line.split(",")[0] for line in (run / "metrics.csv").read_text().splitlines()]
+    assert found == ["row", *map(str, range(1, len(found)))], rows
+
+
+def test_a_role_that_fails_from_a_checkpoint_on_is_told_of_in_a_sentence(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state may have been loaded, and mean nothing."""
+
+    def sweep(*_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("shoal.serial.runtime._Run._sweep", sweep)
+    with pytest.raises(ShoalError, match=r"cannot go on from the checkpoint '.*': KeyError: 'x' \(") as caught:
+        resume(run)
+    assert "\n" not in str(caught.value) and "Traceback" in (run / "logs" / "run.log").read_text()
 
 
 def test_a_failed_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def test_a_planted_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     written = state_files.hash_file(path / "run.safetensors")
     entry = {"size": written.size, "sha256": written.sha256}
     rewrite(lambda m: m["files"].update({"run.safetensors": entry}))(path)
-    with pytest.raises(ShoalError, match=r"'run' of the checkpoint .* cannot be read"):
+    with pytest.raises(ShoalError, match=r"the checkpoint .* is damaged: 'run' cannot be read"):
         newest(tmp_path)
     assert not (tmp_path / "ran").exists()
 
