@@ -93,8 +93,8 @@ class SystemConfig(EnvOptions):
         object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
 
     def __getstate__(self) -> Values:
-        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces, or
-        must have run what registered its id."""
+        """Return the state to pickle. What is known of the environment is part of it: no process builds one to look at
+        its spaces, or must have run what registered its id."""
         return {**vars(self), KNOWN: known(self.env), REGISTERED: registration(self.env)}
 
     def __setstate__(self, state: State) -> None:
@@ -164,8 +164,8 @@ class SystemConfig(EnvOptions):
 
     @classmethod
     def interface(cls, given: Mapping[str, Any]) -> str:
-        """What the environment of the ``given`` settings shows and takes: one of ``settings.kinds.INTERFACES``. It is
-        a picture if any part of it is, and discrete states if every part is."""
+        """Return the interface of the environment of the ``given`` settings: one of ``settings.kinds.INTERFACES``.
+        It is a picture if any part of it is, and discrete states if every part is."""
         hints, options = ranged(cls), {f.name for f in fields(EnvOptions)}
         values = {name: expect(hints[name], value, f"'{name}'") for name, value in given.items() if name in options}
         found = spec(given.get("env", cls.env), EnvOptions(**values))
@@ -174,7 +174,7 @@ class SystemConfig(EnvOptions):
         return f"{shows}_continuous" if found.action.kind == "continuous" else shows
 
     def has_images(self) -> bool:
-        """Whether the environment shows images."""
+        """Return whether the environment shows images."""
         return any(o.kind == "image" for o in self.env_spec().observations.values())
 
     def processes(self, worth: int) -> int:
