@@ -94,7 +94,7 @@ class RecurrentQNetwork(nn.Module):
         return RecurrentStreams(chain[0], rnn, self.head.streams, actions)
 
     def _given(self, items: Tensors) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], int]:
-        """What ``RecurrentStreams`` asks of a batch."""
+        """Return what ``RecurrentStreams`` asks of a batch."""
         rows = {k: v.flatten(0, 1) for k, v in observations(items).items()}
         state = self._start(items)
         return self.encoder.vector(rows), items["first"], (state["h"], state["c"]), self.burn_in
