@@ -178,7 +178,7 @@ class EvaluatorRole:
         self.unfinished = False
 
     def due(self) -> bool:
-        """Whether an evaluation has begun or should begin now."""
+        """Return whether an evaluation has begun or should begin now."""
         return self._now is not None or self._filming is not None or self.ctx.steps() >= self._next
 
     def step(self) -> None:

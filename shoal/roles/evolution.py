@@ -123,7 +123,7 @@ class EvolutionWorker:
         self.env.close()
 
     def state_dict(self) -> State:
-        """How far it is in its task."""
+        """Return the progress within its task."""
         version = max(self.version, self._resumed)  # it may be saved before it has a task
         return {"done": self.done, "version": version, "unfinished": self.unfinished}
 

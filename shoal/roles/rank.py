@@ -114,7 +114,7 @@ class RankRole:
         self.begun = True
 
     def _ended(self) -> bool:
-        """Whether this rank's rollout ends here: it is complete, or enough of the others have ended theirs."""
+        """Return whether this rank's rollout ends here: it is complete, or enough of the others have ended theirs."""
         taken, steps = self.collector.taken, self.collector.steps
         if taken == steps:
             return True

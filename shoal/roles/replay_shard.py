@@ -23,8 +23,9 @@ class Table(Reader, Protocol):
 
 
 def part_spec(items: Spec, batch: int) -> Spec:
-    """What a shard sends of each batch: ``items`` (a batch's), of which the first ``USED`` are there, and for each its
-    key (int64) and the probability of having drawn it; the size of the whole replay; the number of the batch."""
+    """Return the spec of a shard's part of each batch: ``items`` (a batch's), of which the first ``USED`` are there,
+    and for each its key (int64) and the probability of having drawn it; the size of the whole replay; the number of the
+    batch."""
     return {
         **items, KEYS: Field((batch,), "int64", 0), PROBS: Field((batch,), "float32", 0),
         USED: Field((1,), "int64", 0), SIZE: Field((1,), "int64", 0), ROUND: Field((1,), "int64", 0),
@@ -32,7 +33,8 @@ def part_spec(items: Spec, batch: int) -> Spec:
 
 
 def masses_spec(shards: int) -> Spec:
-    """What shards add up before each batch: everyone's mass, the sizes, and what draws the batch's parts."""
+    """Return the spec of the reduction before each batch: everyone's mass, the sizes, and what draws the batch's
+    parts."""
     return {
         "mass": Field((shards,), "float64", 0), "size": Field((1,), "int64", 0), "draw": Field((1,), "int64", 0),
     }  # fmt: skip
