@@ -173,7 +173,7 @@ class Distillation:
         return error
 
     def _difference(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the hidden units of the learned network say, and how far its outputs are from the fixed one's."""
+        """Return what the hidden units of the learned network say, and how far its outputs are from the fixed one's."""
         (w1, b1, w2, b2), (v1, c1, v2, c2) = self.fixed, self.learned
         hidden = np.maximum(rows @ v1 + c1, 0)
         return hidden, hidden @ v2 + c2 - np.maximum(rows @ w1 + b1, 0) @ w2 - b2

@@ -57,7 +57,7 @@ class Scene:
         return np.concatenate([self.rooms, self.doors])
 
     def free(self, radius: float) -> np.ndarray:
-        """Where the centre of an agent may be, float64 ``[N + D, 4]``: closed rectangles."""
+        """Return the areas in which the centre of an agent may be, float64 ``[N + D, 4]``: closed rectangles."""
         shrink = np.array([radius, -radius, radius, -radius])
         along = np.array([-radius, radius, radius, -radius])
         through = np.where(self.along_x[:, None], along, along[[2, 3, 0, 1]])
@@ -100,7 +100,7 @@ def _opening(rng: np.random.Generator, low: float, high: float, width: float) ->
 
 
 def _joined(rng: np.random.Generator, rows: int, columns: int, loops: float) -> list[tuple[int, int]]:
-    """Which neighbours of a grid have a door: a random spanning tree (Kruskal), and some of the other pairs."""
+    """Return which neighbours of a grid have a door: a random spanning tree (Kruskal), and some of the other pairs."""
     pairs = [(r * columns + c, r * columns + c + 1) for r in range(rows) for c in range(columns - 1)]
     pairs += [(r * columns + c, (r + 1) * columns + c) for r in range(rows - 1) for c in range(columns)]
     group = list(range(rows * columns))

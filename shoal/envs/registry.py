@@ -73,8 +73,8 @@ class Found:
 
 
 def foreign(env: str, options: EnvOptions) -> bool:
-    """Whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing; UsageError
-    for a name that there is not."""
+    """Return whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing;
+    UsageError for a name that there is not."""
     require_again(env)
     if env in OWN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
         return False
@@ -85,7 +85,8 @@ def foreign(env: str, options: EnvOptions) -> bool:
 
 
 def is_factory(env: str) -> bool:
-    """Whether an environment is made by code of the user's: a function or class, by itself or as ``module:name``."""
+    """Return whether an environment is made by code of the user's: a function or class, by itself or as
+    ``module:name``."""
     return isinstance(env, Given) or (":" in env and env not in OWN and not env.startswith(("toy:", "pointgoal:")))
 
 
@@ -262,7 +263,7 @@ def _current(env: str) -> EnvSpec:
 
 
 def import_package(package: str) -> bool:
-    """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
+    """Return whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False
     importlib.import_module(package)
@@ -279,7 +280,7 @@ def _parameters(factory: Callable[..., Any]) -> list[str]:
 
 
 def _vector(env: str, made: Any, num: int) -> Vector:
-    """What a factory made. UsageError unless it is a vector of ``num`` environments."""
+    """Call a factory and return what it made. UsageError unless it is a vector of ``num`` environments."""
     lacking = [
         name for name in ("single_observation_space", "single_action_space")
         if not isinstance(getattr(made, name, None), gym.spaces.Space)
