@@ -60,7 +60,7 @@ class Saving:
     present: Presence | None = None
 
     def leaves_out(self, channel: Channel, writers: int) -> bool:
-        """Whether the contents of a replay are too large to be saved."""
+        """Return whether the contents of a replay are too large to be saved."""
         return channel.table is not None and channel.table.nbytes(channel.spec, writers) > self.replay_bytes
 
 
@@ -106,7 +106,7 @@ class Checkpoint:
 
 
 def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
-    """What the manifest says beside the files."""
+    """Return the manifest's entries beside the files."""
     return {
         "steps": run.steps,
         "updates": run.updates,
@@ -134,7 +134,7 @@ def begin(saving: Saving, number: int) -> Path:
 
 
 def unfinished(saving: Saving, number: int) -> Path:
-    """Where ``begin`` makes that folder."""
+    """Return where ``begin`` makes that folder."""
     return saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
 
 
@@ -203,7 +203,7 @@ def newest(folder: Path) -> Checkpoint:
 
 
 def completed(folder: Path) -> bool:
-    """Whether there is a checkpoint to go on from, should it not be damaged."""
+    """Return whether there is a checkpoint to go on from, should it not be damaged."""
     return bool(_complete(folder))
 
 
@@ -288,7 +288,7 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _named(folder: Path) -> list[Path]:
-    """What has the name of a checkpoint."""
+    """Return what has the name of a checkpoint."""
     if not folder.is_dir():
         return []
     return [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]

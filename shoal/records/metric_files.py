@@ -65,7 +65,7 @@ class MetricFiles:
 
 
 def training_row(snapshot: Snapshot) -> Values:
-    """What a function of the training is, as one flat row; what is not known yet is left out."""
+    """Return the metrics that depend on training alone, as one flat row; what is not known yet is left out."""
     row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,
@@ -80,7 +80,7 @@ def training_row(snapshot: Snapshot) -> Values:
 
 
 def performance_row(snapshot: Snapshot) -> Values:
-    """What the clock and the machine say, as one flat row."""
+    """Return the metrics that depend on clock and machine, as one flat row."""
     row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,
