@@ -28,7 +28,7 @@ log = logging.getLogger("shoal.runtime")
 
 
 def saves(role: RoleSpec) -> bool:
-    """Whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
+    """Return whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
     return role.on_failure in ("stop", "restore")
 
 

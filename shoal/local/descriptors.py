@@ -42,7 +42,7 @@ def raised() -> Iterator[None]:
 
 
 def _open() -> int:
-    """How many this process holds now."""
+    """Return the number of file descriptors that this process holds now."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -200,7 +200,7 @@ class Watch:
 
 
 def _stopped(pid: int | None, family: bool = False) -> bool:
-    """Whether a process, or one of its ``family``, was stopped by a signal or is held by a debugger."""
+    """Return whether a process, or one of its ``family``, was stopped by a signal or is held by a debugger."""
     try:
         process = psutil.Process(pid)
         return any(p.status() in STOPPED for p in (process, *(process.children(recursive=True) if family else ())))

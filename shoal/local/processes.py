@@ -202,7 +202,7 @@ def kill(process: Process) -> None:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """What an exit code says when there was no traceback."""
+    """Describe an exit code when there was no traceback."""
     if exitcode is not None and exitcode < 0:
         try:
             return f"killed by {signal.Signals(-exitcode).name}"
