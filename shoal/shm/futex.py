@@ -71,8 +71,8 @@ wait, wake = _choose()
 
 
 def soon(words: memoryview, at: int, seen: int) -> bool:
-    """Whether the 64-bit word ``at`` is no longer ``seen`` within a few looks: two processes that pass small items
-    to each other then need not wake each other for each."""
+    """Return whether the 64-bit word ``at`` is no longer ``seen`` within a few looks: two processes that pass small
+    items to each other then need not wake each other for each."""
     return any(words[at] != seen for _ in range(LOOKS))
 
 
