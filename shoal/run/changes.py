@@ -141,7 +141,7 @@ def at_start(system: Any) -> list[str]:
 
 
 def shapes(program: Program) -> Values:
-    """What must be the same: ``shape_of``, and what each replay holds."""
+    """Return what must be the same: ``shape_of``, and what each replay holds."""
     tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
     replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}
     return {**shape_of(program), "replays": replays}

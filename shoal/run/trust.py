@@ -70,7 +70,7 @@ def note(system: str, config: Mapping[str, Any]) -> None:
 
 
 def connections(address: str | None, log: Iterable[str]) -> list[str]:
-    """What a run with these options connects to beside the processes that it has started itself."""
+    """Return what a run with these options connects to beside the processes that it has started itself."""
     return [*([address] if address is not None else []), *(name for name in log if name in SERVICES)]
 
 
@@ -138,7 +138,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _file() -> Path | None:
-    """Where it is noted; None where this user has no home."""
+    """Return where it is noted; None where this user has no home."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:

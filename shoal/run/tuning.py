@@ -201,7 +201,7 @@ def _suggest(trial: Any, name: str, one: Interval) -> Any:
 
 
 def _told(name: str, space: Mapping[str, Values], value: Any) -> Any:
-    """What Optuna is told of a configured value, within its interval."""
+    """Return what Optuna is told of a configured value, within its interval."""
     one = Interval(**space[name])
     inside = min(max(_size(value), one.low), one.high)
     return int(inside) if one.integer else 1.0 - inside if one.one_minus else inside

@@ -241,8 +241,8 @@ class PopulationRun:
                 os.truncate(self.path / name, size)
 
     def _runs(self, values: Values) -> bool:
-        """Whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what goes with
-        what."""
+        """Return whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what
+        goes with what."""
         from shoal import systems
 
         try:
