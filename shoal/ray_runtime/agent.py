@@ -135,7 +135,7 @@ class Agent:
         return self._store.where
 
     def facts(self) -> Values:
-        """What must be the same on every node, and whether this one sees the run's directory."""
+        """Return what must be the same on every node, and whether this one sees the run's directory."""
         run_dir = self._orders.run_dir
         return {"versions": versions(), "sees": run_dir is None or (run_dir / "logs").is_dir()}
 

@@ -169,7 +169,7 @@ class _Ranks:
             self._broken(error)
 
     def _met(self, join: Callable[[], Any]) -> Any:
-        """What ``join`` returns, which waits for all others; in a thread, as one of them may never come."""
+        """Return what ``join`` returns, which waits for all others; in a thread, as one of them may never come."""
         met: Future[Any] = Future()
 
         def meet() -> None:

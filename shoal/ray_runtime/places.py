@@ -101,7 +101,7 @@ class Places:
         self._moving.discard(replica)
 
     def name(self, node: str) -> str:
-        """What a node is called in sentences."""
+        """Return what a node is called in sentences."""
         return next((n.name for n in nodes() if n.id == node), f"node {node[:6]}")
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def _gpus() -> list[str]:
 
 
 def _node(group: Any) -> str:
-    """Where a group lies, all of whose bundles are on one node."""
+    """Return where a group lies, all of whose bundles are on one node."""
     found: str = placement_group_table(group)["bundles_to_node_id"][0]
     return found
 

@@ -231,7 +231,7 @@ class RaySupervisor(Supervisor):
         return process  # what becomes of it is heard of with the news
 
     def _moved(self, replica: RemoteReplica, station: Station) -> Station | None:
-        """Where a replica goes on whose node is gone; None: nowhere yet."""
+        """Return where a replica goes on whose node is gone; None: nowhere yet."""
         key = replica.role.name, replica.index
         if any(map(routes.is_known_there_alone, replica.role.ports.values())):
             raise api.RoleFailed(
@@ -263,7 +263,7 @@ class RaySupervisor(Supervisor):
                 process.kill()
 
     def _has_come(self, node: str) -> bool:
-        """Whether the agent of a node that joins the run is there; does not wait for it."""
+        """Return whether the agent of a node that joins the run is there; does not wait for it."""
         self._coming[node] = self._station(node)
         there, _ = ray.wait([self._coming[node].ready], timeout=0)
         return bool(there)
