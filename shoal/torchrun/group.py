@@ -94,7 +94,7 @@ class Group:
         return pickle.loads(self._await([key])[0])
 
     def gather(self, value: Any) -> list[Any] | None:
-        """What all ranks give, in their order, at the first one; None at the others, who do not wait."""
+        """Gather what all ranks give, in their order, at the first one; return None at the others, who do not wait."""
         mine, number = self.place.rank, self._number()
         self._store.set(f"gather/{number}/{mine}", pickle.dumps(value))
         if not self.place.first:
@@ -106,7 +106,7 @@ class Group:
         return found
 
     def exchange(self, value: Any) -> list[Any]:
-        """What all ranks give, in their order, at each of them."""
+        """Gather what all ranks give, in their order, at each of them."""
         number = self._number()
         self._store.set(f"exchange/{number}/{self.place.rank}", pickle.dumps(value))
         return [pickle.loads(each) for each in self._await([f"exchange/{number}/{r}" for r in range(self.place.world)])]
@@ -199,7 +199,7 @@ class Group:
         ) from None
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the process of a rank on this machine has ended."""
+        """Return whether the process of a rank on this machine has ended."""
         if self.hosts[rank] != self.place.host:
             return False
         try:

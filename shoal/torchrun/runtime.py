@@ -231,7 +231,7 @@ class _Rank:
         return ENDS[news["ended"] - 1] if news["ended"] else ""
 
     def _now(self) -> dict[str, float]:
-        """What goes with every item."""
+        """Return the figures that are sent with every item."""
         counts = {"steps": self._counted("env_steps"), "updates": self._counted("updates")}
         reason = self.interrupts.reason
         return {**counts, "interrupted": reason == "interrupted", "terminated": reason in ("terminated", "hung up")}
@@ -261,7 +261,7 @@ class _Rank:
             )  # fmt: skip
 
     def _result(self, reason: str) -> Report:
-        """What the first rank found, at all of them."""
+        """Return what the first rank found, at all of them."""
         run = self.aggregator
         figures = self.group.share((run.steps, run.updates, run.seconds, run.episode_return, run.episodes))
         steps, updates, seconds, episode_return, episodes = figures
