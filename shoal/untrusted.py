@@ -38,7 +38,7 @@ def one_line(text: str) -> str:
 
 
 def excerpt(error: object) -> str:
-    """What a reader says of a file, which may quote all of it: on one line and not longer than ``LONGEST``."""
+    """Return what a reader says of a file, which may quote all of it: on one line and not longer than ``LONGEST``."""
     text = one_line(str(error))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
@@ -54,7 +54,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 # ------------------------------------------------------------------------------------- reading
 def read_text(path: Path) -> str:
-    """What a text file holds. ValueError where it is larger than ``LARGEST``, no UTF-8 or no file: nothing waits for
+    """Read a text file. ValueError where it is larger than ``LARGEST``, no UTF-8 or no file: nothing waits for
     whoever writes into a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, encoding="utf-8") as file:
@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """What a JSON text says. ValueError where it is none, is nested beyond ``DEEPEST`` or has an integer of more than
+    """Parse a JSON text. ValueError where it is none, is nested beyond ``DEEPEST`` or has an integer of more than
     128 bits."""
     try:
         data = json.loads(text)

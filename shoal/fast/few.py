@@ -19,7 +19,7 @@ _TINY = np.finfo(np.float32).tiny
 
 
 def are_few(x: Tensor) -> bool:
-    """Whether the functions below are for rows ``[N, ...]``."""
+    """Return whether the functions below are for rows ``[N, ...]``."""
     return 0 < len(x) <= FEW and x.dtype == torch.float32 and readable(x)
 
 

@@ -102,7 +102,7 @@ class RecurrentStreams:
     def differentiable(
         self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor], skip: int
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What comes out, outside autograd, and ``backward`` of it."""
+        """Compute the outputs outside autograd, and ``backward`` of them."""
         with torch.no_grad():
             values, kept = self.forward(x, first, state, skip)
         return values, partial(self.backward, kept)

@@ -65,7 +65,7 @@ INTERFACES = {  # under which presets stand for any environment that has none un
 
 
 def is_atari(env: str) -> bool:
-    """Whether an id names a game of the Arcade Learning Environment."""
+    """Return whether an id names a game of the Arcade Learning Environment."""
     return gymnasium_id(env).startswith("ALE/") or re.search(r"NoFrameskip-v\d+$", env) is not None
 
 
