@@ -83,7 +83,7 @@ def _installed() -> Iterator[str]:
 
     import gymnasium
 
-    from shoal.envs.registry import OWN, PACKAGES, import_package
+    from shoal.envs.registry import BUILT_IN, PACKAGES, import_package
 
     for package in PACKAGES:
         with contextlib.suppress(Exception):  # of others
@@ -96,7 +96,7 @@ def _installed() -> Iterator[str]:
         version = spec.version or 0
         if base not in newest or newest[base][0] < version:
             newest[base] = version, spec.id
-    yield from {name for _, name in newest.values()} | set(OWN)
+    yield from {name for _, name in newest.values()} | set(BUILT_IN)
 
 
 # ------------------------------------------------------------------------------------------ runs

@@ -192,7 +192,7 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     """The vector environment itself."""
     if found.backend == "ale":
         return ale.make_vector(found.game, num, options)
-    if found.few is not None and num <= registry.FEW:
+    if found.few is not None and num <= registry.MAX_ONE_BY_ONE_ENVS:
         return _sync(found.id, found.few, num, options)
     if found.vector is not None:
         return found.vector(num)

@@ -15,7 +15,7 @@ import numpy as np
 WALL = 0.25  # thickness
 RADIUS = 0.2  # half the side of the agent
 STEP = 1 / 16  # every length is a multiple, so that edges meet exactly
-LOOKS = 4  # kinds of walls
+NUM_WALL_TEXTURES = 4  # kinds of walls
 SPLITS = ("train", "validation")
 Split = Literal["train", "validation"]
 
@@ -43,7 +43,7 @@ LAYOUTS = {
 class Scene:
     """rooms: float64 ``[N, 4]``; doors: float64 ``[D, 4]``, in the order of ``links``, the pairs of rooms (left and
     right, or upper and lower) that they join; along_x: bool ``[D]``, whether one walks through a door along x; looks:
-    int64 ``[N]``, which of ``LOOKS`` walls each room has."""
+    int64 ``[N]``, which of ``NUM_WALL_TEXTURES`` walls each room has."""
 
     rooms: np.ndarray
     doors: np.ndarray
@@ -78,7 +78,7 @@ def make_scene(layout: Layout, split: Split, index: int) -> Scene:
         doors.append([rooms[a, 1], rooms[b, 0], low, high] if right else [low, high, rooms[a, 3], rooms[b, 2]])
         links.append((a, b))
         along.append(right)
-    looks = rng.integers(0, LOOKS, len(rooms))
+    looks = rng.integers(0, NUM_WALL_TEXTURES, len(rooms))
     return Scene(rooms, np.array(doors).reshape(-1, 4), tuple(links), np.array(along, bool), looks)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shoal.fast.streams import Layer, Streams, Used, side_by_side
 
-SMALL = 128  # units, up to which this is faster
+MAX_UNITS = 128  # units, up to which this is faster
 
 
 class Steps(NamedTuple):

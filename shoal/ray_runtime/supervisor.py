@@ -40,7 +40,7 @@ from shoal.types import Values
 log = logging.getLogger("shoal.runtime")
 
 READY = 180.0  # seconds that an agent has to come up, with its imports
-ASKED, LAST = 30.0, 10.0  # seconds that an agent has to answer; the same, at the very end
+ASKED, LAST_ANSWER_SECONDS = 30.0, 10.0  # seconds that an agent has to answer; the same, at the very end
 
 
 class RaySupervisor(Supervisor):
@@ -322,7 +322,7 @@ class RaySupervisor(Supervisor):
     def _say_traffic(self) -> None:
         for station in self._alive():  # what it has sent since its last news
             try:
-                station.sent = self._ask(station, LAST, lambda s: s.agent.traffic.remote())
+                station.sent = self._ask(station, LAST_ANSWER_SECONDS, lambda s: s.agent.traffic.remote())
             except api.ShoalError as error:
                 log.warning("between nodes: %s, and what it has sent since its last news is not counted", error)
         steps = max(self._aggregator.steps, 1)

@@ -31,10 +31,10 @@ from shoal.records.presence import Presence
 from shoal.types import Values
 from shoal.untrusted import excerpt, parse_json, read_text
 
-LARGEST = 2**53  # of a counter
+MAX_COUNTER = 2**53  # of a counter
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
-SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
+SPARE_DISK_BYTES = 64 << 20  # bytes that a checkpoint leaves free on the disk
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
 # what loads a state says to one that is not its own
 UNFIT = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, WiringError)
@@ -140,7 +140,7 @@ def unfinished(saving: Saving, number: int) -> Path:
 
 def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
     """Write parts onto the disk; their files. OSError, before anything is written, if they do not fit there."""
-    needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE, shutil.disk_usage(folder).free
+    needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE_DISK_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
     out: dict[str, Written] = {}
@@ -317,7 +317,7 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     check_format(path, {"format": written}, FORMAT)
-    if not all(type(n) in kinds and 0 <= n <= LARGEST for n, kinds in counters):
+    if not all(type(n) in kinds and 0 <= n <= MAX_COUNTER for n, kinds in counters):
         raise _Damaged("its manifest has no counters")
     if not isinstance(manifest.get("program"), dict):
         raise _Damaged("its manifest does not say what was run")

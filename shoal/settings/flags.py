@@ -20,7 +20,7 @@ from shoal.types import Values
 from shoal.untrusted import brief
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
-GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
+REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
@@ -42,7 +42,7 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
     """The error for a name that does not exist, with the nearest one that does."""
     show = flag_name if what == "flag" else str
-    now = GONE.get(name.replace("-", "_").removeprefix("no_"))
+    now = REPLACED_FLAGS.get(name.replace("-", "_").removeprefix("no_"))
     if now is not None and now in names:
         return UsageError(
             f"there is no '{show(name)}' any more: {show(now)} may be a schedule, as in "

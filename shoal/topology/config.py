@@ -24,8 +24,8 @@ Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
-FEW = 100  # updates, below which a run hardly learns
-OWN = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
+MIN_UPDATES = 100  # updates, below which a run hardly learns
+PATH_FIELDS = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
@@ -125,10 +125,10 @@ class SystemConfig(EnvOptions):
     def remarks(self) -> list[str]:
         """Sentences that a user should read before the run starts."""
         out, updates = [], self.updates()
-        if updates is not None and updates < FEW:
+        if updates is not None and updates < MIN_UPDATES:
             out.append(
-                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {FEW}: more "
-                "steps, or smaller values of unroll, envs, total_envs or actors, make more"
+                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
+                "more steps, or smaller values of unroll, envs, total_envs or actors, make more"
             )
         most = replace(self, total_envs=0).num_actors()
         if most > self.num_actors():
@@ -213,7 +213,7 @@ def rooted(cfg: Any) -> Any:
 def anchored(values: Mapping[str, Any]) -> Values:
     """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
     policy or a population goes on from another directory."""
-    out = {**values, **{field: absolute(values[field]) for field in OWN if values.get(field)}}
+    out = {**values, **{field: absolute(values[field]) for field in PATH_FIELDS if values.get(field)}}
     demonstrations = values.get("demonstrations")
     if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
         out["demonstrations"] = str(Path(demonstrations).absolute())

@@ -32,7 +32,7 @@ from shoal.types import Values
 log = logging.getLogger("shoal.runtime")
 
 LIVES = 1_000_000  # generations that one launch of a run may use, as in the local runtime
-LAST = 0  # number of the checkpoint at the end of a run
+FINAL_CHECKPOINT = 0  # number of the checkpoint at the end of a run
 ROWS = 7_200  # metric files of a run of days grow with the logarithm of its length
 ENDS = ("steps", "updates", "seconds", "episode_return", "observer")  # why a run ends, by ``Stop.reached``
 
@@ -143,7 +143,7 @@ class _Rank:
             for end in self.ends.reducers.values():
                 end.finish()
             if self.saving is not None:
-                self._save(LAST)
+                self._save(FINAL_CHECKPOINT)
             self._report()
             return self._result(self.group.share(reason))
         finally:

@@ -18,7 +18,7 @@ from shoal.types import State, Values
 
 Exploit = Literal["truncation", "tournament", "ttest"]
 Explore = Literal["perturb", "resample"]
-SHARE = 0.2  # of the population: the worst copy the best (section 4.1.1)
+TRUNCATION_SHARE = 0.2  # of the population: the worst copy the best (section 4.1.1)
 SIGNIFICANT = 0.05
 WINDOW = 10  # scores that the t-test compares (section 4.1.1)
 DRAWS = 50  # in a row that cannot run, before there is no other
@@ -38,7 +38,7 @@ class Rules:
     interval: int = 1
     exploit: Exploit = "truncation"
     explore: Explore = "perturb"
-    share: float = SHARE
+    share: float = TRUNCATION_SHARE
     gap: float = 0.0
     factors: tuple[float, ...] = FACTORS
     probability: float = 1.0
