@@ -10,10 +10,8 @@ import numpy as np
 from shoal.api import Arrays, EnvBatch, EnvSpec, EnvStep, Episode
 
 UNITS, OUTPUTS = 128, 64  # of both networks
-RATE, TRAIN_PERIOD = (
-    1e-4,
-    8,
-)  # of Adam; steps of all environments from one gradient step to the next (section 3, appendix)
+# of Adam; steps of all environments from one gradient step to the next (section 3, appendix)
+RATE, TRAIN_PERIOD = 1e-4, 8
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 GAMMA = 0.99  # of the bonus's return, whose deviation is its unit (section 2.4)
 CLIP = 5.0  # of normalised numbers (section 2.4)

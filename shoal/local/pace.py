@@ -24,7 +24,7 @@ class Pace:
     """``ready`` says whether ``role`` may step; if not, it has slept for a moment.
 
     A role in the background earns ``BACKGROUND_CPU_SHARE`` of all processors' time and spends its own (all threads);
-    in debt by ``SAVED`` it rests until it has paid. So whatever it does costs the others at most that share, on average.
+    in debt by ``SAVED`` it rests until it has paid. So whatever it does costs the others at most that share on average.
     """
 
     def __init__(self, session: Session, role: Role, background: bool) -> None:

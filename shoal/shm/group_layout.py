@@ -10,9 +10,8 @@ from shoal.program import Channel
 from shoal.program.groups import DRAFTS, ROUNDS
 from shoal.shm.fields import ALIGN, LINE, FieldLayout, fields
 
-SMALL_REDUCE_BYTES = (
-    1 << 17
-)  # bytes of a reduce's item up to which every member adds all of it for itself, and so waits only once
+# bytes of a reduce's item up to which every member adds all of it for itself, and so waits only once
+SMALL_REDUCE_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,8 @@ from shoal.topology.channels import Q_VALUES, stream
 from shoal.topology.config import Preset, Presets, require_box
 from shoal.topology.replayed import TransitionConfig, descent, replay_program
 
-WORK_PER_PROCESS = (
-    2**24
-)  # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
+# weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
+WORK_PER_PROCESS = 2**24
 FLAT = 0.99  # of half the box, beyond which tanh hardly moves
 
 
