@@ -17,7 +17,8 @@ SOON = 0.5  # seconds until another look where nothing is published yet
 
 class Publication:
     """Call ``look`` now and then: it writes ``newest/`` as soon as there are parameters, and every
-    ``PUBLISH_SECONDS`` from then on, or less often where writing takes long. A disk that is full costs the publication, not the training.
+    ``PUBLISH_SECONDS`` from then on, or less often where writing takes long. A disk that is full costs the
+    publication, not the training.
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -35,7 +35,7 @@ class Interrupts:
     sleeping loop looks; while that loop is in code of others (``foreign``) the second raises all the same. Where
     neither ends the context within ``GRACE_SECONDS``, because the main thread hangs, ``kill`` is called in another
     thread (to leave no process behind) and this process exits. A context within another one knows what that one has
-    noted,     and tells it what it notes.
+    noted, and tells it what it notes.
     """
 
     def __init__(self, wake: int | None = None, kill: Callable[[], None] | None = None) -> None:
