@@ -24,7 +24,7 @@ import psutil
 from common import timed_rows
 
 from shoal.analysis.stats import bootstrap
-from shoal.local.pace import NICE, SHARE
+from shoal.local.pace import BACKGROUND_CPU_SHARE, NICE
 
 CASES = {
     "recurrent-ppo CartPole-v1": ("recurrent-ppo", "CartPole-v1"),
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--window", type=float, default=4.0, help="seconds")
     options = parser.parse_args()
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    print(f"it may take {SHARE:.1%} of the processors")
+    print(f"it may take {BACKGROUND_CPU_SHARE:.1%} of the processors")
     for name, (system, env) in CASES.items():
         if not options.only or any(word in name for word in options.only):
             found[name] = measure(system, env, options.pairs, options.window)

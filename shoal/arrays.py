@@ -38,7 +38,8 @@ T = TypeVar("T")
 
 
 def is_observation(name: str) -> bool:
-    """Whether a batch's array of this name is of an observation: ``obs``, or a leaf of it such as ``obs/camera``."""
+    """Return whether a batch's array of this name is of an observation: ``obs``, or a leaf of it such as
+    ``obs/camera``."""
     return name == OBS or name.startswith(f"{OBS}/")
 
 
@@ -50,8 +51,8 @@ def observations(items: Mapping[str, T], prefix: str = "") -> dict[str, T]:
 
 
 def places(spec: Spec) -> dict[str, tuple[int, int]]:
-    """Where the arrays of ``spec`` begin and end in one vector. Each begins at a multiple of ``UNIT``, after zeros that
-    mean nothing: cut there, it is worked on by the same machine instructions as if it were whole."""
+    """Return where the arrays of ``spec`` begin and end in one vector. Each begins at a multiple of ``UNIT``, after
+    zeros that mean nothing: cut there, it is worked on by the same machine instructions as if it were whole."""
     out, at = {}, 0
     for name, f in spec.items():
         size = math.prod(f.shape)
@@ -71,8 +72,8 @@ def views(flat: torch.Tensor, spec: Spec) -> Tensors:
 
 
 def bounds(length: int, parts: int, unit: int = 1) -> list[tuple[int, int]]:
-    """Where each of ``parts`` begins and ends in ``length`` elements, cut at multiples of ``unit``: the first ones are
-    longer by one unit where they do not divide evenly (as ``numpy.array_split`` cuts)."""
+    """Return where each of ``parts`` begins and ends in ``length`` elements, cut at multiples of ``unit``: the first
+    ones are longer by one unit where they do not divide evenly (as ``numpy.array_split`` cuts)."""
     each, more = divmod(-(-length // unit), parts)
     ends = [min(length, unit * (k * each + min(k, more))) for k in range(parts + 1)]
     return list(itertools.pairwise(ends))

@@ -30,7 +30,7 @@ class Reducer(Protocol):
         """Whether this replica has put an item and has not yet got the result."""
 
     def ready(self) -> bool:
-        """Whether the next of the two would not wait: a put always, a get once every replica has put."""
+        """Return whether the next of the two would not wait: a put always, a get once every replica has put."""
 
     def put(self, items: Arrays) -> None: ...
     def slot(self) -> AbstractContextManager[Arrays]:
@@ -64,13 +64,13 @@ class SharedParams(Protocol):
     """
 
     def ready(self) -> bool:
-        """Whether there are parameters."""
+        """Return whether there are parameters."""
 
     def offer(self, params: Tensors) -> None:
         """Give the first parameters; does nothing where there are some. One worker does so when it starts."""
 
     def copy(self) -> tuple[int, Tensors]:
-        """How many steps all workers have added, and the parameters: a private copy, valid until the next."""
+        """Return how many steps all workers have added, and the parameters: a private copy, valid until the next."""
 
     def add(self, gradient: Tensors, lr: float) -> int:
         """Move the parameters by the channel's rule; returns how many steps all workers have added."""

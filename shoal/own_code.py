@@ -25,12 +25,12 @@ VERSION = "_shoal_version"  # attribute of a module that was read from a file: w
 
 
 def is_file(module: str) -> bool:
-    """Whether this is the path of a file, and not the name of a module."""
+    """Return whether this is the path of a file, and not the name of a module."""
     return module.endswith(".py") or os.sep in module
 
 
 def find(module: str) -> ModuleSpec | None:
-    """Where Python, or else the working directory, has a top-level module of this name; nothing is imported."""
+    """Return where Python, or else the working directory, has a top-level module of this name; nothing is imported."""
     return importlib.util.find_spec(module) or PathFinder.find_spec(module, [working_directory()])
 
 
@@ -133,8 +133,8 @@ class _Reader(SourceFileLoader):
 
 
 def attribute(source: str, what: str) -> Any:
-    """What ``module:name`` or ``file.py:name`` stands for. Raises UsageError if there is no such thing, or its module
-    fails, or it is in the script that runs, which is another one in every process."""
+    """Return what ``module:name`` or ``file.py:name`` stands for. Raises UsageError if there is no such thing, or its
+    module fails, or it is in the script that runs, which is another one in every process."""
     module, _, name = source.rpartition(":")
     if module == "__main__":
         raise UsageError(f"{what} is in the script that runs, which other processes lack: put it in a file of its own")
@@ -180,7 +180,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def is_theirs(file: str) -> bool:
-    """Whether the code in ``file`` is somebody else's: not Shoal's, Gymnasium's or Python's own."""
+    """Return whether the code in ``file`` is somebody else's: not Shoal's, Gymnasium's or Python's own."""
     path = Path(file)
     ours = path.is_relative_to(Path(__file__).parent) or "gymnasium" in path.parts or file == importlib.__file__
     return path.is_file() and not ours

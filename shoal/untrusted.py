@@ -14,17 +14,17 @@ from typing import Any
 
 from shoal.errors import UsageError
 
-LARGEST = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
+MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
-MOST = 1 << 53  # of a counter: what a float still holds exactly
-LONGEST = 200  # characters of a value in a sentence
+MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
+MAX_QUOTED_CHARACTERS = 200  # characters of a value in a sentence
 FOREIGN = ("wandb",)  # folders of a run that another program fills, with links of its own
 # What moves the cursor, talks to the terminal or changes the direction of text; a line ends with \n, a column with \t
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _BREAKS = re.compile(r"[\n\t]")
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_QUOTED_CHARACTERS
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
 
 
@@ -39,13 +39,13 @@ def one_line(text: str) -> str:
 
 
 def excerpt(error: object) -> str:
-    """What a reader says of a file, which may quote all of it: on one line and not longer than ``LONGEST``."""
+    """Return a reader's error, which may quote a whole file, on one line of at most ``MAX_QUOTED_CHARACTERS``."""
     text = one_line(str(error))
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}..."
 
 
 def brief(value: object) -> str:
-    """A value as a sentence quotes it: by ``repr``, on one line and not longer than ``LONGEST``."""
+    """A value as a sentence quotes it: by ``repr``, on one line and not longer than ``MAX_QUOTED_CHARACTERS``."""
     return excerpt(_SHORT.repr(value))
 
 
@@ -55,20 +55,20 @@ def _escaped(found: re.Match[str]) -> str:
 
 # ------------------------------------------------------------------------------------- reading
 def read_text(path: Path) -> str:
-    """What a text file holds. ValueError where it is larger than ``LARGEST``, no UTF-8 or no file: nothing waits for
+    """Read a text file. ValueError where it is larger than ``MAX_TEXT_BYTES``, no UTF-8 or no file: nothing waits for
     whoever writes into a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, encoding="utf-8") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("it is no file")
-        if found.st_size > LARGEST:
-            raise ValueError(f"it has {found.st_size:,} bytes, at most {LARGEST:,} are read")
+        if found.st_size > MAX_TEXT_BYTES:
+            raise ValueError(f"it has {found.st_size:,} bytes, at most {MAX_TEXT_BYTES:,} are read")
         return file.read()
 
 
 def parse_json(text: str) -> Any:
-    """What a JSON text says. ValueError where it is none, is nested beyond ``DEEPEST`` or has an integer of more than
+    """Parse a JSON text. ValueError where it is none, is nested beyond ``DEEPEST`` or has an integer of more than
     128 bits."""
     try:
         data = json.loads(text)
@@ -85,8 +85,8 @@ def parse_json(text: str) -> Any:
 
 
 def counter(value: Any) -> int:
-    """A count that a file holds. ValueError for what is none: not an integer from 0 to ``MOST``."""
-    if type(value) is not int or not 0 <= value <= MOST:
+    """A count that a file holds. ValueError for what is none: not an integer from 0 to ``MAX_COUNTER``."""
+    if type(value) is not int or not 0 <= value <= MAX_COUNTER:
         raise ValueError(f"expected a count, found {brief(value)}")
     return value
 

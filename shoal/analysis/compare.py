@@ -48,7 +48,7 @@ def _row(group: Group, final: float, goal: float, first: Group) -> list[str]:
 
 
 def as_data(groups: Sequence[Group], threshold: float | None = None) -> list[dict[str, Any]]:
-    """What ``table`` tells, as numbers: a dict for each group, with the returns of its runs."""
+    """Return what ``table`` tells, as numbers: a dict for each group, with the returns of its runs."""
     goal = min(float(iqm(g.final())) for g in groups) if threshold is None else threshold
     out = []
     for group in groups:

@@ -26,7 +26,7 @@ from shoal.terminal import styled
 from shoal.untrusted import require_plain
 
 SECONDS = 15.0  # the start included
-OWN = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")} | {"json": bool}
+PROFILE_FLAGS = {name: FLAGS[name] for name in ("seconds", "runtime", "run-dir", "seed", "quiet")} | {"json": bool}
 
 
 def profile(name: str, system: Any, resolved: Resolved, how: RunOptions) -> tuple[Run, Trace]:
@@ -51,7 +51,7 @@ def command(args: list[str]) -> int:
         )
     if Path(args[0]).is_dir():
         path, keys = Path(args[0]), ("system", "config", "origins", "preset", "seed", "runtime")
-        opts = options(split(args[1:]), {**OWN, "trust": bool}, "profile")
+        opts = options(split(args[1:]), {**PROFILE_FLAGS, "trust": bool}, "profile")
         trust = bool(opts.pop("trust", False))
         require_plain(path, trust)
         facts = read_json(path / "config.json", "run", keys)
@@ -63,7 +63,7 @@ def command(args: list[str]) -> int:
         opts = {"runtime": runtime_to_resume(facts["runtime"]), "seed": facts["seed"], **opts}
     else:
         name, system = args[0], systems.load(args[0])
-        opts, resolved = resolve_flags(name, system, split(args[1:]), OWN)
+        opts, resolved = resolve_flags(name, system, split(args[1:]), PROFILE_FLAGS)
     as_json = bool(opts.pop("json", False))
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     how = RunOptions.from_flags({"quiet": True, **opts} if as_json else opts, seconds=SECONDS)

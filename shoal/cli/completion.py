@@ -12,8 +12,8 @@ OF_SYSTEMS = ("train", "config", "draw", "profile")
 
 
 def words() -> dict[str, list[str]]:
-    """What may follow, by what stands before: ``""`` a command, ``SYSTEM`` a system, ``--preset`` a preset, a
-    command's or system's name its flags."""
+    """Return the words that may follow, by what stands before: ``""`` a command, ``SYSTEM`` a system, ``--preset`` a
+    preset, a command's or system's name its flags."""
     import dataclasses
 
     from shoal.settings.flags import flag_name

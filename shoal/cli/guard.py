@@ -16,7 +16,7 @@ from shoal.runtime.interrupts import EXIT_CODES, REASONS, TOGETHER, heeded, leav
 from shoal.runtime.streams import open_standard
 from shoal.runtime.watcher import Watcher
 
-PATIENCE = 2.0  # seconds in which a command may clean up after a signal
+CLEANUP_SECONDS = 2.0  # seconds in which a command may clean up after a signal
 
 
 class Guard:
@@ -35,7 +35,7 @@ class Guard:
         try:
             for number in heeded():
                 signal.signal(number, self._note)
-            Watcher(REASONS, 1, PATIENCE, TOGETHER, lambda: int(bool(self.reason)), self._leave)
+            Watcher(REASONS, 1, CLEANUP_SECONDS, TOGETHER, lambda: int(bool(self.reason)), self._leave)
             code = command()
             for number in REASONS:  # all is done; a second signal may find the interpreter without handlers
                 signal.signal(number, signal.SIG_IGN)

@@ -22,7 +22,7 @@ POPULATION = ("pbt", "Population-based training of any of them: shoal train pbt 
 
 
 def _words(args: list[str], command: str, most: int) -> tuple[list[str], list[str]]:
-    """What a command starts with, at most so many words, and the flags after them."""
+    """Return what a command starts with, at most so many words, and the flags after them."""
     n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
     if n > most:
         raise UsageError(f"shoal {command} takes {('no word', 'one word')[most]}, found {n}: {' '.join(args[:n])}")
@@ -83,7 +83,7 @@ def _installed() -> Iterator[str]:
 
     import gymnasium
 
-    from shoal.envs.registry import OWN, PACKAGES, import_package
+    from shoal.envs.registry import BUILT_IN, PACKAGES, import_package
 
     for package in PACKAGES:
         with contextlib.suppress(Exception):  # of others
@@ -96,7 +96,7 @@ def _installed() -> Iterator[str]:
         version = spec.version or 0
         if base not in newest or newest[base][0] < version:
             newest[base] = version, spec.id
-    yield from {name for _, name in newest.values()} | set(OWN)
+    yield from {name for _, name in newest.values()} | set(BUILT_IN)
 
 
 # ------------------------------------------------------------------------------------------ runs
@@ -130,7 +130,7 @@ def _directories(folder: Path) -> list[Path]:
 
 
 def _run(path: Path) -> dict[str, Any] | None:
-    """What is shown of a run; None for a directory that is damaged, which is said."""
+    """Return what is shown of a run; None for a directory that is damaged, which is said."""
     from shoal.api import ShoalError
     from shoal.records.metric_files import read_curve
     from shoal.records.run_dir import read_json, read_report

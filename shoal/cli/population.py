@@ -111,7 +111,7 @@ def show(line: str) -> None:
 
 
 def tell(ended: Any, quiet: bool) -> int:
-    """How a population ended; the exit code."""
+    """Return the exit code that says how a population ended."""
     if not quiet:
         score = "none" if ended.best.score is None else f"{ended.best.score:.4g}"
         best = f"best member {ended.best.index}, score {score}"

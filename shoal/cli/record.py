@@ -102,7 +102,8 @@ def _scripted(source: str, opts: Values, rest: Groups) -> Recorded:
 
 
 def _sees_env(source: str, function: Any) -> bool:
-    """Whether a policy takes the environment too; UsageError if it takes neither an observation alone nor both."""
+    """Return whether a policy takes the environment too; UsageError if it takes neither an observation alone nor
+    both."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a class in C, or not to be called at all

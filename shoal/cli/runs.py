@@ -76,7 +76,7 @@ def evaluate(args: list[str]) -> int:
 
 
 def differ(some: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether two means are further apart than three standard errors of their difference."""
+    """Return whether two means are further apart than three standard errors of their difference."""
     if min(len(some), len(others)) < MIN_EPISODES:
         return False
     error = np.hypot(*(np.std(returns, ddof=1) / np.sqrt(len(returns)) for returns in (some, others)))

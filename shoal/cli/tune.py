@@ -14,7 +14,7 @@ from shoal.settings.other_names import ALIASES
 from shoal.settings.ranges import Count
 from shoal.types import Values
 
-OWN = {"trials": Count, "slots": Count, "search": str, "study": str, "seconds": OF_RUNS["seconds"],
+TUNE_FLAGS = {"trials": Count, "slots": Count, "search": str, "study": str, "seconds": OF_RUNS["seconds"],
        "runtime": str, "seed": OF_RUNS["seed"], "quiet": bool}  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def command(args: list[str]) -> int:
         raise UsageError("shoal tune needs a system first, for example: shoal tune dqn --env CartPole-v1 --trials 40")
     name = ALIASES.get(args[0], args[0])
     module = systems.load(name)
-    opts, resolved = resolve_flags(name, module, split(args[1:]), OWN)
+    opts, resolved = resolve_flags(name, module, split(args[1:]), TUNE_FLAGS)
     fields = opts.get("search") or ",".join(searchable(resolved.cfg))
     if not fields:
         none = f"{name} has none of {', '.join(FIELDS)} to search"

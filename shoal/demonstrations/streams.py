@@ -18,7 +18,8 @@ CHUNK = 256  # steps of an unroll
 
 
 def stream_fields(sent: Spec) -> dict[str, Field]:
-    """What of an actor's stream a demonstration has: steps, without values, recurrent states and final observations."""
+    """Return what of an actor's stream a demonstration has: steps, without values, recurrent states and final
+    observations."""
     left_out = ("q_taken", "q_max")
     return {
         name: Field((CHUNK, 1, *f.shape[2:]), f.dtype)
@@ -88,7 +89,7 @@ def _check_episode(where: str, episode: Episode, codec: Codec, env: EnvSpec) -> 
 
 
 def alike(a: gs.Space[Any], b: gs.Space[Any]) -> bool:
-    """Whether two spaces hold the same arrays: bounds of a Box do not matter."""
+    """Return whether two spaces hold the same arrays: bounds of a Box do not matter."""
     if isinstance(a, gs.Dict) and isinstance(b, gs.Dict):
         return a.spaces.keys() == b.spaces.keys() and all(alike(a[k], b[k]) for k in a.spaces)
     if isinstance(a, gs.Tuple) and isinstance(b, gs.Tuple):

@@ -42,7 +42,8 @@ _known: Known = {}  # of what was made: building an Atari game takes a tenth of 
 
 
 def spec(env: str, options: EnvOptions) -> EnvSpec:
-    """What ``make`` would give. Builds one sub-environment, if none was built or told of before, and throws it away."""
+    """Return what ``make`` would give. Builds one sub-environment, if none was built or told of before, and throws it
+    away."""
     return describe(env, options).spec
 
 
@@ -67,7 +68,7 @@ def _build_one(env: str, options: EnvOptions) -> Described:
 
 
 def known(env: str) -> Known:
-    """What this process knows of an environment, under whatever options: for another process to ``remember``."""
+    """Return what this process knows of an environment, under whatever options: for another process to ``remember``."""
     return {key: described for key, described in _known.items() if key[:2] == known_as(env, EnvOptions())[:2]}
 
 
@@ -86,7 +87,7 @@ class Codec:
 
     @property
     def observations(self) -> dict[str, Observation]:
-        """What ``encode`` gives; masks in ``info`` and what Shoal adds are not among them."""
+        """Observations that ``encode`` gives; masks in ``info`` and what Shoal adds are not among them."""
         return self._observation.observations
 
     @property
@@ -191,7 +192,7 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     """The vector environment itself."""
     if found.backend == "ale":
         return ale.make_vector(found.game, num, options)
-    if found.few is not None and num <= registry.FEW:
+    if found.few is not None and num <= registry.MAX_ONE_BY_ONE_ENVS:
         return _sync(found.id, found.few, num, options)
     if found.vector is not None:
         return found.vector(num)
@@ -208,7 +209,7 @@ def _codecs(env: str, observation: Space, action: Space, options: EnvOptions) ->
 
 
 def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options: EnvOptions) -> bool:
-    """Whether ``info`` says which actions are allowed."""
+    """Return whether ``info`` says which actions are allowed."""
     if isinstance(raw, OneByOne) and isinstance(raw.envs[0], wrappers.Named):
         return raw.envs[0].masks
     return masks.in_info(raw, raw.single_observation_space, options.action_mask, action.action, found.id)

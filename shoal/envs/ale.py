@@ -75,7 +75,7 @@ def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) 
 
 
 def needs_fire(env: Vector) -> bool:
-    """Whether the game's second action is FIRE, so that it may wait for it after a lost life."""
+    """Return whether the game's second action is FIRE, so that it may wait for it after a lost life."""
     actions = cast("AtariVectorEnv", env).ale.get_action_set()
     return len(actions) > FIRE and getattr(actions[FIRE], "name", "") == "FIRE"
 

@@ -45,7 +45,7 @@ def given(env: Any) -> str:
 
 
 def _of_main(name: str) -> Any:
-    """What ``name`` is in the script that runs, or the id that it registered by this name."""
+    """Return what ``name`` is in the script that runs, or the id that it registered by this name."""
     found = getattr(sys.modules["__main__"], name, None)
     if found is None and name not in gym.registry:
         raise UsageError(f"the script that runs has no {name!r}, and it has registered no environment of that id")
@@ -53,7 +53,7 @@ def _of_main(name: str) -> Any:
 
 
 def is_given(env: str) -> bool:
-    """Whether this is what a file says of an environment that was given in Python, or is one."""
+    """Return whether this is what a file says of an environment that was given in Python, or is one."""
     return env.startswith("<") and env.endswith(">")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-LONGEST = 100  # characters of a metric's name
+MAX_NAME_LENGTH = 100  # characters of a metric's name
 
 
 def numbers(info: object) -> dict[str, float]:
@@ -25,9 +25,9 @@ def numbers(info: object) -> dict[str, float]:
 
 
 def name_of(key: object) -> str:
-    """The name of a metric that a key of ``info`` becomes: on one line, of at most ``LONGEST`` characters."""
+    """The name of a metric that a key of ``info`` becomes: on one line, of at most ``MAX_NAME_LENGTH`` characters."""
     text = " ".join(str(key).split()) or "unnamed"
-    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST])
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME_LENGTH])
 
 
 def episode_numbers(info: Mapping[str, Any], rows: np.ndarray, num: int) -> list[dict[str, float]]:

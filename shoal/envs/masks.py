@@ -17,12 +17,12 @@ KEY = "action_mask"  # in ``info`` and in a Dict observation
 
 
 def leaf(action: Action) -> Observation:
-    """What a mask of such actions is: a bool for each, or for each value of each part in a row."""
+    """Return the spec of a mask of such actions: a bool for each, or for each value of each part in a row."""
     return Observation((sum(action.sizes),), "bool", "mask")
 
 
 def in_observation(space: Space, how: ActionMask, action: Action, env: str) -> bool:
-    """Whether the Dict observation's ``action_mask`` is one. UsageError if it is not flat over the actions."""
+    """Return whether the Dict observation's ``action_mask`` is one. UsageError if it is not flat over the actions."""
     if how != "auto" or action.kind == "continuous" or not isinstance(space, gs.Dict) or KEY not in space.spaces:
         return False
     found, size = space.spaces[KEY], sum(action.sizes)
@@ -37,9 +37,9 @@ def in_observation(space: Space, how: ActionMask, action: Action, env: str) -> b
 
 
 def in_info(env: Env | Vector, space: Space, how: ActionMask, action: Action, name: str) -> bool:
-    """Whether masks are in ``info``: as the user says or, with ``auto``, as the environment does, by an attribute
-    ``action_mask`` (Gymnasium's Taxi has a method of this name) or a true entry of its ``metadata``. UsageError if they
-    are asked for, and there is nothing to mask."""
+    """Return whether masks are in ``info``: as the user says or, with ``auto``, as the environment does, by an
+    attribute ``action_mask`` (Gymnasium's Taxi has a method of this name) or a true entry of its ``metadata``.
+    UsageError if they are asked for, and there is nothing to mask."""
     if how == "info":
         if action.kind == "continuous":
             raise UsageError(f"--action-mask info is for Discrete and MultiDiscrete actions; {name} has {action}")
@@ -65,8 +65,8 @@ def one(info: Mapping[str, Any], size: int, env: str, where: Callable[[], str]) 
 
 
 def told_of(space: Space, how: ActionMask, action: Action) -> bool:
-    """Whether the user must hear of a mask in ``info`` that nobody announced: unless all masks are left out, the action
-    has none, or the observation holds one."""
+    """Return whether the user must hear of a mask in ``info`` that nobody announced: unless all masks are left out, the
+    action has none, or the observation holds one."""
     in_dict = isinstance(space, gs.Dict) and KEY in space.spaces
     return how != "none" and action.kind != "continuous" and not in_dict
 

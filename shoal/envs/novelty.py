@@ -10,7 +10,8 @@ import numpy as np
 from shoal.api import Arrays, EnvBatch, EnvSpec, EnvStep, Episode
 
 UNITS, OUTPUTS = 128, 64  # of both networks
-RATE, EVERY = 1e-4, 8  # of Adam; steps of all environments from one gradient step to the next (section 3, appendix)
+# of Adam; steps of all environments from one gradient step to the next (section 3, appendix)
+RATE, TRAIN_PERIOD = 1e-4, 8
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 GAMMA = 0.99  # of the bonus's return, whose deviation is its unit (section 2.4)
 CLIP = 5.0  # of normalised numbers (section 2.4)
@@ -149,7 +150,7 @@ def _small(images: np.ndarray, channels: int) -> np.ndarray:
 
 
 class Distillation:
-    """A fixed random network, and one that learns to say the same, by a step of Adam for every ``EVERY`` batches."""
+    """A fixed random network, and one that learns to say the same, by a step of Adam every ``TRAIN_PERIOD`` batches."""
 
     def __init__(self, size: int, seed: int) -> None:
         rng = np.random.default_rng([seed, 0x52_4E_44])
@@ -167,13 +168,13 @@ class Distillation:
         error: np.ndarray = np.square(self._difference(rows)[1]).mean(1)
         self._waiting.append(rows[counts])
         self._batches += 1
-        if self._batches % EVERY == 0:
+        if self._batches % TRAIN_PERIOD == 0:
             self._learn(np.concatenate(self._waiting))
             self._waiting = []
         return error
 
     def _difference(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the hidden units of the learned network say, and how far its outputs are from the fixed one's."""
+        """Return what the hidden units of the learned network say, and how far its outputs are from the fixed one's."""
         (w1, b1, w2, b2), (v1, c1, v2, c2) = self.fixed, self.learned
         hidden = np.maximum(rows @ v1 + c1, 0)
         return hidden, hidden @ v2 + c2 - np.maximum(rows @ w1 + b1, 0) @ w2 - b2

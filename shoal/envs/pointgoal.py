@@ -89,7 +89,7 @@ class Trip:
         return self.world.scene
 
     def picture(self, view: np.ndarray) -> np.ndarray:
-        """What the agent sees (uint8 ``[C, H, W]``) beside a map: uint8 ``[H, W, 3]``."""
+        """Draw the agent's view (uint8 ``[C, H, W]``) beside a map: uint8 ``[H, W, 3]``."""
         shortest = self.world.paths.path(*self.trace[0], self.goal)
         return picture(view, self.scene, shortest, self.trace, (self.goal.x, self.goal.z), self.heading)
 

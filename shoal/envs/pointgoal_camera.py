@@ -17,7 +17,7 @@ from .pointgoal_scene import Scene
 
 EYE, CEILING = 1.25, 2.5  # metres above the floor
 FIELD_OF_VIEW = math.radians(90)  # from the left edge of a picture to the right one
-FAR = 10.0  # metres: what a depth image calls 255
+MAX_DEPTH_METRES = 10.0  # metres: what a depth image calls 255
 
 
 class Seen(Protocol):
@@ -47,18 +47,18 @@ class DepthCamera:
         up = across * height / width * (1 - (2 * np.arange(height) + 1) / height)
         with np.errstate(divide="ignore"):
             level = np.where(up > 0, (CEILING - EYE) / up, -EYE / np.minimum(up, 0))
-        self._level = np.minimum(level, FAR)  # [H], of the ceiling or the floor
+        self._level = np.minimum(level, MAX_DEPTH_METRES)  # [H], of the ceiling or the floor
 
     def depths(self, agent: Seen) -> np.ndarray:
         """Metres, float64 ``[H, W]``, at most 10."""
         walls = np.empty(len(self._slopes))
-        wall_distances(agent.x, agent.z, agent.heading, self._slopes, FAR, agent.scene.floor, walls)
+        wall_distances(agent.x, agent.z, agent.heading, self._slopes, MAX_DEPTH_METRES, agent.scene.floor, walls)
         return np.minimum(self._level[:, None], walls)
 
     def views(self, agents: Sequence[Seen]) -> np.ndarray:
         out = np.empty((len(agents), 1, len(self._level), len(self._slopes)), np.uint8)
         for picture, agent in zip(out, agents, strict=True):
-            np.multiply(self.depths(agent), 255 / FAR, out=picture[0], casting="unsafe")
+            np.multiply(self.depths(agent), 255 / MAX_DEPTH_METRES, out=picture[0], casting="unsafe")
         return out
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ TOUCH = 1e-9  # metres: rectangles that share an edge are one
 
 @jit
 def reach(x: float, z: float, dx: float, dz: float, rectangles: np.ndarray, most: float) -> float:
-    """How many times (dx, dz) a straight line from (x, z) goes before it leaves the union of ``rectangles``
+    """Return how many times (dx, dz) a straight line from (x, z) goes before it leaves the union of ``rectangles``
     (float64 ``[N, 4]``: x0, x1, z0, z1), at most ``most``; 0 outside of them."""
     t = 0.0
     while t < most:
@@ -58,8 +58,8 @@ def _settle(x: float, z: float, rectangles: np.ndarray) -> tuple[float, float]:
 
 @jit
 def walk(x: float, z: float, dx: float, dz: float, rectangles: np.ndarray, slide: bool) -> tuple[float, float]:
-    """Where a step by (dx, dz) from (x, z) ends in the free space: at the first wall or, with ``slide``, after going on
-    along it by what is left of the step in its direction."""
+    """Return where a step by (dx, dz) from (x, z) ends in the free space: at the first wall or, with ``slide``, after
+    going on along it by what is left of the step in its direction."""
     t = reach(x, z, dx, dz, rectangles, 1.0)
     x, z = _settle(x + t * dx, z + t * dz, rectangles)
     if slide and t < 1.0:
@@ -144,7 +144,7 @@ class Paths:
         _link(corners, rectangles, self._links)
 
     def aim(self, x: float, z: float) -> Goal:
-        """What the other methods need to know of a goal at (x, z)."""
+        """Return what the other methods need to know of a goal at (x, z)."""
         length = np.array([self._straight(float(cx), float(cz), x, z) for cx, cz in self.corners])
         after = np.full(len(self.corners), -1)
         _dijkstra(self._links, length, after, np.zeros(len(self.corners), np.bool_))

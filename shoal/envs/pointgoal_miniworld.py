@@ -21,7 +21,7 @@ from shoal.extras import pip_install
 from .pointgoal_scene import Scene
 
 LIBRARIES = ("EGL", "GL", "GLU")
-WALLS = ("brick_wall", "wood_planks", "marble", "stucco")  # pointgoal_scene.LOOKS of them
+WALLS = ("brick_wall", "wood_planks", "marble", "stucco")  # pointgoal_scene.NUM_WALL_TEXTURES of them
 KEPT = 256  # scenes that OpenGL keeps
 NEAR, MOST = 0.04, 100.0  # metres
 

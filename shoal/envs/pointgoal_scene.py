@@ -15,7 +15,7 @@ import numpy as np
 WALL = 0.25  # thickness
 RADIUS = 0.2  # half the side of the agent
 STEP = 1 / 16  # every length is a multiple, so that edges meet exactly
-LOOKS = 4  # kinds of walls
+NUM_WALL_TEXTURES = 4  # kinds of walls
 SPLITS = ("train", "validation")
 Split = Literal["train", "validation"]
 
@@ -43,7 +43,7 @@ LAYOUTS = {
 class Scene:
     """rooms: float64 ``[N, 4]``; doors: float64 ``[D, 4]``, in the order of ``links``, the pairs of rooms (left and
     right, or upper and lower) that they join; along_x: bool ``[D]``, whether one walks through a door along x; looks:
-    int64 ``[N]``, which of ``LOOKS`` walls each room has."""
+    int64 ``[N]``, which of ``NUM_WALL_TEXTURES`` walls each room has."""
 
     rooms: np.ndarray
     doors: np.ndarray
@@ -57,7 +57,7 @@ class Scene:
         return np.concatenate([self.rooms, self.doors])
 
     def free(self, radius: float) -> np.ndarray:
-        """Where the centre of an agent may be, float64 ``[N + D, 4]``: closed rectangles."""
+        """Return the areas in which the centre of an agent may be, float64 ``[N + D, 4]``: closed rectangles."""
         shrink = np.array([radius, -radius, radius, -radius])
         along = np.array([-radius, radius, radius, -radius])
         through = np.where(self.along_x[:, None], along, along[[2, 3, 0, 1]])
@@ -78,7 +78,7 @@ def make_scene(layout: Layout, split: Split, index: int) -> Scene:
         doors.append([rooms[a, 1], rooms[b, 0], low, high] if right else [low, high, rooms[a, 3], rooms[b, 2]])
         links.append((a, b))
         along.append(right)
-    looks = rng.integers(0, LOOKS, len(rooms))
+    looks = rng.integers(0, NUM_WALL_TEXTURES, len(rooms))
     return Scene(rooms, np.array(doors).reshape(-1, 4), tuple(links), np.array(along, bool), looks)
 
 
@@ -100,7 +100,7 @@ def _opening(rng: np.random.Generator, low: float, high: float, width: float) ->
 
 
 def _joined(rng: np.random.Generator, rows: int, columns: int, loops: float) -> list[tuple[int, int]]:
-    """Which neighbours of a grid have a door: a random spanning tree (Kruskal), and some of the other pairs."""
+    """Return which neighbours of a grid have a door: a random spanning tree (Kruskal), and some of the other pairs."""
     pairs = [(r * columns + c, r * columns + c + 1) for r in range(rows) for c in range(columns - 1)]
     pairs += [(r * columns + c, (r + 1) * columns + c) for r in range(rows - 1) for c in range(columns)]
     group = list(range(rows * columns))

@@ -39,8 +39,8 @@ def names() -> frozenset[str]:
 
 
 def same_spaces(env: str, single: Callable[[], Env], options: EnvOptions) -> bool:
-    """Whether EnvPool's ``env`` has the observations and actions of Gymnasium's, or Gymnasium's cannot be made for
-    want of a package; EnvPool gives no action masks."""
+    """Return whether EnvPool's ``env`` has the observations and actions of Gymnasium's, or Gymnasium's cannot be made
+    for want of a package; EnvPool gives no action masks."""
     try:
         theirs = EnvPoolEnv(env, 1, options)
     except UsageError:

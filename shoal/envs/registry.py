@@ -31,8 +31,8 @@ from .unknown import did_you_mean, of_old_gym
 PACKAGES = {
     "ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-"), "minatar": ("MinAtar/",),
 }  # fmt: skip
-FEW = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
-OWN: dict[str, Callable[..., Vector]] = {
+MAX_ONE_BY_ONE_ENVS = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
+BUILT_IN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
     "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
 }
@@ -54,13 +54,13 @@ def _point_goal(sensor: str, layout: str, num_envs: int, **given: Any) -> Any:
     return PointGoal(num_envs, sensor, layout, **given)
 
 
-OWN |= {name: functools.partial(_point_goal, sensor, layout) for name, (sensor, layout) in POINTGOAL.items()}
+BUILT_IN |= {name: functools.partial(_point_goal, sensor, layout) for name, (sensor, layout) in POINTGOAL.items()}
 
 
 @dataclass(frozen=True)
 class Found:
     """How an environment is stepped. ``vector`` builds all of them from (num), ``single`` one of them; ``few`` one of
-    up to ``FEW``, which are then stepped one by one in place of ``vector``."""
+    up to ``MAX_ONE_BY_ONE_ENVS``, which are then stepped one by one in place of ``vector``."""
 
     id: str
     backend: Backend
@@ -73,10 +73,10 @@ class Found:
 
 
 def foreign(env: str, options: EnvOptions) -> bool:
-    """Whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing; UsageError
-    for a name that there is not."""
+    """Return whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing;
+    UsageError for a name that there is not."""
     require_again(env)
-    if env in OWN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
+    if env in BUILT_IN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
         return False
     if is_factory(env):
         return True
@@ -85,16 +85,17 @@ def foreign(env: str, options: EnvOptions) -> bool:
 
 
 def is_factory(env: str) -> bool:
-    """Whether an environment is made by code of the user's: a function or class, by itself or as ``module:name``."""
-    return isinstance(env, Given) or (":" in env and env not in OWN and not env.startswith(("toy:", "pointgoal:")))
+    """Return whether an environment is made by code of the user's: a function or class, by itself or as
+    ``module:name``."""
+    return isinstance(env, Given) or (":" in env and env not in BUILT_IN and not env.startswith(("toy:", "pointgoal:")))
 
 
 def find(env: str, options: EnvOptions) -> Found:
     require_again(env)
     if isinstance(env, Given):
         return _factory(env, env.factory, options)
-    if env in OWN:
-        make_own = OWN[env]
+    if env in BUILT_IN:
+        make_own = BUILT_IN[env]
         given = dict(options.env_kwargs)
         if options.max_episode_steps is not None:
             given["max_episode_steps"] = options.max_episode_steps
@@ -106,7 +107,7 @@ def find(env: str, options: EnvOptions) -> Found:
 
         return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=own)
     if env.startswith(("toy:", "pointgoal:")):
-        raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(OWN))}")
+        raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(BUILT_IN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")
         loaded = own_code.load(module, f"environment {env!r}", kind="env")
@@ -242,7 +243,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if sentence := of_old_gym(env):
         raise UsageError(sentence)
     raise UsageError(
-        f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *OWN])} (an id that a module or a file "
+        f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *BUILT_IN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
     )
 
@@ -262,7 +263,7 @@ def _current(env: str) -> EnvSpec:
 
 
 def import_package(package: str) -> bool:
-    """Whether ``package`` is installed; its environments are registered then, for most by the import alone."""
+    """Return whether ``package`` is installed; its environments are registered then, for most by the import alone."""
     if importlib.util.find_spec(package) is None:
         return False
     importlib.import_module(package)
@@ -279,7 +280,7 @@ def _parameters(factory: Callable[..., Any]) -> list[str]:
 
 
 def _vector(env: str, made: Any, num: int) -> Vector:
-    """What a factory made. UsageError unless it is a vector of ``num`` environments."""
+    """Call a factory and return what it made. UsageError unless it is a vector of ``num`` environments."""
     lacking = [
         name for name in ("single_observation_space", "single_action_space")
         if not isinstance(getattr(made, name, None), gym.spaces.Space)

@@ -116,8 +116,8 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
 
 
 def integer_scale(space: gs.Box) -> np.ndarray | None:
-    """What the numbers of a Box of integers are divided by, float32 of its shape: the largest magnitude within the
-    bounds. None if that changes nothing, or numbers may be larger than ``BYTE``."""
+    """Return what the numbers of a Box of integers are divided by, float32 of its shape: the largest magnitude within
+    the bounds. None if that changes nothing, or numbers may be larger than ``BYTE``."""
     if not np.issubdtype(space.dtype, np.integer):
         return None
     largest = np.maximum(abs(space.low.astype(np.float64)), abs(space.high.astype(np.float64)))
@@ -181,8 +181,8 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
 
 
 def _outside(space: Space, array: np.ndarray) -> str:
-    """What an observation, or a batch of them, of the right shape holds that is not in the space; "" for nothing. The
-    bounds of a Box of floats are not looked at: many environments leave theirs."""
+    """Return what an observation, or a batch of them, of the right shape holds that is not in the space; "" for
+    nothing. The bounds of a Box of floats are not looked at: many environments leave theirs."""
     kinds = "biuf" if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) else "biu"
     if array.dtype.kind not in kinds:
         return f"values of dtype {array.dtype}"

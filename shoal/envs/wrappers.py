@@ -139,19 +139,19 @@ def _at(place: str) -> str:
 
 
 def _defined(env: Env, method: str) -> str:
-    """Where the environment defines ``method``, for the end of a sentence."""
+    """Return where the environment defines ``method``, for the end of a sentence."""
     return f"; its {method} is in {place}" if (place := defined_at(env, method)) else ""
 
 
 def _kinds(returned: Any) -> str:
-    """What something is, in words: of a tuple each part."""
+    """Describe something in words: of a tuple each part."""
     if isinstance(returned, tuple):
         return f"({', '.join(type(part).__name__ for part in returned)})"
     return type(returned).__name__
 
 
 def misfit(space: Space, obs: Nested, name: str = "obs") -> str:
-    """What is wrong with the shape or dtype of an observation, or "" if it can be one of ``space``."""
+    """Describe what is wrong with the shape or dtype of an observation, or "" if it can be one of ``space``."""
     if isinstance(space, gs.Dict):
         missing = [key for key in space.spaces if key not in obs]
         if missing:

@@ -14,13 +14,13 @@ from shoal.fast.pixels import readable
 from shoal.jit import jit_late, jit_sums
 
 Linears = list[tuple[Tensor, Tensor]]
-FEW = 4  # rows, up to which this is faster
+MAX_ROWS = 4  # rows, up to which this is faster
 _TINY = np.finfo(np.float32).tiny
 
 
 def are_few(x: Tensor) -> bool:
-    """Whether the functions below are for rows ``[N, ...]``."""
-    return 0 < len(x) <= FEW and x.dtype == torch.float32 and readable(x)
+    """Return whether the functions below are for rows ``[N, ...]``."""
+    return 0 < len(x) <= MAX_ROWS and x.dtype == torch.float32 and readable(x)
 
 
 class FewRows:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-LARGEST = torch.finfo(torch.float32).max
+FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
     """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
     loss = (leaf * gradient).sum()  # has that gradient; not yet the value
-    loss.data.fill_(value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value))
+    loss.data.fill_(value if abs(value) <= FLOAT32_MAX or math.isnan(value) else math.copysign(math.inf, value))
     # with its version: `loss += more` changes it in place, and its gradient is another then
     loss.known = leaf, gradient, loss._version  # type: ignore[attr-defined]
     return loss

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shoal.fast.streams import Layer, Streams, Used, side_by_side
 
-SMALL = 128  # units, up to which this is faster
+MAX_UNITS = 128  # units, up to which this is faster
 
 
 class Steps(NamedTuple):
@@ -102,7 +102,7 @@ class RecurrentStreams:
     def differentiable(
         self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor], skip: int
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What comes out, outside autograd, and ``backward`` of it."""
+        """Compute the outputs outside autograd, and ``backward`` of them."""
         with torch.no_grad():
             values, kept = self.forward(x, first, state, skip)
         return values, partial(self.backward, kept)

@@ -79,7 +79,7 @@ class Perceptron:
         return Pass(inputs, normed, torch.addmm(self._joined(1)[:, None], self._joined(0), inputs[-1].t()).t())
 
     def differentiable(self, x: Tensor) -> tuple[Tensor, Backward]:
-        """What comes out of the heads, outside autograd, and ``backward`` of it."""
+        """Compute the outputs of the heads outside autograd, and ``backward`` of them."""
         with torch.no_grad():
             kept = self.forward(x)
         return kept.out, partial(self.backward, kept)

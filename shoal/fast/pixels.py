@@ -39,7 +39,7 @@ def unshuffled(x: Tensor, side: int) -> Tensor:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether the bytes are at hand, and nobody traces, exports or compiles."""
+    """Return whether the bytes are at hand, and nobody traces, exports or compiles."""
     if not fast.ENABLED:
         return False
     recorded = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()

@@ -14,7 +14,7 @@ from shoal.jit import jit_late
 
 
 def moves(params: Sequence[Tensor]) -> bool:
-    """Whether ``descend`` is for these."""
+    """Return whether ``descend`` is for these."""
     if not fast.ENABLED or params[0].device.type != "cpu" or params[0].dtype != torch.float32:
         return False
     return all(p.is_contiguous() for p in params)

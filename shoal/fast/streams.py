@@ -101,7 +101,7 @@ class Streams:
         return described, used
 
     def differentiable(self, x: Tensor, noise: Iterator[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What comes out, outside autograd, and ``backward`` of it."""
+        """Compute the outputs outside autograd, and ``backward`` of them."""
         with torch.no_grad():
             described, used = self.forward(x, noise)
         return described, partial(self.backward, used)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal import fast
 from shoal.api import Act, Arrays, Tensors
-from shoal.fast.few import FEW
+from shoal.fast.few import MAX_ROWS
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.actor_critic import ActorCritic
@@ -65,7 +65,7 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
         return cast(Tensors, self.nets.initial_state(envs))
 
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        if self._few is None or greedy or not 0 < len(first) <= FEW or not fast.ENABLED:
+        if self._few is None or greedy or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
             return self._act(obs, first, state, greedy)
         action, policy, value = self._few.act(obs["obs"], self.rng)
         return Act(action, state, {"value": value, "policy": policy} if self.extras else {"value": value})

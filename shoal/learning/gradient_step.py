@@ -64,14 +64,14 @@ class GradientStep:
         return norm
 
     def accepts(self, loss: float, norm: float) -> bool:
-        """Whether a step of such a loss and such a gradient is to be taken."""
+        """Return whether a step of such a loss and such a gradient is to be taken."""
         self.beat()
         self.skipped = skipped(self.skipped, loss, norm, "updates", self.patience)
         return not self.skipped
 
 
 def finite(loss: float, norm: float) -> bool:
-    """Whether a step along a gradient of that norm makes sense."""
+    """Return whether a step along a gradient of that norm makes sense."""
     return math.isfinite(loss) and math.isfinite(norm)
 
 

@@ -95,7 +95,7 @@ class OffPolicy(Algorithm):
         return {k: v[first : first + len(rows)] for k, v in items.items()}
 
     def reports(self) -> bool:
-        """Whether this update has metrics that only people read."""
+        """Return whether this update has metrics that only people read."""
         return self.updates % METRICS_EVERY == 0
 
     def after_step(self, step: int) -> None:

@@ -56,7 +56,7 @@ class OutlierFilter:
         return self.mean + self.deviations * max(deviation, self.FLOOR * self.mean, 1e-8)
 
     def accepts(self, loss: float) -> bool:
-        """Whether to learn from a batch of this loss, which is counted."""
+        """Return whether to learn from a batch of this loss, which is counted."""
         size, threshold = abs(loss), self.threshold
         outlier = self.seen >= self.warmup and size > threshold
         counted = threshold if outlier else size

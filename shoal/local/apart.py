@@ -22,14 +22,15 @@ Call = Callable[[Callable[[], Any]], Any]  # calls a function, in this process o
 
 
 def call_here(function: Callable[[], T]) -> T:
-    """What ``function()`` returns, in this process."""
+    """Call ``function()`` in this process and return its result."""
     return function()
 
 
 def apart(function: Callable[[], T]) -> T:
-    """What ``function()`` returns there. Raises what it raised, if that is an error of Shoal's; ShoalError with the
-    traceback of any other; UsageError if the function cannot be sent, or ends its process. An interrupt ends both. What
-    is printed there, such as the greeting of a package, is shown only if it fails: actors have it in their logs too."""
+    """Return what ``function()`` returns there. Raises what it raised, if that is an error of Shoal's; ShoalError with
+    the traceback of any other; UsageError if the function cannot be sent, or ends its process. An interrupt ends both.
+    What is printed there, such as the greeting of a package, is shown only if it fails: actors have it in their logs
+    too."""
     processes.prepare()
     try:
         blob = cloudpickle.dumps(function)
@@ -51,7 +52,7 @@ def apart(function: Callable[[], T]) -> T:
 
 
 def _answer(process: BaseProcess, ours: connection.Connection) -> Any:
-    """What the function returned in ``process``, which is gone then."""
+    """Return the function's result from ``process``, which has ended then."""
     try:
         failed, answer = cloudpickle.loads(ours.recv_bytes())
     except EOFError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal import api
-from shoal.local.checkpoint_save import LAST
+from shoal.local.checkpoint_save import FINAL_CHECKPOINT
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program, RoleSpec
 from shoal.records import checkpoint, checkpoint_state as state_files
@@ -29,7 +29,7 @@ log = logging.getLogger("shoal.runtime")
 
 
 def saves(role: RoleSpec) -> bool:
-    """Whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
+    """Return whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
     return role.on_failure in ("stop", "restore")
 
 
@@ -65,7 +65,7 @@ class Checkpointer:
         self._saving, self._program, self._plan, self._arena = saving, program, plan, arena
         self._aggregator, self._ring_bells, self._groups = aggregator, ring_bells, groups
         self._savers = {f"{r.name}[{i}]" for r in program.roles if saves(r) for i in range(r.replicas)}
-        self._number = LAST
+        self._number = FINAL_CHECKPOINT
         self._pending: _Pending | None = None
         self._due = time.monotonic() + saving.every if saving.every else math.inf
         self._failing = self._ended = False
@@ -88,11 +88,12 @@ class Checkpointer:
     def hear(self, replica: str, kind: str, content: Any) -> None:
         """An answer: ``snapshot`` or ``saved``, see ``checkpoint_save.Saver``."""
         number, answer = content
-        if number == LAST:
+        if number == FINAL_CHECKPOINT:
             self.ending()  # a replica saw the end first
         pending = self._pending
         if pending is None or number != pending.number:
-            if kind == "saved" and number != LAST:  # a replica that began anew wrote for one that was complete
+            # a replica that began anew wrote for one that was complete
+            if kind == "saved" and number != FINAL_CHECKPOINT:
                 checkpoint.discard(checkpoint.unfinished(self._saving, number))
             return
         if kind == "snapshot":
@@ -103,7 +104,7 @@ class Checkpointer:
         pending.saved.add(replica)
         pending.error = pending.error or answer.get("error", "")
         pending.files |= {name: Written(**w) for name, w in answer.get("files", {}).items()}
-        if pending.number != LAST and pending.saved == self._savers:
+        if pending.number != FINAL_CHECKPOINT and pending.saved == self._savers:
             self._finish(pending)
 
     def again(self, replica: str) -> None:
@@ -118,7 +119,7 @@ class Checkpointer:
         self._ended = True
         if self._pending is not None and self._pending.folder is not None:
             checkpoint.discard(self._pending.folder)
-        self._begin(LAST)
+        self._begin(FINAL_CHECKPOINT)
 
     def give_up(self) -> None:
         """The run ends before anything was done in it: there is no last checkpoint."""
@@ -128,7 +129,7 @@ class Checkpointer:
 
     def last(self) -> None:
         pending = self._pending
-        if pending is None or pending.number != LAST:
+        if pending is None or pending.number != FINAL_CHECKPOINT:
             return
         if missing := self._savers - pending.saved:
             pending.error = pending.error or f"{', '.join(sorted(missing))} did not finish it"
@@ -145,7 +146,7 @@ class Checkpointer:
             self._pending.error = str(error)
         if not self._savers:
             self._fix(self._pending)
-            if number != LAST:
+            if number != FINAL_CHECKPOINT:
                 self._finish(self._pending)
 
     def _fix(self, pending: _Pending) -> None:
@@ -176,7 +177,7 @@ class Checkpointer:
             if pending.folder is not None:
                 checkpoint.discard(pending.folder)
             if not self._failing:
-                then = "" if pending.number == LAST else " (training goes on; the one before is kept)"
+                then = "" if pending.number == FINAL_CHECKPOINT else " (training goes on; the one before is kept)"
                 log.warning("no checkpoint at %s steps: %s%s", f"{self._aggregator.steps:,}", error, then)
             self._failing = True
 

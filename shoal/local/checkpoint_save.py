@@ -27,7 +27,7 @@ from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
 
-LAST = 0  # number of the checkpoint at the end of a run
+FINAL_CHECKPOINT = 0  # number of the checkpoint at the end of a run
 
 
 class Reporter(Protocol):
@@ -62,7 +62,8 @@ class Saver:
         self._reducers = [end for end in ends.values() if isinstance(end, Saved)]
         self._session, self._reporter, self._outbox = session, reporter, reporter.outbox
         self._words = session.arena.words
-        self._seen = LAST  # number of the checkpoint answered last; one may be asked for before the role is built
+        # number of the checkpoint answered last; one may be asked for before the role is built
+        self._seen = FINAL_CHECKPOINT
         self._copy, self._pipe = 0, -1  # process and descriptor of the copy that writes, while there is one
 
     def look(self) -> None:
@@ -80,9 +81,9 @@ class Saver:
         if self._copy:
             os.kill(self._copy, 9)
             self._reap(0)
-        answer = self._write(LAST) if whole else {"error": f"{self._name} was stopped inside a step"}
+        answer = self._write(FINAL_CHECKPOINT) if whole else {"error": f"{self._name} was stopped inside a step"}
         self._session.at_rest = None
-        self._outbox.send(("saved", (LAST, answer)))
+        self._outbox.send(("saved", (FINAL_CHECKPOINT, answer)))
 
     def _pack(self) -> dict[str, Packed]:
         """Every part that is this replica's to save."""

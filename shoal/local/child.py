@@ -125,7 +125,7 @@ class _Progress:
                 self._words[self._stop] = 1
 
     def counted(self) -> list[int]:
-        """What this replica has counted over all its lives, in the order of ``COUNTED``."""
+        """Return this replica's counts over all its lives, in the order of ``COUNTED``."""
         return [int(self._words[mine]) for _, mine, _, _, _ in self._columns]
 
     def steps(self) -> int:

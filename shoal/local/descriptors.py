@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from shoal.errors import UsageError
 
 EACH = 3  # of a replica: the end of its pipe, of what tells its death, and of what tells it ours
-SPARE = 128  # for files, logs and libraries
+SPARE_DESCRIPTORS = 128  # for files, logs and libraries
 MOST = 1 << 16  # that anybody needs
 
 
 def make_room(replicas: int) -> None:
     """Raise this process's soft limit to what so many replicas need; UsageError if the hard limit is lower."""
-    needed = EACH * replicas + _open() + SPARE
+    needed = EACH * replicas + _open() + SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -42,8 +42,8 @@ def raised() -> Iterator[None]:
 
 
 def _open() -> int:
-    """How many this process holds now."""
+    """Return the number of file descriptors that this process holds now."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
-        return SPARE
+        return SPARE_DESCRIPTORS

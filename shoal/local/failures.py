@@ -84,7 +84,7 @@ class Failures:
         log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
 
     def is_known(self, replica: Replica, cause: str) -> bool:
-        """Whether this cause was told before, of whatever replica; numbers (indices, seeds) do not count."""
+        """Return whether this cause was told before, of whatever replica; numbers (indices, seeds) do not count."""
         key = replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
         known = key in self._told
         self._told.add(key)

@@ -22,7 +22,7 @@ RAISE, DUMP = signal.SIGUSR1, signal.SIGUSR2  # ask a replica to raise where it 
 STARTING = 5  # a replica may be silent this many times longer before its first step (compiling, building)
 NOTICE = 3.0  # seconds it has to raise
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-LOOK = 0.25  # seconds between two looks
+POLL_SECONDS = 0.25  # seconds between two looks
 WAITING = "wait:"  # how the phases of a port begin
 _NAME = ALIGN - 8
 
@@ -104,7 +104,7 @@ class Watch:
     def _elapsed(self) -> float:
         """Seconds since the last look, but not those in which this process itself was stopped; 0: not worth one."""
         now = time.monotonic()
-        if not self._limit or now - self._last < LOOK:
+        if not self._limit or now - self._last < POLL_SECONDS:
             return 0.0
         elapsed, self._last = min(now - self._last, 2.0), now
         return elapsed
@@ -200,7 +200,7 @@ class Watch:
 
 
 def _stopped(pid: int | None, family: bool = False) -> bool:
-    """Whether a process, or one of its ``family``, was stopped by a signal or is held by a debugger."""
+    """Return whether a process, or one of its ``family``, was stopped by a signal or is held by a debugger."""
     try:
         process = psutil.Process(pid)
         return any(p.status() in STOPPED for p in (process, *(process.children(recursive=True) if family else ())))

@@ -32,8 +32,8 @@ PRELOAD = ["shoal.local.preload"]
 FOLDER = "SHOAL_SOCKET_FOLDER"  # tells the process that replicas are forked from what it removes at its end
 NAMES = "shoal-"  # what the names of all processes begin with
 _SERVER_OF: dict[int, int] = {}  # the process that replicas are forked from -> the one that started it
-GONE = 2.0  # seconds in which a killed process is gone, unless the kernel holds it
-LONGEST = 60  # bytes of the folder of temporary files: an address has room for 107
+KILL_WAIT_SECONDS = 2.0  # seconds in which a killed process is gone, unless the kernel holds it
+MAX_TEMP_PATH_BYTES = 60  # bytes of the folder of temporary files: an address has room for 107
 _THREADING = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -133,12 +133,12 @@ def end(last: bool = False) -> None:
             os.waitpid(server._forkserver_pid, 0)
         server._forkserver_pid = None
     for process in replicas:
-        connection.wait([process.sentinel], GONE)
+        connection.wait([process.sentinel], KILL_WAIT_SECONDS)
     tracker: Any = resource_tracker._resource_tracker
     if tracker._pid is not None and tracker._fd is not None:  # it ends when nobody can write to it
         with contextlib.suppress(OSError, psutil.Error):
             os.close(tracker._fd)
-            psutil.Process(tracker._pid).wait(GONE)
+            psutil.Process(tracker._pid).wait(KILL_WAIT_SECONDS)
         tracker._fd = tracker._pid = None
     if last and (folder := mp.current_process()._config.get("tempdir")) is not None:  # type: ignore[attr-defined]
         shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +148,7 @@ def _socket_folder() -> str:
     """The folder of the socket by which replicas are asked for, which a process shares with those it started. The
     address of a socket must be short."""
     before = tempfile.tempdir
-    if len(tempfile.gettempdir()) > LONGEST:
+    if len(tempfile.gettempdir()) > MAX_TEMP_PATH_BYTES:
         tempfile.tempdir = "/tmp"
     try:
         return util.get_temp_dir()
@@ -202,7 +202,7 @@ def kill(process: Process) -> None:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """What an exit code says when there was no traceback."""
+    """Describe an exit code when there was no traceback."""
     if exitcode is not None and exitcode < 0:
         try:
             return f"killed by {signal.Signals(-exitcode).name}"

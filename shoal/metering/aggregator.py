@@ -193,7 +193,8 @@ class Aggregator:
         return out
 
     def state_dict(self) -> State:
-        """What a resumed run continues from, as plain JSON data; the figures since the last snapshot are included."""
+        """Return what a resumed run continues from, as plain JSON data; the figures since the last snapshot are
+        included."""
         return {
             "counts": dict(self.counts),
             "episodes": self.episodes,

@@ -144,7 +144,7 @@ class ActorCritic(nn.Module):
             cast(RunningNorm, self.norms[name]).update(items[name][:-1], mask)
 
     def unit_of(self, returns: Tensor, valid: Tensor) -> Tensor | float:
-        """What errors of values and advantages are divided by: the deviation of the returns, those of this batch
+        """Return the divisor of errors of values and advantages: the deviation of the returns, those of this batch
         included ([T, B], of which ``valid`` count); 1 without ``pop_art``. ``rescale`` takes them in."""
         if self.pop_art is None:
             return 1.0

@@ -82,7 +82,7 @@ class CEMNetwork(BoxNetwork):
         return torch.randn(shape, generator=generator, device="cpu").to(self.noise.device)
 
     def value(self, outputs: Tensor) -> Tensor:
-        """What ``judge`` says, as a return."""
+        """Return the output of ``judge`` as a return."""
         return outputs.sigmoid() if self.bounded else outputs
 
     def forward(self, obs: Tensors) -> Tensor:

@@ -34,12 +34,12 @@ class Returns(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
-        """How far each of ``outputs`` is from the distribution of ``r + d Z'`` ``[B]``. items: ``reward`` [B], n-step
-        sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target networks' outputs for Z'
+        """Return how far each of ``outputs`` is from the distribution of ``r + d Z'`` ``[B]``. items: ``reward`` [B],
+        n-step sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target networks' outputs for Z'
         ``[B, size]``."""
 
     def noise(self, rows: int, rng: torch.Generator) -> Tensors:
-        """What the loss of so many rows draws, to be put among its items."""
+        """Return the random draws that the loss of so many rows needs, to be put among its items."""
         return {}
 
     def edge_mass(self, outputs: Tensor) -> Tensor | None:

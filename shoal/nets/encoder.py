@@ -97,12 +97,13 @@ class Encoder(nn.Module):
         return sum(cast(int, image.features) for image in self.images.values()) or self.features
 
     def see(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """What the torsos make of images alone, ``[N, seen_features]``; of everything, where there are none."""
+        """Return the torsos' features of images alone, ``[N, seen_features]``; of everything, where there are none."""
         seen = [self.images[self._keys[n]](x) for n, x in rows.items() if n in self._keys]
         return torch.cat(seen, -1).float() if seen else cast(Tensor, self(rows))
 
     def vector(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """What goes into the MLP: all that are no images to a torso, side by side; ``rows`` are ``[N, *shape]``."""
+        """Return the input of the MLP: all that are no images to a torso, side by side; ``rows`` are ``[N,
+        *shape]``."""
         flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
         return flats[0] if len(flats) == 1 else torch.cat(flats, -1)
 
@@ -163,7 +164,7 @@ def resolve_torso(torso: str | Factory) -> Factory | None:
 
 
 def _called(own: nn.Module, rows: dict[str, Tensor]) -> Tensor:
-    """What a network of the user's own makes of observations; without a gradient, in eval mode."""
+    """Return the features that a network of the user's own makes of observations; without a gradient, in eval mode."""
     if torch.is_grad_enabled() or not own.training:
         return cast(Tensor, own(rows))
     training = [module for module in own.modules() if module.training]  # not those that the user has fixed

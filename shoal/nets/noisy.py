@@ -22,7 +22,7 @@ from shoal.nets.heads import scale_gradient
 from shoal.nets.precision import full
 from shoal.ops import dueling
 
-FEW = 64
+MAX_UNFUSED_ROWS = 64
 """Rows that are multiplied with the mean and the noise sooner than a layer's noisy weights are formed."""
 
 
@@ -52,7 +52,7 @@ class NoisyLinear(nn.Linear):
         noise = noise.to(self.weight.dtype)
         into, out = noise[..., : self.in_features], noise[..., self.in_features :]
         cheap = not torch.is_grad_enabled() or noise.dtype == torch.bfloat16  # the gradient of two products
-        if noise.ndim == 1 and (len(x) > FEW or not cheap):
+        if noise.ndim == 1 and (len(x) > MAX_UNFUSED_ROWS or not cheap):
             weight = torch.addcmul(self.weight, self.sigma_weight, torch.outer(out, into))
             return F.linear(x, weight, torch.addcmul(self.bias, self.sigma_bias, out))
         return F.linear(x, self.weight, self.bias) + out * F.linear(x * into, self.sigma_weight, self.sigma_bias)

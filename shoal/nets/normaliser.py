@@ -33,7 +33,7 @@ class RunningNorm(nn.Module):
         return ((x - self.mean) * self.scale()).clamp(-self.clip, self.clip).float()
 
     def scale(self) -> Tensor:
-        """What deviations from the mean are multiplied by."""
+        """Return the factor that deviations from the mean are multiplied by."""
         return (self.var.clamp(min=self.floor) + self.epsilon).rsqrt()
 
     @torch.no_grad()

@@ -36,12 +36,13 @@ class PopArt(nn.Module):
         return _spread(self.mean, self.square)
 
     def value(self, said: Tensor) -> Tensor:
-        """What the head said, in the unit of rewards; float32 of the same shape."""
+        """Return the head's output in the unit of rewards; float32 of the same shape."""
         return said * self.spread().float() + self.mean.float()
 
     @torch.no_grad()
     def spread_with(self, returns: Tensor, mask: Tensor) -> Tensor:
-        """What the ``spread`` will be after an ``update`` with these: the unit of a loss, the very first one too."""
+        """Return the ``spread`` after an ``update`` with these: the unit of a loss, the very first one
+        too."""
         return _spread(*self._moments(returns, mask))
 
     @torch.no_grad()

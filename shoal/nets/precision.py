@@ -23,8 +23,8 @@ M = TypeVar("M", bound=nn.Module)
 
 @functools.cache
 def bf16_unit() -> str:
-    """What multiplies bfloat16 in this CPU: ``AMX`` (Intel's tiles), ``AVX512_BF16`` (AMD from Zen 4, some of Intel's),
-    or nothing: ``""``."""
+    """Return what multiplies bfloat16 in this CPU: ``AMX`` (Intel's tiles), ``AVX512_BF16`` (AMD from Zen 4, some of
+    Intel's), or nothing: ``""``."""
     info = Path("/proc/cpuinfo")
     flags = info.read_text().split() if info.exists() else []
     return next((name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags), "")
@@ -41,7 +41,7 @@ def supports_bf16(device: torch.device | str) -> bool:
 def resolve(
     precision: Precision, device: torch.device | str = "cpu", net: nn.Module | None = None
 ) -> Literal["fp32", "bf16"]:
-    """What ``precision`` means here: ``auto`` is bf16 on a device that is fast at it, if ``net`` (where
+    """Return what ``precision`` means here: ``auto`` is bf16 on a device that is fast at it, if ``net`` (where
     given) holds a convolution; small MLPs lose more to the casts than they gain."""
     if precision not in get_args(Precision):
         raise UsageError(f"precision must be one of {', '.join(get_args(Precision))}, not {precision!r}")

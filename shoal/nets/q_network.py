@@ -108,7 +108,7 @@ class ReturnNetwork(QNetwork):
         return forbid(self.returns.mean(self.describe(obs, noise)), obs.get(MASK))
 
     def outputs(self, items: Tensors) -> Outputs:
-        """What describes the returns [B, A, atoms] of a batch's observations, to learn from."""
+        """Return the description of the returns [B, A, atoms] of a batch's observations, to learn from."""
         obs, noise = observations(items), items.get(NOISE + "online")
         if self.by_hand is None:
             values, backward = detached(self.describe(obs, noise))

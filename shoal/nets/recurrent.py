@@ -119,5 +119,6 @@ def start_state(items: Tensors) -> Tensors:
 
 
 def column_axis(name: str) -> int:
-    """Which axis of a trajectory's item counts the environments: what is there once per unroll has no time axis."""
+    """Return which axis of a trajectory's item counts the environments: what is there once per unroll has no time
+    axis."""
     return 0 if name.startswith("state/") else 1

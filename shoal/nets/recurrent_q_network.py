@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import MASK, EnvSpec, Tensors, observations
-from shoal.fast.lstm import SMALL, RecurrentStreams
+from shoal.fast.lstm import MAX_UNITS, RecurrentStreams
 from shoal.fast.pixels import readable
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import DuelingQHead, QHead
@@ -89,12 +89,12 @@ class RecurrentQNetwork(nn.Module):
     def _recurrent_streams(self, actions: int) -> RecurrentStreams | None:
         """The same function outside of autograd; None where the network is more than that, or large."""
         chain, rnn = self.encoder.chain(), self.core.rnn
-        if chain is None or not isinstance(rnn, nn.LSTM) or rnn.hidden_size > SMALL or self.precision != "fp32":
+        if chain is None or not isinstance(rnn, nn.LSTM) or rnn.hidden_size > MAX_UNITS or self.precision != "fp32":
             return None
         return RecurrentStreams(chain[0], rnn, self.head.streams, actions)
 
     def _given(self, items: Tensors) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], int]:
-        """What ``RecurrentStreams`` asks of a batch."""
+        """Return what ``RecurrentStreams`` asks of a batch."""
         rows = {k: v.flatten(0, 1) for k, v in observations(items).items()}
         state = self._start(items)
         return self.encoder.vector(rows), items["first"], (state["h"], state["c"]), self.burn_in

@@ -22,7 +22,7 @@ from shoal.nets.precision import compute_dtype
 
 Activation = Literal["tanh", "relu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-SMALL = 36  # pixels: 36 -> 8 -> 3 -> 1 is the smallest side that the Nature network's kernels fit
+NATURE_MIN_PIXELS = 36  # pixels: 36 -> 8 -> 3 -> 1 is the smallest side that the Nature network's kernels fit
 
 
 class MLP(nn.Sequential):
@@ -89,7 +89,7 @@ class NatureCNN(ImageTorso):
     """Mnih et al. 2015: 32 8x8/4, 64 4x4/2, 64 3x3/1, 512 units."""
 
     def __init__(self, channels: int, h: int, w: int, fc: int = 512, layer_norm: bool = False):
-        small = min(h, w) < SMALL
+        small = min(h, w) < NATURE_MIN_PIXELS
         kernels = ((3, 2, 1), (3, 2, 1), (3, 1, 1)) if small else ((8, 4, 0), (4, 2, 0), (3, 1, 0))
         super().__init__(_plain(channels, (32, 64, 64), kernels), h, w, fc, layer_norm)
         self.small = small
@@ -108,7 +108,7 @@ class ImpalaResNet(ImageTorso):
         fc: int = 256,
         layer_norm: bool = False,
     ):
-        small = depth == "shallow" and min(h, w) < SMALL
+        small = depth == "shallow" and min(h, w) < NATURE_MIN_PIXELS
         if depth == "shallow":
             convs = _plain(channels, (16, 32), ((3, 2, 1), (3, 2, 1)) if small else ((8, 4, 0), (4, 2, 0)))
         else:

@@ -95,7 +95,7 @@ class Optimiser(torch.optim.Optimizer, ABC):
         """Names of what is kept for each parameter, in its shape."""
 
     def _slot(self, params: list[Tensor], name: str) -> list[Tensor]:
-        """What is kept for each parameter under ``name``, at first zeros of its shape."""
+        """Return what is kept for each parameter under ``name``, at first zeros of its shape."""
         for p in params:
             if name not in self.state[p]:
                 self.state[p][name] = torch.zeros_like(p)

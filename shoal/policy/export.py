@@ -104,7 +104,7 @@ def policy_module(policy: Policy) -> PolicyModule:
 
 
 def describe(policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], outputs: list[Tensor]) -> Values:
-    """What ``model.json`` says of inputs, outputs, and how they relate to the environment."""
+    """Return what ``model.json`` says of inputs, outputs, and how they relate to the environment."""
     spaces = policy.codec.parts
     inputs = []
     for name, tensor in zip(module.inputs(), example, strict=True):

@@ -20,7 +20,7 @@ from shoal.paths import require_folder
 from shoal.policy.policy import Policy, episode_limit, evaluation_options
 from shoal.roles.evaluator import Episodes, Returns
 
-SMALL = 300  # pixels: lower pictures (Atari's) are enlarged
+MIN_FRAME_HEIGHT = 300  # pixels: lower pictures (Atari's) are enlarged
 
 
 def record(policy: Policy, path: Path, seed: int = 0, greedy: bool = True, max_steps: int = 0) -> Returns:
@@ -98,7 +98,7 @@ def _play(episodes: Episodes, picture: Any) -> Iterator[np.ndarray]:
 
 
 def _fit(frame: np.ndarray) -> np.ndarray:
-    times = max(1, -(-SMALL // frame.shape[0]))
+    times = max(1, -(-MIN_FRAME_HEIGHT // frame.shape[0]))
     frame = frame.repeat(times, 0).repeat(times, 1)
     h, w = frame.shape[:2]
     return np.ascontiguousarray(np.pad(frame, ((0, h % 2), (0, w % 2), (0, 0))))

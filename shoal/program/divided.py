@@ -58,7 +58,7 @@ def _check_size(where: str, what: str, length: int, count: int, unit: int) -> No
 
 
 def line(program: Topology, channel: Channel) -> str:
-    """How a picture describes the parts."""
+    """Return how a picture describes the parts."""
     count = owners(program, channel)
     whose = "one for each reader" if channel.kind == "queue" else "one of each writer"
     return f"cut into {count} part{'s' * (count != 1)}, {whose}"

@@ -63,7 +63,7 @@ def human_bytes(n: float) -> str:
 
 
 def channel_lines(program: Program, channel: Channel) -> list[str]:
-    """What a channel holds: its fields with shapes, its capacity, its bytes."""
+    """Return what a channel holds: its fields with shapes, its capacity, its bytes."""
     return field_lines(channel) + size_lines(program, channel)
 
 
@@ -79,7 +79,7 @@ def field_lines(channel: Channel, most: int = 8) -> list[str]:
 
 
 def size_lines(program: Program, channel: Channel) -> list[str]:
-    """How much a channel holds, and in how many bytes."""
+    """Return how much a channel holds, and in how many bytes."""
     if channel.kind == "constant":
         return [f"filled once, {human_bytes(program.memory()[channel.name])} in all"]
     lines = groups.lines(program, channel) if channel.kind in GROUPS else []
@@ -126,7 +126,7 @@ def role_line(role: RoleSpec) -> str:
 
 
 def reads(port: Port) -> str:
-    """How a port reads, where that is not simply the next item."""
+    """Return how a port reads, where that is not simply the next item."""
     if port.lockstep:
         return "waits for each version" + (f", {port.lockstep} steps" if port.lockstep > 1 else "")
     if port.each:

@@ -99,7 +99,7 @@ def _ranks(program: Program) -> dict[str, int]:
 
 
 def _forward(program: Program, channel: Channel, ranks: dict[str, int]) -> bool:
-    """Whether a channel leads to the right, and so stands between two columns."""
+    """Return whether a channel leads to the right, and so stands between two columns."""
     writers = [ranks[r.name] for r, _ in program.ends(channel, "write")]
     readers = [ranks[r.name] for r, _ in program.ends(channel, "read")]
     return bool(writers and readers) and max(writers) < min(readers)

@@ -72,7 +72,7 @@ def nbytes(program: Topology, channel: Channel) -> int:
 
 
 def lines(program: Topology, channel: Channel) -> list[str]:
-    """How a picture describes the use of such a channel."""
+    """Return how a picture describes the use of such a channel."""
     members = program.writers(channel)
     if channel.kind == "reduce":
         return [f"{'mean' if channel.mean else 'sum'} over {members} replicas"]

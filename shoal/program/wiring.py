@@ -62,7 +62,7 @@ class Port:
     first: bool = False
 
     def of(self, replicas: int) -> int:
-        """How many of a role's replicas have this end; the port of the others is None."""
+        """Return how many of a role's replicas have this end; the port of the others is None."""
         return 1 if self.first else replicas
 
 

@@ -45,8 +45,10 @@ from shoal.types import Values
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
 DIED = "died"  # the kind of event that a replica's process has ended
-ALONE = 90.0  # seconds without a word from the driver after which an agent ends its processes and itself
-EARLY = 300.0  # the same before the first word, for which the driver waits until the slowest agent is there
+# seconds without a word from the driver after which an agent ends its processes and itself
+DRIVER_TIMEOUT_SECONDS = 90.0
+# the same before the first word, for which the driver waits until the slowest agent is there
+FIRST_CONTACT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Agent:
         self._lock = threading.RLock()  # of the replicas
         self._address, self._store = ray.util.get_node_ip_address(), None  # type: str, Store | None
         self._reduces: set[str] = set()
-        self._heard, self._closed = time.monotonic() + EARLY - ALONE, False
+        self._heard, self._closed = time.monotonic() + FIRST_CONTACT_SECONDS - DRIVER_TIMEOUT_SECONDS, False
         self._wake_read, self._wake_write = os.pipe()
         self._events = selectors.DefaultSelector()
         self._events.register(self._wake_read, selectors.EVENT_READ)
@@ -135,7 +137,7 @@ class Agent:
         return self._store.where
 
     def facts(self) -> Values:
-        """What must be the same on every node, and whether this one sees the run's directory."""
+        """Return what must be the same on every node, and whether this one sees the run's directory."""
         run_dir = self._orders.run_dir
         return {"versions": versions(), "sees": run_dir is None or (run_dir / "logs").is_dir()}
 
@@ -294,7 +296,7 @@ class Agent:
                     exitcode = replica.reap()
                     self._tell_death(replica, exitcode)
             self._watch.look_for_hangs(replicas)
-        if time.monotonic() - self._heard > ALONE:
+        if time.monotonic() - self._heard > DRIVER_TIMEOUT_SECONDS:
             self.close()
             os._exit(1)
 

@@ -28,10 +28,10 @@ from shoal.shm.layout import CHECKPOINT
 from shoal.shm.session import Session
 from shoal.types import State
 
-LOOK = timedelta(seconds=0.2)  # between two looks whether the run ends
+POLL_INTERVAL = timedelta(seconds=0.2)  # between two looks whether the run ends
 MEET = timedelta(seconds=600)  # in which all members come up
-NEVER = timedelta(days=30)  # members are found to hang by their signs of life, not by a time limit of a reduction
-PATIENCE = 90.0  # seconds in which the driver hears of a member that is lost; of a silent node after 30
+NO_TIMEOUT = timedelta(days=30)  # members are found to hang by their signs of life, not by a time limit of a reduction
+LOSS_REPORT_SECONDS = 90.0  # seconds in which the driver hears of a member that is lost; of a silent node after 30
 BACKLOG = 4096  # connections that wait to be taken
 
 
@@ -76,13 +76,13 @@ class AllReduce:
         if device.type == "cuda":
             torch.cuda.set_device(device)  # the one that it sees
             choices = dist.ProcessGroupNCCL.Options()
-            choices._timeout = NEVER
+            choices._timeout = NO_TIMEOUT
             return dist.ProcessGroupNCCL(mine, member, layout.members, choices)
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self.address)]  # not what the host's name says
         options._timeout = MEET
         group = dist.ProcessGroupGloo(mine, member, layout.members, options)
-        group._set_default_timeout(NEVER)
+        group._set_default_timeout(NO_TIMEOUT)
         return group
 
 
@@ -163,13 +163,13 @@ class _Ranks:
 
     def wait(self, work: dist.Work) -> None:
         try:
-            while not completed(work, LOOK, self._on_gpu):
+            while not completed(work, POLL_INTERVAL, self._on_gpu):
                 self._look()
         except ConnectionError as error:
             self._broken(error)
 
     def _met(self, join: Callable[[], Any]) -> Any:
-        """What ``join`` returns, which waits for all others; in a thread, as one of them may never come."""
+        """Return what ``join`` returns, which waits for all others; in a thread, as one of them may never come."""
         met: Future[Any] = Future()
 
         def meet() -> None:
@@ -182,7 +182,7 @@ class _Ranks:
         while not met.done():
             with self._session.metrics.phase(f"wait:{self._name}"), contextlib.suppress(TimeoutError):
                 self._look()
-                met.exception(LOOK.total_seconds())
+                met.exception(POLL_INTERVAL.total_seconds())
         if isinstance(error := met.exception(), RuntimeError):  # also what the library raises of connections
             self._broken(error)
         return met.result()
@@ -193,10 +193,10 @@ class _Ranks:
 
     def _broken(self, error: BaseException) -> NoReturn:
         """Whose fault it is the driver knows, and ends the run; unless all are there, and it hears of nothing."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + LOSS_REPORT_SECONDS
         while time.monotonic() < end:
             self._look()
-            time.sleep(LOOK.total_seconds())
+            time.sleep(POLL_INTERVAL.total_seconds())
         raise ShoalError(
             f"channel '{self._name}': the connection to its other members broke, though nobody says that one is lost: "
             f"{error}"

@@ -9,8 +9,8 @@ import ray
 
 from shoal.api import ShoalError
 
-EVERY = 2.0  # seconds between two questions
-SILENT = 20.0  # seconds without an answer after which a run ends; Ray itself ends the process after 60
+POLL_SECONDS = 2.0  # seconds between two questions
+HEAD_TIMEOUT_SECONDS = 20.0  # seconds without an answer after which a run ends; Ray itself ends the process after 60
 
 
 class Head:
@@ -24,7 +24,7 @@ class Head:
     def check(self) -> None:
         """ShoalError where it has been silent for too long."""
         silent = time.monotonic() - self._answered
-        if silent > SILENT:
+        if silent > HEAD_TIMEOUT_SECONDS:
             raise ShoalError(
                 f"the head of the Ray cluster has not answered for {silent:.0f} s "
                 "(shoal resume goes on from the newest checkpoint, on that cluster or another)"
@@ -34,7 +34,7 @@ class Head:
         self._closed.set()
 
     def _ask(self) -> None:
-        while not self._closed.wait(EVERY):
+        while not self._closed.wait(POLL_SECONDS):
             try:
                 ray.nodes()
             except Exception:  # noqa: BLE001 - whatever Ray raises, it is no answer

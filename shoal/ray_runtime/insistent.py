@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-AGAIN = 0.2  # seconds until a call is made again
+RETRY_SECONDS = 0.2  # seconds until a call is made again
 
 
 def tell(
@@ -26,7 +26,7 @@ def tell(
         if not isinstance(error, unreachable) or ended():
             answered(error)
             return
-        later = threading.Timer(AGAIN, again, (error,))
+        later = threading.Timer(RETRY_SECONDS, again, (error,))
         later.daemon = True
         later.start()
 
@@ -53,4 +53,4 @@ def ask(call: Callable[[], Any], unreachable: type[Exception], ended: Callable[[
         except unreachable:
             if ended():
                 raise
-            time.sleep(AGAIN)
+            time.sleep(RETRY_SECONDS)

@@ -43,7 +43,7 @@ def check_installed() -> None:
 
 
 def connected() -> bool:
-    """Whether this program is connected to some Ray already. Does not import it."""
+    """Return whether this program is connected to some Ray already. Does not import it."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 

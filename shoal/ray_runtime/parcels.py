@@ -35,8 +35,8 @@ class Parcels:
         return flat
 
     def _fields(self, used: int) -> tuple[list[FieldLayout], int]:
-        """Where each field lies in a parcel, of whose entries along its axis, if it has several, so many are used; and
-        the size."""
+        """Return where each field lies in a parcel, of whose entries along its axis, if it has several, so many are
+        used; and the size."""
         out, offset = [], ALIGN
         for f in self._all:
             axis = f.axis % max(1, len(f.shape))

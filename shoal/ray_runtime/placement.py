@@ -95,7 +95,7 @@ def _sum(parts: Sequence[Resources]) -> dict[str, float]:
 
 
 def total(wanted: Sequence[Unit]) -> dict[str, float]:
-    """What all units need together."""
+    """Return what all units need together."""
     return _sum([unit.needs for unit in wanted])
 
 

@@ -15,7 +15,7 @@ from shoal.ray_runtime import placement
 from shoal.ray_runtime.placement import Node, Unit
 from shoal.ray_runtime.versions import compare, versions
 
-PATIENCE = 30.0  # seconds to wait for resources that others use
+RESOURCE_WAIT_SECONDS = 30.0  # seconds to wait for resources that others use
 
 
 def nodes() -> list[Node]:
@@ -37,7 +37,7 @@ def check_versions(found: Sequence[Node]) -> dict[str, str]:
     ]
     for node, reference in zip(found, asked, strict=True):
         try:
-            compare(node.name, ray.get(reference, timeout=PATIENCE))
+            compare(node.name, ray.get(reference, timeout=RESOURCE_WAIT_SECONDS))
         except ray.exceptions.RayError as error:
             last = str(error).strip().rpartition("\n")[2]
             raise UsageError(f"{node.name} cannot run Shoal: {last}") from None
@@ -62,7 +62,7 @@ class Places:
         for group, there in groups:
             self._groups |= {replica: group for unit in there for replica in unit.replicas}
         self.where: dict[tuple[str, int], str] = {}
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + RESOURCE_WAIT_SECONDS
         for group, there in groups:
             if not group.wait(max(0.0, end - time.monotonic())):
                 self.close()
@@ -94,14 +94,14 @@ class Places:
             if unit.gpus:
                 where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
                 ask = ray.remote(_gpus).options(num_cpus=0, num_gpus=len(unit.gpus), scheduling_strategy=where)
-                self.gpus |= zip(unit.gpus, ray.get(ask.remote(), timeout=PATIENCE), strict=True)
+                self.gpus |= zip(unit.gpus, ray.get(ask.remote(), timeout=RESOURCE_WAIT_SECONDS), strict=True)
 
     def settled(self, replica: tuple[str, int]) -> None:
         """A replica that was to go on elsewhere does."""
         self._moving.discard(replica)
 
     def name(self, node: str) -> str:
-        """What a node is called in sentences."""
+        """Return what a node is called in sentences."""
         return next((n.name for n in nodes() if n.id == node), f"node {node[:6]}")
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def _gpus() -> list[str]:
 
 
 def _node(group: Any) -> str:
-    """Where a group lies, all of whose bundles are on one node."""
+    """Return where a group lies, all of whose bundles are on one node."""
     found: str = placement_group_table(group)["bundles_to_node_id"][0]
     return found
 
@@ -125,5 +125,6 @@ def _busy(units: Sequence[Unit]) -> UsageError:
     wanted = ", ".join(placement.show(name, amount) for name, amount in needs.items())
     found = ", ".join(placement.show(name, free.get(name, 0.0)) for name in needs)
     return UsageError(
-        f"the Ray cluster has been busy for {PATIENCE:.0f} s: {wanted} are needed on one node, free on all are {found}"
+        f"the Ray cluster has been busy for {RESOURCE_WAIT_SECONDS:.0f} s: {wanted} are needed on one node, "
+        f"free on all are {found}"
     )

@@ -115,8 +115,8 @@ def _ends(program: Program, plan: Plan, channel: str, where: Where) -> tuple[dic
 
 
 def is_known_there_alone(port: Port) -> bool:
-    """Whether what a replica has done with a port is lost with its node: which version it has read, which items it has
-    taken, the parameters that it changes, the number of what it published last."""
+    """Return whether what a replica has done with a port is lost with its node: which version it has read, which items
+    it has taken, the parameters that it changes, the number of what it published last."""
     kind, writes = port.channel.kind, port.direction != "read"
     if kind in ("queue", "replay"):
         return not writes

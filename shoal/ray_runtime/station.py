@@ -19,9 +19,9 @@ from shoal.local.replica import Replica
 from shoal.local.telemetry import Message
 from shoal.program import RoleSpec
 from shoal.ray_runtime.agent import News
-from shoal.ray_runtime.insistent import AGAIN, tell
+from shoal.ray_runtime.insistent import RETRY_SECONDS, tell
 
-SILENT = 30.0  # seconds without an answer after which a node counts as lost
+NODE_TIMEOUT_SECONDS = 30.0  # seconds without an answer after which a node counts as lost
 
 
 class Station:
@@ -53,14 +53,14 @@ class Station:
             last, number = time.monotonic(), 0  # of the last event heard of
             while not self._closing:
                 try:
-                    news: News = ray.get(self.agent.exchange.remote(control(), number), timeout=SILENT)
+                    news: News = ray.get(self.agent.exchange.remote(control(), number), timeout=NODE_TIMEOUT_SECONDS)
                 except ray.exceptions.GetTimeoutError:
-                    why = f"it has not answered for {SILENT:.0f} s"
+                    why = f"it has not answered for {NODE_TIMEOUT_SECONDS:.0f} s"
                 except ray.exceptions.ActorUnavailableError:  # a connection that broke: it may come back
-                    if time.monotonic() - last < SILENT:
-                        time.sleep(AGAIN)
+                    if time.monotonic() - last < NODE_TIMEOUT_SECONDS:
+                        time.sleep(RETRY_SECONDS)
                         continue
-                    why = f"it has been out of reach for {SILENT:.0f} s"
+                    why = f"it has been out of reach for {NODE_TIMEOUT_SECONDS:.0f} s"
                 except ray.exceptions.RayTaskError as error:
                     why = f"its agent failed: {error.cause}"
                 except Exception as error:  # noqa: BLE001 - whatever Ray raises where a node or its head is gone

@@ -40,7 +40,7 @@ from shoal.types import Values
 log = logging.getLogger("shoal.runtime")
 
 READY = 180.0  # seconds that an agent has to come up, with its imports
-ASKED, LAST = 30.0, 10.0  # seconds that an agent has to answer; the same, at the very end
+ASKED, LAST_ANSWER_SECONDS = 30.0, 10.0  # seconds that an agent has to answer; the same, at the very end
 
 
 class RaySupervisor(Supervisor):
@@ -231,7 +231,7 @@ class RaySupervisor(Supervisor):
         return process  # what becomes of it is heard of with the news
 
     def _moved(self, replica: RemoteReplica, station: Station) -> Station | None:
-        """Where a replica goes on whose node is gone; None: nowhere yet."""
+        """Return where a replica goes on whose node is gone; None: nowhere yet."""
         key = replica.role.name, replica.index
         if any(map(routes.is_known_there_alone, replica.role.ports.values())):
             raise api.RoleFailed(
@@ -263,7 +263,7 @@ class RaySupervisor(Supervisor):
                 process.kill()
 
     def _has_come(self, node: str) -> bool:
-        """Whether the agent of a node that joins the run is there; does not wait for it."""
+        """Return whether the agent of a node that joins the run is there; does not wait for it."""
         self._coming[node] = self._station(node)
         there, _ = ray.wait([self._coming[node].ready], timeout=0)
         return bool(there)
@@ -322,7 +322,7 @@ class RaySupervisor(Supervisor):
     def _say_traffic(self) -> None:
         for station in self._alive():  # what it has sent since its last news
             try:
-                station.sent = self._ask(station, LAST, lambda s: s.agent.traffic.remote())
+                station.sent = self._ask(station, LAST_ANSWER_SECONDS, lambda s: s.agent.traffic.remote())
             except api.ShoalError as error:
                 log.warning("between nodes: %s, and what it has sent since its last news is not counted", error)
         steps = max(self._aggregator.steps, 1)

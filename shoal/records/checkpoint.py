@@ -29,11 +29,11 @@ from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import RUN_FORMAT as FORMAT, check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
-from shoal.untrusted import MOST, excerpt, parse_json, read_text
+from shoal.untrusted import MAX_COUNTER, excerpt, parse_json, read_text
 
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
-SPARE = 64 << 20  # bytes that a checkpoint leaves free on the disk
+SPARE_DISK_BYTES = 64 << 20  # bytes that a checkpoint leaves free on the disk
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
 _MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
 
@@ -57,7 +57,7 @@ class Saving:
     present: Presence | None = None
 
     def leaves_out(self, channel: Channel, writers: int) -> bool:
-        """Whether the contents of a replay are too large to be saved."""
+        """Return whether the contents of a replay are too large to be saved."""
         return channel.table is not None and channel.table.nbytes(channel.spec, writers) > self.replay_bytes
 
 
@@ -120,7 +120,7 @@ class Unloadable(ShoalError):
 
 
 def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
-    """What the manifest says beside the files."""
+    """Return the manifest's entries beside the files."""
     return {
         "steps": run.steps,
         "updates": run.updates,
@@ -148,13 +148,13 @@ def begin(saving: Saving, number: int) -> Path:
 
 
 def unfinished(saving: Saving, number: int) -> Path:
-    """Where ``begin`` makes that folder."""
+    """Return where ``begin`` makes that folder."""
     return saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
 
 
 def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
     """Write parts onto the disk; their files. OSError, before anything is written, if they do not fit there."""
-    needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE, shutil.disk_usage(folder).free
+    needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE_DISK_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
     out: dict[str, Written] = {}
@@ -217,7 +217,7 @@ def newest(folder: Path) -> Checkpoint:
 
 
 def completed(folder: Path) -> bool:
-    """Whether there is a checkpoint to go on from, should it not be damaged."""
+    """Return whether there is a checkpoint to go on from, should it not be damaged."""
     return bool(_complete(folder))
 
 
@@ -302,7 +302,7 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _named(folder: Path) -> list[Path]:
-    """What has the name of a checkpoint."""
+    """Return what has the name of a checkpoint."""
     if not folder.is_dir():
         return []
     return [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]
@@ -332,7 +332,7 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     check_format(path, {"format": written}, FORMAT)
-    if not all(type(n) in kinds and 0 <= n <= MOST for n, kinds in counters):
+    if not all(type(n) in kinds and 0 <= n <= MAX_COUNTER for n, kinds in counters):
         raise _Damaged("its manifest has no counters")
     if not isinstance(manifest.get("program"), dict):
         raise _Damaged("its manifest does not say what was run")

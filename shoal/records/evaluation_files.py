@@ -90,7 +90,7 @@ class EvaluationFiles:
 
 
 def video(run_dir: Path, steps: int) -> Path:
-    """Where the film of the evaluation at ``steps`` belongs, in a directory that is there."""
+    """Return where the film of the evaluation at ``steps`` belongs, in a directory that is there."""
     folder = run_dir / VIDEOS
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"{steps:0{DIGITS}d}.mp4"

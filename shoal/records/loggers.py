@@ -127,7 +127,7 @@ class MLflow:
 
 
 def _place(name: str) -> str:
-    """What a figure of training is called in a back end."""
+    """Return the name of a training metric in a back end."""
     return f"eval/{name.removeprefix(EVALUATION)}" if name.startswith(EVALUATION) else f"train/{name}"
 
 
@@ -218,7 +218,7 @@ class Logger:
             self._give_up(error)
 
     def _named(self, name: str) -> str:
-        """What the back end calls a metric: the same name each time, and another for each metric."""
+        """Return the back end's name of a metric: the same name each time, and another for each metric."""
         if name not in self._names:
             assert self._back is not None
             taken = re.sub(self._back.refused, "_", name, flags=re.ASCII) or "_"

@@ -28,7 +28,7 @@ from shoal.types import Values
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
 EPISODES = ("row", "steps", "return", "length")
-OWN = frozenset({*TRAINING, *PERFORMANCE, "bytes_per_second"})  # of the run, whatever a role records
+RESERVED_NAMES = frozenset({*TRAINING, *PERFORMANCE, "bytes_per_second"})  # of the run, whatever a role records
 NOTHING: Mapping[str, Any] = {}
 
 log = logging.getLogger("shoal.runtime")
@@ -49,7 +49,7 @@ class MetricFiles:
         self._told: set[str] = set()
 
     def update(self, snapshot: Snapshot) -> None:
-        for name in sorted(OWN & snapshot.records.keys() - self._told):
+        for name in sorted(RESERVED_NAMES & snapshot.records.keys() - self._told):
             log.warning("the metric '%s' that a role records is the run's own: written as 'record/%s'", name, name)
             self._told.add(name)
         seen = {name: dict(sorted(tally.items())) for name, tally in snapshot.histograms.items()}
@@ -65,7 +65,7 @@ class MetricFiles:
 
 
 def training_row(snapshot: Snapshot) -> Values:
-    """What a function of the training is, as one flat row; what is not known yet is left out."""
+    """Return the metrics that depend on training alone, as one flat row; what is not known yet is left out."""
     row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,
@@ -76,11 +76,13 @@ def training_row(snapshot: Snapshot) -> Values:
         row |= {"episode_return": snapshot.episode_return, "episode_length": snapshot.episode_length}
     taken = {*PERFORMANCE, *NAMES, *row, *snapshot.records}
     row |= {f"info/{name}" if name in taken else name: value for name, value in snapshot.infos.items()}
-    return row | {f"record/{name}" if name in OWN else name: value for name, value in snapshot.records.items()}
+    return row | {
+        f"record/{name}" if name in RESERVED_NAMES else name: value for name, value in snapshot.records.items()
+    }
 
 
 def performance_row(snapshot: Snapshot) -> Values:
-    """What the clock and the machine say, as one flat row."""
+    """Return the metrics that depend on clock and machine, as one flat row."""
     row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,

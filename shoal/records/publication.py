@@ -10,14 +10,15 @@ from pathlib import Path
 from shoal.records.report import Report
 from shoal.records.run_dir import NEWEST, save_params
 
-EVERY = 10.0  # seconds between two publications
-SHARE = 0.005  # of the time, at most, that they take
+PUBLISH_SECONDS = 10.0  # seconds between two publications
+MAX_TIME_SHARE = 0.005  # of the time, at most, that they take
 SOON = 0.5  # seconds until another look where nothing is published yet
 
 
 class Publication:
-    """Call ``look`` now and then: it writes ``newest/`` as soon as there are parameters, and every ``EVERY`` seconds
-    from then on, or less often where writing takes long. A disk that is full costs the publication, not the training.
+    """Call ``look`` now and then: it writes ``newest/`` as soon as there are parameters, and every
+    ``PUBLISH_SECONDS`` from then on, or less often where writing takes long. A disk that is full costs the
+    publication, not the training.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -36,4 +37,4 @@ class Publication:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             save_params(self._folder, report)
         now = time.monotonic()
-        self._due = now + max(EVERY, (now - began) / SHARE)
+        self._due = now + max(PUBLISH_SECONDS, (now - began) / MAX_TIME_SHARE)

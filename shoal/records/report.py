@@ -45,7 +45,7 @@ class Report:
         )  # fmt: skip
 
     def to_json(self) -> Values:
-        """What ``report.json`` says, for ``from_json``: all but the parameters."""
+        """Return the report as ``report.json`` holds it, for ``from_json``: all but the parameters."""
         facts = {
             "reason": self.reason,
             "steps": self.steps,
@@ -59,7 +59,7 @@ class Report:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Report:
-        """What ``report.json`` says; TypeError or LookupError where it says something else."""
+        """Return what ``report.json`` says; TypeError or LookupError where it says something else."""
         kinds = {"reason": str, "steps": int, "updates": int, "seconds": float, "episode_return": float,
                  "episodes": int, "restarts": int, "error": str}  # fmt: skip
         values = {"restarts": 0, "error": "", **facts}

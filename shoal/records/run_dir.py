@@ -285,7 +285,7 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
 
 
 def read_report(path: Path) -> Report | None:
-    """How the run in ``path`` ended; None where nothing says so."""
+    """Return how the run in ``path`` ended; None where nothing says so."""
     file = path / "report.json"
     if not file.is_file():
         return None
@@ -313,7 +313,7 @@ def versions() -> dict[str, str]:
 
 
 def _folders(code: Sequence[str]) -> Iterator[Path]:
-    """Where the code lies that this process runs anyway."""
+    """Return where the code lies that this process runs anyway."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     files = [own_code.origin(name) for name in code if ":" in name or name.endswith(".py")]
     for file in (*files, script, __file__):

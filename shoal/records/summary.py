@@ -25,7 +25,7 @@ from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
 NAME = "summary.md"
-EVERY = 30.0  # seconds between two writings
+WRITE_SECONDS = 30.0  # seconds between two writings
 CLOCK = "%Y-%m-%d %H:%M:%S"
 SHOWN = 10  # evaluations, and warnings
 
@@ -64,7 +64,7 @@ class Summary(logging.Handler):
         self._last = snapshot
         self._returns.extend(ret for ret, _ in snapshot.new_episodes)
         if (now := time.monotonic()) >= self._due:
-            self._due = now + EVERY
+            self._due = now + WRITE_SECONDS
             self.write("running")
 
     def finish(self, report: Report | None, error: BaseException | None = None) -> None:

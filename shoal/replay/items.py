@@ -32,7 +32,7 @@ class ItemSpec:
         return count
 
     def arrays(self, item: Spec) -> dict[str, Field]:
-        """What the table allocates."""
+        """Return the fields that the table allocates."""
         return {name: Field((self.capacity, *f.shape[1:]), f.dtype) for name, f in item.items()}
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:

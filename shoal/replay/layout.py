@@ -143,7 +143,7 @@ def tree_offsets(rows: int) -> np.ndarray:
 
 
 def is_frame(column: Column) -> bool:
-    """Whether its steps are single frames [1, H, W], of which a stack can be shown."""
+    """Return whether its steps are single frames [1, H, W], of which a stack can be shown."""
     return len(column.shape) == 3 and column.shape[0] == 1
 
 

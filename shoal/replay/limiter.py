@@ -51,7 +51,7 @@ class RateLimiter:
         return self.ratio.slack + ROUNDING * (1 + sampled)
 
     def samples_per_insert(self, inserted: int, sampled: int) -> float | None:
-        """What the ratio has been so far; None before more than ``min_size`` items."""
+        """Return the ratio so far; None before more than ``min_size`` items."""
         beyond = inserted - self.ratio.min_size
         return sampled / beyond if beyond > 0 else None
 

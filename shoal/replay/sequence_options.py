@@ -108,7 +108,7 @@ class SequenceOptions(Options):
         return self.steps + self.stack
 
     def layout(self, unroll: Spec) -> Layout:
-        """How the stream's steps become rows; recurrent states are stored with the sequences."""
+        """Return how the stream's steps become rows; recurrent states are stored with the sequences."""
         states = self.states(unroll)
         layout = make_layout({k: f for k, f in unroll.items() if k not in states}, self.initial == "given")
         for name, f in states.items():

@@ -170,7 +170,7 @@ def _emit(
 
 @jit
 def _offset(streams: Streams, s: int, cut: Cut) -> int:
-    """Where the steps of the first sequence begin; after a gap, after its burn-in and the first whole stack."""
+    """Return where the steps of the first sequence begin; after a gap, after its burn-in and the first whole stack."""
     return 0 if streams.known[s] else cut.burn_in + cut.stack - 1
 
 

@@ -111,7 +111,7 @@ class Store(ABC):
         return {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith(f"{part}/")}
 
     def stacked(self, column: Column) -> bool:
-        """Whether this observation is a frame of which a stack is shown."""
+        """Return whether this observation is a frame of which a stack is shown."""
         return self._stack > 1 and is_frame(column)
 
     @property
@@ -120,7 +120,7 @@ class Store(ABC):
         return int(self._counters[EVICTED])
 
     def _check(self, unroll: Arrays, writer: int) -> int:
-        """How many steps the unroll has. Raises WiringError where it is not one of the spec's."""
+        """Return how many steps the unroll has. Raises WiringError where it is not one of the spec's."""
         if not 0 <= writer < self.writers:
             raise WiringError(f"Replay table got an unroll of writer {writer}, it was built for {self.writers}.")
         steps = len(unroll["reward"])
@@ -275,7 +275,7 @@ class Store(ABC):
 
     @abstractmethod
     def _holders(self, rows: int) -> int:
-        """How many items hold so many rows at least: that many may go at once where rows are short."""
+        """Return how many items hold so many rows at least: that many may go at once where rows are short."""
 
     @abstractmethod
     def _memory(self, n: int) -> Drawn:

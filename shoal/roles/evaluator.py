@@ -14,7 +14,7 @@ from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, Episode, Para
 from shoal.types import State, Values
 
 log = logging.getLogger("shoal.roles")
-PATIENCE = 30.0  # seconds without the end of an episode, after which an evaluation says so
+WARN_AFTER_SECONDS = 30.0  # seconds without the end of an episode, after which an evaluation says so
 MAX_STEPS = 27_000  # agent steps of an episode that is evaluated: 108,000 of Atari's frames (Hessel et al. 2018)
 
 
@@ -58,7 +58,7 @@ class Episodes:
         self.episodes: list[list[Episode]] = [[] for _ in range(num)]
         self.unfinished, self._asked, self._within = 0, episodes, f"{max_steps:,} steps"
         self._seed, self._round = seed, 0
-        self._steps, self._patience = 0, time.monotonic() + PATIENCE
+        self._steps, self._patience = 0, time.monotonic() + WARN_AFTER_SECONDS
         self._reset(seed)
 
     def _reset(self, seed: int) -> None:
@@ -178,7 +178,7 @@ class EvaluatorRole:
         self.unfinished = False
 
     def due(self) -> bool:
-        """Whether an evaluation has begun or should begin now."""
+        """Return whether an evaluation has begun or should begin now."""
         return self._now is not None or self._filming is not None or self.ctx.steps() >= self._next
 
     def step(self) -> None:

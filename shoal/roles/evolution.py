@@ -29,7 +29,7 @@ from shoal.api import (
     Tensors,
     Writer,
 )
-from shoal.roles.evaluator import MAX_STEPS, PATIENCE
+from shoal.roles.evaluator import MAX_STEPS, WARN_AFTER_SECONDS
 from shoal.types import State
 
 log = logging.getLogger("shoal.roles")
@@ -123,7 +123,7 @@ class EvolutionWorker:
         self.env.close()
 
     def state_dict(self) -> State:
-        """How far it is in its task."""
+        """Return the progress within its task."""
         version = max(self.version, self._resumed)  # it may be saved before it has a task
         return {"done": self.done, "version": version, "unfinished": self.unfinished}
 
@@ -184,7 +184,7 @@ class EvolutionWorker:
         An environment whose episode is cut off at the cap goes on unheard until that has ended, and is free then; all
         begin anew when none is heard."""
         metrics, env, played = self.ctx.metrics, self.env, Episodes(len(episodes), self.env.num_envs)
-        steps, patience = 0, time.monotonic() + PATIENCE
+        steps, patience = 0, time.monotonic() + WARN_AFTER_SECONDS
         heard: list[Episode] = []
         while played.waiting:
             obs = env.reset(int(generator.integers(2**31)))

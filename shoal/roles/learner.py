@@ -6,7 +6,7 @@ from shoal.api import Batch, Context, Diverged, Learner, ParamsWriter, Reader, U
 from shoal.roles.divergence import explain
 from shoal.types import State
 
-REMEMBERED = 1_024  # versions; an older one counts as if it were the oldest of them
+MAX_TRACKED_VERSIONS = 1_024  # versions; an older one counts as if it were the oldest of them
 
 
 class LearnerRole:
@@ -18,7 +18,8 @@ class LearnerRole:
     def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter | None) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
         self.version = 0
-        self._published: dict[int, int] = {}  # version -> gradient steps before it, of the newest ``REMEMBERED``
+        # version -> gradient steps before it, of the newest ``MAX_TRACKED_VERSIONS``
+        self._published: dict[int, int] = {}
         if (step := getattr(learner, "gradient_step", None)) is not None:
             step.beat = lambda: ctx.metrics.enter("learn")  # a sign of life with every minibatch
 
@@ -62,7 +63,7 @@ class LearnerRole:
     def _publish(self) -> None:
         self.version = self.version + 1 if self.params is None else self.params.publish(self.learner.params())
         self._published[self.version] = self.learner.step
-        if len(self._published) > REMEMBERED:
+        if len(self._published) > MAX_TRACKED_VERSIONS:
             del self._published[next(iter(self._published))]
 
     def state_dict(self) -> State:

@@ -25,7 +25,7 @@ from shoal.roles.collector import Collector, OwnParams
 from shoal.roles.divergence import explain
 from shoal.types import State
 
-LOOKS = 32  # parts of a rollout, between which a rank looks whether the others have finished theirs
+ROLLOUT_SLICES = 32  # parts of a rollout, between which a rank looks whether the others have finished theirs
 PROGRESS = "rollouts"  # the field of the board: rollouts that a rank has finished
 
 
@@ -61,7 +61,7 @@ class RankRole:
         self.sync_frac, self.min_fraction = sync_frac, min_fraction
         self.own = OwnParams(learner.params)
         self.collector = actor(self.own)
-        self.slice = max(1, -(-self.collector.steps // LOOKS))
+        self.slice = max(1, -(-self.collector.steps // ROLLOUT_SLICES))
         self.rollouts = 0  # ended
         self.begun = False  # it has the parameters that all begin with
         self._rollout: Tensors = {}  # that it learns from
@@ -114,7 +114,7 @@ class RankRole:
         self.begun = True
 
     def _ended(self) -> bool:
-        """Whether this rank's rollout ends here: it is complete, or enough of the others have ended theirs."""
+        """Return whether this rank's rollout ends here: it is complete, or enough of the others have ended theirs."""
         taken, steps = self.collector.taken, self.collector.steps
         if taken == steps:
             return True

@@ -13,7 +13,7 @@ from shoal.types import State
 
 USED, KEYS, PROBS, SIZE, ROUND = (f"replay/{name}" for name in ("used", "keys", "probs", "size", "round"))
 _Part = tuple[int, Tensors]  # number of the batch, items
-REMEMBERED = 16  # batches whose priorities are on the board: so many may pass between two looks of a shard
+BOARD_BATCHES = 16  # batches whose priorities are on the board: so many may pass between two looks of a shard
 
 
 class Table(Reader, Protocol):
@@ -23,8 +23,9 @@ class Table(Reader, Protocol):
 
 
 def part_spec(items: Spec, batch: int) -> Spec:
-    """What a shard sends of each batch: ``items`` (a batch's), of which the first ``USED`` are there, and for each its
-    key (int64) and the probability of having drawn it; the size of the whole replay; the number of the batch."""
+    """Return the spec of a shard's part of each batch: ``items`` (a batch's), of which the first ``USED`` are there,
+    and for each its key (int64) and the probability of having drawn it; the size of the whole replay; the number of the
+    batch."""
     return {
         **items, KEYS: Field((batch,), "int64", 0), PROBS: Field((batch,), "float32", 0),
         USED: Field((1,), "int64", 0), SIZE: Field((1,), "int64", 0), ROUND: Field((1,), "int64", 0),
@@ -32,16 +33,17 @@ def part_spec(items: Spec, batch: int) -> Spec:
 
 
 def masses_spec(shards: int) -> Spec:
-    """What shards add up before each batch: everyone's mass, the sizes, and what draws the batch's parts."""
+    """Return the spec of the reduction before each batch: everyone's mass, the sizes, and what draws the batch's
+    parts."""
     return {
         "mass": Field((shards,), "float64", 0), "size": Field((1,), "int64", 0), "draw": Field((1,), "int64", 0),
     }  # fmt: skip
 
 
 def learned_spec(batch: int) -> Spec:
-    """The board on which a learner puts the priorities of its last ``REMEMBERED`` batches; keys of -1 are none."""
+    """The board on which a learner puts the priorities of its last ``BOARD_BATCHES`` batches; keys of -1 are none."""
     return {
-        "keys": Field((REMEMBERED, batch), "int64", 0), "priorities": Field((REMEMBERED, batch), "float32", 0),
+        "keys": Field((BOARD_BATCHES, batch), "int64", 0), "priorities": Field((BOARD_BATCHES, batch), "float32", 0),
     }  # fmt: skip
 
 
@@ -116,10 +118,10 @@ class ShardRole:
         """Take over the priorities that the learner has put on the board since the last look."""
         rows = self.learned.get()
         puts, index, shards = int(rows.puts[0]), self.ctx.index, self.ctx.replicas
-        for update in range(max(self.seen, puts - REMEMBERED), puts):
-            keys = rows.values["keys"][0, update % REMEMBERED]
+        for update in range(max(self.seen, puts - BOARD_BATCHES), puts):
+            keys = rows.values["keys"][0, update % BOARD_BATCHES]
             own = (keys >= 0) & (keys % shards == index)
-            priorities = rows.values["priorities"][0, update % REMEMBERED][own]
+            priorities = rows.values["priorities"][0, update % BOARD_BATCHES][own]
             self.transitions.reprioritise(torch.from_numpy(keys[own] // shards), torch.from_numpy(priorities))
         self.seen = puts
 
@@ -195,7 +197,7 @@ class Gathered:
             self._row = {name: array[0].copy() for name, array in rows.values.items()}
             if not self._count:
                 self._row["keys"][:] = -1
-        at, n = self._count % REMEMBERED, len(keys)
+        at, n = self._count % BOARD_BATCHES, len(keys)
         self._row["keys"][at], self._row["priorities"][at] = -1, 0.0
         self._row["keys"][at, :n] = keys.cpu().numpy()
         self._row["priorities"][at, :n] = priorities.detach().float().cpu().numpy()

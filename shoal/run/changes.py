@@ -27,7 +27,7 @@ from shoal.types import Values
 from shoal.untrusted import one_line
 
 ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
-AGAIN = "the serial runtime plays its environments again, as they were"
+REPLAYS_ENVIRONMENTS = "the serial runtime plays its environments again, as they were"
 FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
 
 
@@ -66,7 +66,7 @@ def check(
     if before == (now := built_with(blamed)):
         if runtime == "serial" and (cut := ROLLOUT & new.keys()):
             named = _shown(min(cut), flags)
-            raise UsageError(f"{named} cannot change when a run goes on, {AGAIN}: {advice}")
+            raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}: {advice}")
         return
     for name in new:
         with contextlib.suppress(UsageError, WiringError):  # of a combination that nobody asked for
@@ -99,7 +99,7 @@ def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags
     if not (was["every"] and now["every"]):
         raise UsageError(f"{named} cannot begin or end when a run goes on: its program has an evaluator, or has none")
     if facts["runtime"] == "serial":
-        raise UsageError(f"{named} cannot change when a run goes on, {AGAIN}")
+        raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}")
     return {"evaluation": Evaluation(**now)}
 
 
@@ -132,7 +132,7 @@ def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
         yield name, "what was saved is of the one it had"
     if runtime == "serial":
         for field in fields(EnvOptions):
-            yield field.name, AGAIN
+            yield field.name, REPLAYS_ENVIRONMENTS
 
 
 def at_start(system: Any) -> list[str]:
@@ -141,7 +141,7 @@ def at_start(system: Any) -> list[str]:
 
 
 def shapes(program: Program) -> Values:
-    """What must be the same: ``shape_of``, and what each replay holds."""
+    """Return what must be the same: ``shape_of``, and what each replay holds."""
     tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
     replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}
     return {**shape_of(program), "replays": replays}

@@ -25,7 +25,7 @@ class _Default(int):
 
 EPISODES = _Default(10)
 ENVS = 256  # that are stepped together at most
-LONGEST = 600.0  # seconds that a run may spend on the evaluation of what it ended with
+MAX_EVALUATION_SECONDS = 600.0  # seconds that a run may spend on the evaluation of what it ended with
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def final_evaluation(
     system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
 ) -> Returns | None:
     """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse.
-    ``apart`` says where the environments are stepped. It ends after ``LONGEST`` seconds. None: it was evaluated
+    ``apart`` says where the environments are stepped. It ends after ``MAX_EVALUATION_SECONDS``. None: it was evaluated
     already, or has no parameters."""
     results = EvaluationFiles(run_dir, channel)
     params = report.params.get(channel)
@@ -115,7 +115,7 @@ def _play(
     make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
     agent = _loaded(make_agent, params, version, seed)
-    return play(agent, cfg, how.episodes, seed, not how.sampled, how.envs, how.max_steps, LONGEST)
+    return play(agent, cfg, how.episodes, seed, not how.sampled, how.envs, how.max_steps, MAX_EVALUATION_SECONDS)
 
 
 def _film_of(make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, run_dir: Path) -> Film | None:

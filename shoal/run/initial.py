@@ -19,7 +19,7 @@ from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
 
 # What a new run has of its own: its task, the range of its returns, the scale of its rewards
-OWN = (TASK, "returns.", "rewards.")
+RUN_SPECIFIC_PREFIXES = (TASK, "returns.", "rewards.")
 SETTINGS = {  # which settings decide whether there are such tensors, and of what shape
     "norms": "normalise_obs", "core": "core, core_size or core_layers", "critic": "separate_critic or hidden",
     "encoder": "torso, hidden, or what is observed", "policy": "hidden, or the actions", "head": "dueling or hidden",
@@ -59,8 +59,12 @@ def begin_with(program: Program, params: Tensors, source: str | Path) -> None:
     """Let ``program``, which has not been launched, begin with ``params``. UsageError that names the first tensor that
     does not fit its policy's channel."""
     channel = program.policy_channel()
-    params = {name: tensor for name, tensor in params.items() if not name.startswith(OWN)}
-    _check(params, {name: field for name, field in channel.spec.items() if not name.startswith(OWN)}, source)
+    params = {name: tensor for name, tensor in params.items() if not name.startswith(RUN_SPECIFIC_PREFIXES)}
+    _check(
+        params,
+        {name: field for name, field in channel.spec.items() if not name.startswith(RUN_SPECIFIC_PREFIXES)},
+        source,
+    )
     # of a server, which writes what others begin with, nobody can tell here who they are
     writers = () if channel.divided else {role.name for role, _ in program.ends(channel, "write")}
     program.roles = [
@@ -113,7 +117,7 @@ class _Fill:
         for name, tensor in self.params.items():
             held[name].copy_(tensor)
         self.used = True
-        if lacking := [name for name in held if name not in self.params and not name.startswith(OWN)]:
+        if lacking := [name for name in held if name not in self.params and not name.startswith(RUN_SPECIFIC_PREFIXES)]:
             log.warning(
                 "init_from has no '%s' (nor %d more of the %d tensors of this network): they begin anew", lacking[0],
                 len(lacking) - 1, len(held),

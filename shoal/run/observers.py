@@ -36,7 +36,7 @@ class Observers:
                 self._ends |= isinstance(answer, (bool, np.bool_)) and bool(answer)
 
     def end(self) -> bool:
-        """Whether the run shall end."""
+        """Return whether the run shall end."""
         return self._ends or self._failed is not None
 
     def check(self) -> None:

@@ -64,12 +64,12 @@ class RunOptions:
         object.__setattr__(self, "log_args", loggers.arguments(self.log_args, self.log))
 
     def stop(self, steps: int) -> Stop:
-        """What ends a run whose configuration has so many ``steps``."""
+        """Return the limits that end a run whose configuration has so many ``steps``."""
         return Stop(steps=steps, seconds=self.seconds, episode_return=self.until_return)
 
     # -------------------------------------------------------------------------------- config.json
     def to_json(self, steps: int) -> Values:
-        """What config.json says of them, for ``from_json``."""
+        """Return the options as config.json holds them, for ``from_json``."""
         return {
             "seed": self.seed,
             "runtime": self.runtime,

@@ -32,7 +32,7 @@ OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "
 
 
 def watched() -> bool:
-    """Whether a person looks at standard output: a terminal, or the cell of a notebook."""
+    """Return whether a person looks at standard output: a terminal, or the cell of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     on_terminal = sys.stdout is not None and sys.stdout.isatty()  # it may have been closed
     return on_terminal or type(shell).__name__ == "ZMQInteractiveShell"

@@ -37,7 +37,7 @@ class Elsewhere:
 
 
 def follows() -> bool:
-    """Whether this process is a rank that another one leads."""
+    """Return whether this process is a rank that another one leads."""
     here = place()
     return here is not None and not here.first
 
@@ -64,12 +64,12 @@ def new_directory(name: str, env: str, seed: int) -> Iterator[Path]:
 
 
 def directory(path: Path) -> RunDirectory | Elsewhere:
-    """Where a new run writes."""
+    """Return the directory that a new run writes to."""
     return Elsewhere() if follows() else RunDirectory(path)
 
 
 def reopened(path: Path, trust: bool) -> RunDirectory | Elsewhere:
-    """Where a run goes on to write; ``trust``: also through links that it holds."""
+    """Return the directory that a resumed run writes to; ``trust``: also through links that it holds."""
     return Elsewhere() if follows() else RunDirectory.reopen(path, trust)
 
 

@@ -80,8 +80,8 @@ def go_on(
     runtime: str | None = None, address: str | None = None, quiet: bool | None, trust: bool, env: Any = None,
     observers: Sequence[Observer] = (), flags: bool = False,
 ) -> Run:  # fmt: skip
-    """What ``resume`` and ``shoal resume`` share. anew: options of the run, of those in ``RESUMABLE``; flags: the
-    settings were given as flags."""
+    """Return what ``resume`` and ``shoal resume`` share. anew: options of the run, of those in ``RESUMABLE``; flags:
+    the settings were given as flags."""
     own_code.forget_edited()
     check_limits(**limits)
     changes.refuse_options(settings, flags)

@@ -56,7 +56,8 @@ def meant(name: str) -> str:
 
 
 def environment_call(runtime: str) -> Call:
-    """What calls a function that makes an environment, under this runtime: in this process or in one of its own."""
+    """Return the caller of functions that make environments under this runtime: in this process or in one of its
+    own."""
     return call_here if runtime in HERE else apart
 
 

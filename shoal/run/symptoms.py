@@ -15,8 +15,8 @@ from shoal.metering.aggregator import Snapshot
 PAGE = "docs/not-learning.md"
 EPISODES = 100  # at the beginning and at the end of a run, which are compared
 LEAST_EPISODES, LEAST_UPDATES = 20, 20  # before which nothing is said
-PATIENCE = 10_000  # steps of each environment without the end of an episode
-EARLY = 0.5  # share of a run before which it may yet learn
+MAX_STEPS_WITHOUT_EPISODE = 10_000  # steps of each environment without the end of an episode
+MIN_RUN_SHARE = 0.5  # share of a run before which it may yet learn
 
 
 class Symptoms:
@@ -74,7 +74,7 @@ class Symptoms:
     @property
     def old(self) -> bool:
         """Whether there is enough of the run to judge it."""
-        return self.steps >= EARLY * self.limit and self.updates >= LEAST_UPDATES
+        return self.steps >= MIN_RUN_SHARE * self.limit and self.updates >= LEAST_UPDATES
 
     @property
     def stuck(self) -> bool:
@@ -100,7 +100,9 @@ class Cause:
 
 def _endless(run: Symptoms) -> str:
     each = (run.steps - run.ended_at) / max(1, run.cfg.num_actors() * getattr(run.cfg, "envs", 1))
-    return f"no episode has ended for {each:,.0f} steps of each environment" if each >= PATIENCE else ""
+    return (
+        f"no episode has ended for {each:,.0f} steps of each environment" if each >= MAX_STEPS_WITHOUT_EPISODE else ""
+    )
 
 
 def _constant(run: Symptoms) -> str:

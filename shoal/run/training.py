@@ -180,7 +180,7 @@ def start(
 
 
 def as_json(resolved: Resolved) -> Values:
-    """What config.json says of the configuration."""
+    """Return the configuration as config.json holds it."""
     return anchored(plain(resolved.values()))
 
 

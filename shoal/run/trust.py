@@ -20,7 +20,7 @@ from typing import Any
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.demonstrations.recording import ID
-from shoal.envs.registry import OWN
+from shoal.envs.registry import BUILT_IN
 from shoal.settings.config import Resolved, is_run
 from shoal.systems import SYSTEMS
 from shoal.untrusted import one_line
@@ -70,7 +70,7 @@ def note(system: str, config: Mapping[str, Any]) -> None:
 
 
 def connections(address: str | None, log: Iterable[str]) -> list[str]:
-    """What a run with these options connects to beside the processes that it has started itself."""
+    """Return what a run with these options connects to beside the processes that it has started itself."""
     return [*([address] if address is not None else []), *(name for name in log if name in SERVICES)]
 
 
@@ -116,12 +116,12 @@ def _named(config: Mapping[str, Any], system: str = "") -> Iterator[tuple[str, s
         yield name, own_code.origin(name)
     for field in FIELDS:
         value = config.get(field, "")
-        if isinstance(value, str) and ":" in value and value not in OWN:
+        if isinstance(value, str) and ":" in value and value not in BUILT_IN:
             yield value, own_code.origin(value)
         elif field == "demonstrations" and value and not ID.fullmatch(value):  # no data set of this user's
             yield value, os.path.abspath(value)
     for text in _texts(config.get("env_kwargs", {})):  # an environment may open it, or make another by its name
-        if not WORDS.fullmatch(text) and text not in OWN:
+        if not WORDS.fullmatch(text) and text not in BUILT_IN:
             yield text, (own_code.origin(text) if ":" in text else None) or os.path.abspath(text)
 
 
@@ -138,7 +138,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _file() -> Path | None:
-    """Where it is noted; None where this user has no home."""
+    """Return where it is noted; None where this user has no home."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:

@@ -30,7 +30,7 @@ from shoal.untrusted import read_text
 PARTS = 10  # moments of a trial at which it may be ended
 FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
 STUDY, BEST, SETTINGS = "study.log", "best.toml", "study.json"  # files of a study's directory
-LOOK = 0.5  # seconds between two looks for an interrupt
+POLL_SECONDS = 0.5  # seconds between two looks for an interrupt
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Pool:
                 begun += 1
             if asked and not self._slots.busy():
                 return
-            yield from self._slots.wait(LOOK)
+            yield from self._slots.wait(POLL_SECONDS)
 
     def close(self) -> None:
         if self._slots is not None:
@@ -201,7 +201,7 @@ def _suggest(trial: Any, name: str, one: Interval) -> Any:
 
 
 def _told(name: str, space: Mapping[str, Values], value: Any) -> Any:
-    """What Optuna is told of a configured value, within its interval."""
+    """Return what Optuna is told of a configured value, within its interval."""
     one = Interval(**space[name])
     inside = min(max(_size(value), one.low), one.high)
     return int(inside) if one.integer else 1.0 - inside if one.one_minus else inside

@@ -43,7 +43,7 @@ class Said(Protocol):
     size: int
 
     def said(self) -> np.ndarray:
-        """What goes with an item that is put now."""
+        """Return the remarks that are sent with an item that is put now."""
 
     def hear(self, sums: np.ndarray) -> None:
         """What all said with the items of a round."""

@@ -17,7 +17,7 @@ from shoal.runtime.watcher import Watcher
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None  # as signal.signal returns it
 REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 EXIT_CODES = {"interrupted": 130, "terminated": 143, "hung up": 129}  # by what the first signal says of the end
-PATIENCE = 3.0  # seconds after the second signal in which the main thread may end the run itself
+GRACE_SECONDS = 3.0  # seconds after the second signal in which the main thread may end the run itself
 TOGETHER = 1.5  # seconds: signals that follow one another faster are one, sent to a process and to its group
 
 
@@ -33,9 +33,9 @@ class Interrupts:
     count: signals so far, those that come ``TOGETHER`` counted once; reason: what the first one says of the run's end.
     The second raises KeyboardInterrupt, unless there is ``wake``, a descriptor that each is written to, so that a
     sleeping loop looks; while that loop is in code of others (``foreign``) the second raises all the same. Where
-    neither ends the context within ``PATIENCE``, because the main thread hangs, ``kill`` is called in another thread
-    (to leave no process behind) and this process exits. A context within another one knows what that one has noted,
-    and tells it what it notes.
+    neither ends the context within ``GRACE_SECONDS``, because the main thread hangs, ``kill`` is called in another
+    thread (to leave no process behind) and this process exits. A context within another one knows what that one has
+    noted, and tells it what it notes.
     """
 
     def __init__(self, wake: int | None = None, kill: Callable[[], None] | None = None) -> None:
@@ -54,7 +54,7 @@ class Interrupts:
             self._before = {number: signal.signal(number, self._note) for number in heeded()}
             if self._outer is not None:
                 self._take(self._outer)
-            self._watcher = Watcher(REASONS, 2, PATIENCE, TOGETHER, lambda: self.count, self._leave)
+            self._watcher = Watcher(REASONS, 2, GRACE_SECONDS, TOGETHER, lambda: self.count, self._leave)
             self._watcher.look()
         return self
 

@@ -43,7 +43,7 @@ class Replica:
     recorder: Recorder
 
     def ready(self) -> bool:
-        """Whether all its ends are ready, and it has something to do."""
+        """Return whether all its ends are ready, and it has something to do."""
         due: Callable[[], bool] = getattr(self.role, "due", _always)
         return all(end.ready() for end in self.ends.values()) and due()
 

@@ -210,12 +210,12 @@ def _choose_preset(
 
 
 def by_user(origin: str) -> bool:
-    """Whether a setting of this origin is the user's own, neither a default nor of a preset."""
+    """Return whether a setting of this origin is the user's own, neither a default nor of a preset."""
     return not origin.startswith(("default", "preset"))
 
 
 def subject(field: str, origin: str) -> str:
-    """How a sentence calls a setting that the user gave."""
+    """Return how a sentence calls a setting that the user gave."""
     if origin == "flag":
         return flag_name(field)
     return f"'{field}'" if origin == "argument" else f"'{field}' ({origin})"
@@ -268,7 +268,7 @@ def read_file(path: str | Path) -> Values:
 
 
 def is_run(file: str | Path) -> bool:
-    """Whether ``read_file`` reads what a run had."""
+    """Return whether ``read_file`` reads what a run had."""
     return Path(file).is_dir() or Path(file).name == OF_RUN
 
 

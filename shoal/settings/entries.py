@@ -15,7 +15,8 @@ class Entries(dict[str, Any]):
 
 
 def read(flag: str, entry: str, words: list[str]) -> Values:
-    """What ``flag`` was given: a whole dict or, where it names an ``entry`` (``a.b``: of a dict in it), that one."""
+    """Return what ``flag`` was given: a whole dict or, where it names an ``entry`` (``a.b``: of a dict in it), that
+    one."""
     import yaml
 
     if entry and not words:
@@ -45,8 +46,8 @@ def read_entries(flag: str, words: list[str]) -> Values:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Values:
-    """What two flags of one command say: those of the second where names are in both, dicts in them likewise. Entries
-    if both are."""
+    """Return what two flags of one command say: those of the second where names are in both, dicts in them likewise.
+    Entries if both are."""
     return _laid_over(first, second, dict)
 
 

@@ -37,7 +37,7 @@ def check_fields(Config: Any) -> None:
 
 
 def _storable(hint: Any) -> bool:
-    """Whether a file gives back a value of this type as it was."""
+    """Return whether a file gives back a value of this type as it was."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _storable(args[0])

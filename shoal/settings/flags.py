@@ -20,7 +20,7 @@ from shoal.types import Values
 from shoal.untrusted import brief
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
-GONE = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
+REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
@@ -42,7 +42,7 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
     """The error for a name that does not exist, with the nearest one that does."""
     show = flag_name if what == "flag" else str
-    now = GONE.get(name.replace("-", "_").removeprefix("no_"))
+    now = REPLACED_FLAGS.get(name.replace("-", "_").removeprefix("no_"))
     if now is not None and now in names:
         return UsageError(
             f"there is no '{show(name)}' any more: {show(now)} may be a schedule, as in "
@@ -70,7 +70,7 @@ def field_name(flag: str) -> str:
 
 # ----------------------------------------------------------------------------------------- types
 def describe(hint: Any) -> str:
-    """What a value of a type looks like, in words."""
+    """Describe in words what a value of a type looks like."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return next((a.words for a in args if isinstance(a, Range)), describe(args[0]))
@@ -177,7 +177,7 @@ def _reason(error: ValueError) -> str:
 
 
 def scheduled(hint: Any) -> bool:
-    """Whether a setting of this type may be a schedule."""
+    """Return whether a setting of this type may be a schedule."""
     return SCHEDULED in get_args(hint) or any(SCHEDULED in get_args(arm) for arm in get_args(hint))
 
 
@@ -294,7 +294,7 @@ def divide(groups: Groups, own: Container[str]) -> tuple[Groups, Groups]:
 
 
 def _own_flag(flag: str, own: Container[str]) -> tuple[str, bool]:
-    """What ``own`` calls a flag, and whether that is turned off: ``--no-quiet``."""
+    """Return what ``own`` calls a flag, and whether that is turned off: ``--no-quiet``."""
     bare = flag.removeprefix("--").replace("_", "-")
     off = bare.startswith("no-") and bare not in own and bare[3:] in own
     return (bare[3:], True) if off else (bare, False)

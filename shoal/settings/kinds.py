@@ -8,7 +8,7 @@ MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",
 }  # fmt: skip
-NARROW = {  # parts of kinds: of MuJoCo's those whose episodes end when the body falls, and rewards of another size
+SUBKINDS = {  # parts of kinds: of MuJoCo's those whose episodes end when the body falls, and rewards of another size
     "mujoco_upright": {"Hopper", "Walker2d", "Ant", "Humanoid", "InvertedPendulum", "InvertedDoublePendulum"},
     "mujoco_small": {"Reacher", "Pusher", "Swimmer"},
     "mujoco_standup": {"HumanoidStandup"},
@@ -65,7 +65,7 @@ INTERFACES = {  # under which presets stand for any environment that has none un
 
 
 def is_atari(env: str) -> bool:
-    """Whether an id names a game of the Arcade Learning Environment."""
+    """Return whether an id names a game of the Arcade Learning Environment."""
     return gymnasium_id(env).startswith("ALE/") or re.search(r"NoFrameskip-v\d+$", env) is not None
 
 
@@ -89,7 +89,7 @@ def env_kind(env: str) -> str | None:
 def preset_kinds(env: str) -> list[str]:
     """The kinds of an environment id under which a preset for it may stand, the narrowest first."""
     kind = env_kind(env)
-    narrow = [name for name, names in NARROW.items() if kind and name.startswith(kind) and _base(env) in names]
+    narrow = [name for name, names in SUBKINDS.items() if kind and name.startswith(kind) and _base(env) in names]
     own = [UNLIKE[_base(env)]] if kind and _base(env) in UNLIKE else []
     return [*own, *narrow, *([kind] if kind else [])]
 

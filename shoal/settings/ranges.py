@@ -1,7 +1,7 @@
 """Types of settings that hold only some of their type's values: ``envs: Count = 16``. And of which need others.
 
-Whatever its type says, an integer has 64 bits, and a number is one that float32 holds: finite, and at most ``LARGEST``
-(``number``). Settings of which so many Python objects are made, or which multiply the time that a step
+Whatever its type says, an integer has 64 bits, and a number is one that float32 holds: finite, and at most
+``FLOAT32_MAX`` (``number``). Settings of which so many Python objects are made, or which multiply the time that a step
 takes, have a range that ends where nobody has a use for more: they could neither be counted nor waited for.
 """
 
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from shoal.settings.schedule import Linear
 
-LARGEST = 3.4028234663852886e38  # what float32 holds
+FLOAT32_MAX = 3.4028234663852886e38  # what float32 holds
 SMALLEST = 1.1754943508222875e-38  # above 0, with all its digits
 FACTORS = {"k": 10**3, "K": 10**3, "m": 10**6, "M": 10**6, "G": 10**9, "B": 10**9}  # of whole numbers: 10k, 2M
 INTEGERS = 2**63  # which 64 bits do not hold
@@ -79,8 +79,8 @@ def number(hint: type, value: Any, infinite: bool = False) -> int | float:
     if found != found:
         raise ValueError
     if hint is float:
-        if abs(found) > LARGEST and not (infinite and abs(found) == inf):
-            raise ValueError(f"numbers are finite, and go up to {LARGEST:.2g} (float32)")
+        if abs(found) > FLOAT32_MAX and not (infinite and abs(found) == inf):
+            raise ValueError(f"numbers are finite, and go up to {FLOAT32_MAX:.2g} (float32)")
         return float(found)
     if found != found // 1:
         raise ValueError

@@ -67,7 +67,7 @@ _TEXT = re.compile(r"\s*linear\s*\(([^,]*),([^,]*)\)\s*")
 
 
 def is_schedule(value: object) -> bool:
-    """Whether it is a schedule, or text that is meant to be one."""
+    """Return whether the value is a schedule, or text that is meant to be one."""
     return isinstance(value, Linear) or (isinstance(value, str) and value.lstrip().startswith("linear"))
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 RECHECK = 0.05  # seconds; upper bound of one sleep
-LOOKS = 100  # before a sleep: some 5 us, about what it takes to fall asleep and be woken
+SPIN_READS = 100  # before a sleep: some 5 us, about what it takes to fall asleep and be woken
 
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1  # the shared (not process-private) operations
@@ -71,9 +71,9 @@ wait, wake = _choose()
 
 
 def soon(words: memoryview, at: int, seen: int) -> bool:
-    """Whether the 64-bit word ``at`` is no longer ``seen`` within a few looks: two processes that pass small items
-    to each other then need not wake each other for each."""
-    return any(words[at] != seen for _ in range(LOOKS))
+    """Return whether the 64-bit word ``at`` is no longer ``seen`` within a few looks: two processes that pass small
+    items to each other then need not wake each other for each."""
+    return any(words[at] != seen for _ in range(SPIN_READS))
 
 
 _lock = threading.Lock()

@@ -10,7 +10,8 @@ from shoal.program import Channel
 from shoal.program.groups import DRAFTS, ROUNDS
 from shoal.shm.fields import ALIGN, LINE, FieldLayout, fields
 
-ALONE = 1 << 17  # bytes of a reduce's item up to which every member adds all of it for itself, and so waits only once
+# bytes of a reduce's item up to which every member adds all of it for itself, and so waits only once
+SMALL_REDUCE_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def group(channel: Channel, members: int, take: Callable[[int], int]) -> GroupLa
     if channel.kind == "reduce":
         item, stride = fields(channel.spec, ALIGN)
         result, result_stride = fields(channel.spec, 0)
-        shared_out = api.spec_nbytes(channel.spec) > ALONE and members > 1
+        shared_out = api.spec_nbytes(channel.spec) > SMALL_REDUCE_BYTES and members > 1
         bell, slots = take(ALIGN), take(members * ROUNDS * stride)
         results = take(ROUNDS * result_stride if shared_out else 0)
         return ReduceLayout(

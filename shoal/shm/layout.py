@@ -183,7 +183,7 @@ def _divide(out: Plan, channel: Channel, writers: int, readers: int) -> None:
 
 
 def _takes_each(program: Program, channel: Channel) -> bool:
-    """Whether a role reads one item of each writer at once."""
+    """Return whether a role reads one item of each writer at once."""
     return any(port.each and port.channel.name == channel.name for r in program.roles for port in r.ports.values())
 
 

@@ -92,7 +92,7 @@ class ReduceEnd:
 
     # --------------------------------------------------------------------------- what lies where
     def _part(self, parity: int) -> list[_Part]:
-        """What this member adds: all, or its part of each field."""
+        """Return what this member adds: all, or its part of each field."""
         found = []
         for name, whole in self._results[parity if self._layout.shared_out else 0].items():
             out, ins = self._own(whole), [self._own(slot[name]) for slot in self._slots[parity]]
@@ -206,7 +206,7 @@ class _Slot:
 
 
 def _bell(count: int, column: int, members: int, member: int) -> int:
-    """What a member writes where others sleep: no two are the same."""
+    """Return what a member writes where others sleep: no two are the same."""
     return ((2 * count + column) * members + member) & _LOW
 
 

@@ -239,7 +239,7 @@ class Consumer:
 
 
 def joined(arena: Arena, layout: RingLayout, reader: int, index: int) -> api.Arrays:
-    """What the writers of a reader have in their slots ``index``, side by side in their order."""
+    """Return what the writers of a reader have in their slots ``index``, side by side in their order."""
     start, count = layout.batch(reader, index), len(range(reader, layout.writers, layout.readers))
     arrays = {f.name: arena.field(start, f) for f in layout.joined}
     return {f.name: _columns(f, arrays[f.name], 0, count) for f in layout.fields}

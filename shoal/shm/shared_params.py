@@ -35,7 +35,7 @@ class _Memory:
         self._copied = tensors(torch.from_numpy(self._private), layout.fields)
 
     def ready(self) -> bool:
-        """Whether there are parameters."""
+        """Return whether there are parameters."""
         return bool(self._words[self._at + _GIVEN])
 
     def _steps(self) -> int:

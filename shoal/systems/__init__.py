@@ -122,7 +122,7 @@ sys.modules[__name__].__class__ = _Systems
 
 
 def _is_module(name: str) -> bool:
-    """Whether Python, or the working directory, has a module or package of this name, or of its first part."""
+    """Return whether Python, or the working directory, has a module or package of this name, or of its first part."""
     first = name.partition(".")[0]
     with contextlib.suppress(ValueError):  # of one that was made by hand
         return first.isidentifier() and own_code.find(first) is not None

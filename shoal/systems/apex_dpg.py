@@ -40,7 +40,8 @@ from shoal.topology.channels import Q_VALUES, stream
 from shoal.topology.config import Preset, Presets, require_box
 from shoal.topology.replayed import TransitionConfig, descent, replay_program
 
-SHARE = 2**24  # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
+# weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
+WORK_PER_PROCESS = 2**24
 FLAT = 0.99  # of half the box, beyond which tanh hardly moves
 
 
@@ -112,7 +113,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
             return super().shares()
         seen = sum(math.prod(o.shape) for o in self.env_spec().observations.values())
         layers = (seen, *self.hidden), (seen, *(self.policy_hidden or self.hidden))
-        return self.batch * sum(a * b for widths in layers for a, b in pairwise(widths)) // SHARE
+        return self.batch * sum(a * b for widths in layers for a, b in pairwise(widths)) // WORK_PER_PROCESS
 
     def returns(self) -> Returns:
         """Return how the critic describes a return: by its mean."""

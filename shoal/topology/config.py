@@ -24,8 +24,8 @@ Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
-FEW = 100  # updates, below which a run hardly learns
-OWN = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
+MIN_UPDATES = 100  # updates, below which a run hardly learns
+PATH_FIELDS = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
@@ -93,8 +93,8 @@ class SystemConfig(EnvOptions):
         object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
 
     def __getstate__(self) -> Values:
-        """Where it goes, what is known of the environment goes too: no process builds one to look at its spaces, or
-        must have run what registered its id."""
+        """Return the state to pickle. What is known of the environment is part of it: no process builds one to look at
+        its spaces, or must have run what registered its id."""
         return {**vars(self), KNOWN: known(self.env), REGISTERED: registration(self.env)}
 
     def __setstate__(self, state: State) -> None:
@@ -125,10 +125,10 @@ class SystemConfig(EnvOptions):
     def remarks(self) -> list[str]:
         """Sentences that a user should read before the run starts."""
         out, updates = [], self.updates()
-        if updates is not None and updates < FEW:
+        if updates is not None and updates < MIN_UPDATES:
             out.append(
-                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {FEW}: more "
-                "steps, or smaller values of unroll, envs, total_envs or actors, make more"
+                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
+                "more steps, or smaller values of unroll, envs, total_envs or actors, make more"
             )
         most = replace(self, total_envs=0).num_actors()
         if most > self.num_actors():
@@ -164,8 +164,8 @@ class SystemConfig(EnvOptions):
 
     @classmethod
     def interface(cls, given: Mapping[str, Any]) -> str:
-        """What the environment of the ``given`` settings shows and takes: one of ``settings.kinds.INTERFACES``. It is
-        a picture if any part of it is, and discrete states if every part is."""
+        """Return the interface of the environment of the ``given`` settings: one of ``settings.kinds.INTERFACES``.
+        It is a picture if any part of it is, and discrete states if every part is."""
         hints, options = ranged(cls), {f.name for f in fields(EnvOptions)}
         values = {name: expect(hints[name], value, f"'{name}'") for name, value in given.items() if name in options}
         found = spec(given.get("env", cls.env), EnvOptions(**values))
@@ -174,7 +174,7 @@ class SystemConfig(EnvOptions):
         return f"{shows}_continuous" if found.action.kind == "continuous" else shows
 
     def has_images(self) -> bool:
-        """Whether the environment shows images."""
+        """Return whether the environment shows images."""
         return any(o.kind == "image" for o in self.env_spec().observations.values())
 
     def processes(self, worth: int) -> int:
@@ -213,7 +213,7 @@ def rooted(cfg: Any) -> Any:
 def anchored(values: Mapping[str, Any]) -> Values:
     """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
     policy or a population goes on from another directory."""
-    out = {**values, **{field: absolute(values[field]) for field in OWN if values.get(field)}}
+    out = {**values, **{field: absolute(values[field]) for field in PATH_FIELDS if values.get(field)}}
     demonstrations = values.get("demonstrations")
     if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
         out["demonstrations"] = str(Path(demonstrations).absolute())

@@ -90,7 +90,7 @@ def _commit(saving: Saving, number: int, program: Program, answers: Sequence[Val
 
 
 def counted_before(source: Checkpoint, program: Program, rank: int) -> dict[str, int]:
-    """What a rank had counted over all its lives."""
+    """Return a rank's counts over all its lives."""
     lines = source.read(RUN)["counts"][program.roles[0].name]
     return dict(zip(COUNTED, lines[rank], strict=True))
 

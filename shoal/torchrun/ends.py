@@ -39,7 +39,7 @@ class Remarks:
             self._mine[REMARKS.index(name)] = value
 
     def said(self) -> np.ndarray:
-        """What goes with an item that is put now."""
+        """Return the remarks that are sent with an item that is put now."""
         self.say(**self._now())
         return self._mine
 
@@ -49,7 +49,7 @@ class Remarks:
         self._heard = sums.copy() if self._heard is None else np.maximum(self._heard, sums)
 
     def news(self) -> dict[str, int] | None:
-        """What was heard since this was asked last, by name; None: nothing."""
+        """Return the remarks received since the last call, by name, or None if there are none."""
         heard, self._heard = self._heard, None
         return None if heard is None else dict(zip(REMARKS, heard.astype(np.int64).tolist(), strict=True))
 

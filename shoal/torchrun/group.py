@@ -25,10 +25,11 @@ from shoal.api import RoleFailed, ShoalError, Stopped, Tensors
 from shoal.runtime.all_reduce import completed
 from shoal.torchrun.place import Place
 
-LOOK = timedelta(seconds=1)  # between two looks at the others, and between two signs of life
+POLL_INTERVAL = timedelta(seconds=1)  # between two looks at the others, and between two signs of life
 ANSWER = 3.0  # seconds in which those who are left answer when one of them was lost
 MEET = timedelta(seconds=600)  # in which all processes come up
-NEVER = timedelta(days=30)  # processes are found to hang by their signs of life, not by a time limit of a reduction
+# processes are found to hang by their signs of life, not by a time limit of a reduction
+NO_TIMEOUT = timedelta(days=30)
 
 
 class Group:
@@ -59,7 +60,7 @@ class Group:
         self._reduces_on_gpu = device.type == "cuda"
         store = PrefixStore(f"reduce/{self._number()}", self._store)
         dist.init_process_group(
-            backend, store=store, rank=self.place.rank, world_size=self.place.world, timeout=NEVER
+            backend, store=store, rank=self.place.rank, world_size=self.place.world, timeout=NO_TIMEOUT
         )  # fmt: skip
 
     def leave(self) -> None:
@@ -94,7 +95,7 @@ class Group:
         return pickle.loads(self._await([key])[0])
 
     def gather(self, value: Any) -> list[Any] | None:
-        """What all ranks give, in their order, at the first one; None at the others, who do not wait."""
+        """Gather what all ranks give, in their order, at the first one; return None at the others, who do not wait."""
         mine, number = self.place.rank, self._number()
         self._store.set(f"gather/{number}/{mine}", pickle.dumps(value))
         if not self.place.first:
@@ -106,7 +107,7 @@ class Group:
         return found
 
     def exchange(self, value: Any) -> list[Any]:
-        """What all ranks give, in their order, at each of them."""
+        """Gather what all ranks give, in their order, at each of them."""
         number = self._number()
         self._store.set(f"exchange/{number}/{self.place.rank}", pickle.dumps(value))
         return [pickle.loads(each) for each in self._await([f"exchange/{number}/{r}" for r in range(self.place.world)])]
@@ -137,7 +138,7 @@ class Group:
 
     def beat(self) -> None:
         """Give a sign of life, at most one a second."""
-        if (now := time.monotonic()) - self._beaten >= LOOK.total_seconds():
+        if (now := time.monotonic()) - self._beaten >= POLL_INTERVAL.total_seconds():
             self._beaten, self._beats = now, self._beats + 1
             self.set(f"beat/{self.place.rank}", str(self._beats).encode())
 
@@ -166,7 +167,7 @@ class Group:
     # ------------------------------------------------------------------------------------ internals
     def _complete(self, work: Any, on_gpu: bool) -> None:
         try:
-            while not completed(work, LOOK, on_gpu):
+            while not completed(work, POLL_INTERVAL, on_gpu):
                 self.look()
         except ConnectionError as error:
             self._lost(error)
@@ -177,12 +178,12 @@ class Group:
         return self._said
 
     def _await(self, keys: list[str]) -> list[bytes]:
-        due, pause = time.monotonic() + LOOK.total_seconds(), 1e-4
+        due, pause = time.monotonic() + POLL_INTERVAL.total_seconds(), 1e-4
         while not self._asked(lambda: self._store.check(keys)):  # the store's own wait complains of every time limit
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
             if time.monotonic() > due and self._said > 1:  # before, not all are known
-                due = time.monotonic() + LOOK.total_seconds()
+                due = time.monotonic() + POLL_INTERVAL.total_seconds()
                 self.look()
         return self.get(keys)
 
@@ -199,7 +200,7 @@ class Group:
         ) from None
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the process of a rank on this machine has ended."""
+        """Return whether the process of a rank on this machine has ended."""
         if self.hosts[rank] != self.place.host:
             return False
         try:

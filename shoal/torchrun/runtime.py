@@ -32,7 +32,7 @@ from shoal.types import Values
 log = logging.getLogger("shoal.runtime")
 
 LIVES = 1_000_000  # generations that one launch of a run may use, as in the local runtime
-LAST = 0  # number of the checkpoint at the end of a run
+FINAL_CHECKPOINT = 0  # number of the checkpoint at the end of a run
 ROWS = 7_200  # metric files of a run of days grow with the logarithm of its length
 ENDS = ("steps", "updates", "seconds", "episode_return", "observer")  # why a run ends, by ``Stop.reached``
 
@@ -143,7 +143,7 @@ class _Rank:
             for end in self.ends.reducers.values():
                 end.finish()
             if self.saving is not None:
-                self._save(LAST)
+                self._save(FINAL_CHECKPOINT)
             self._report()
             return self._result(self.group.share(reason))
         finally:
@@ -231,7 +231,7 @@ class _Rank:
         return ENDS[news["ended"] - 1] if news["ended"] else ""
 
     def _now(self) -> dict[str, float]:
-        """What goes with every item."""
+        """Return the figures that are sent with every item."""
         counts = {"steps": self._counted("env_steps"), "updates": self._counted("updates")}
         reason = self.interrupts.reason
         return {**counts, "interrupted": reason == "interrupted", "terminated": reason in ("terminated", "hung up")}
@@ -261,7 +261,7 @@ class _Rank:
             )  # fmt: skip
 
     def _result(self, reason: str) -> Report:
-        """What the first rank found, at all of them."""
+        """Return what the first rank found, at all of them."""
         run = self.aggregator
         figures = self.group.share((run.steps, run.updates, run.seconds, run.episode_return, run.episodes))
         steps, updates, seconds, episode_return, episodes = figures

@@ -21,7 +21,7 @@ from shoal.runtime import memory
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
 from shoal.settings.flags import coerce, expect, ranged
-from shoal.settings.ranges import LARGEST, Range
+from shoal.settings.ranges import FLOAT32_MAX, Range
 from tests.cli.conftest import Shoal
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
@@ -129,5 +129,5 @@ def test_no_option_of_a_command_takes_a_number_that_is_not_finite(flags: dict[st
 
 
 def test_the_largest_number_of_float32_is_taken() -> None:
-    assert coerce(float, LARGEST) == LARGEST
+    assert coerce(float, FLOAT32_MAX) == FLOAT32_MAX
     assert coerce(typing.Annotated[float, Range("x", lambda x: True, infinite=True)], "inf") == math.inf

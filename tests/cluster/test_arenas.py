@@ -24,7 +24,7 @@ from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route, apart
 from shoal.replay import Ratio, TableSpec
 from shoal.roles.replay_shard import Gathered, ShardRole
-from shoal.shm.group_layout import ALONE
+from shoal.shm.group_layout import SMALL_REDUCE_BYTES
 from shoal.shm.layout import CHECKPOINT, LINE, STOP
 from shoal.shm.session import Session
 from shoal.topology.replay_shards import add_shards, part_of
@@ -329,7 +329,7 @@ def put(end: Any, number: float) -> None:
         slot["g"][...], slot["n"][...] = number, 1
 
 
-@pytest.mark.parametrize("size", [3, ALONE // 4 + 7], ids=["small", "large"])
+@pytest.mark.parametrize("size", [3, SMALL_REDUCE_BYTES // 4 + 7], ids=["small", "large"])
 @pytest.mark.parametrize("nodes", ["ab", "aabc"])
 def test_ranks_on_several_nodes_get_the_same_sums(arenas: Any, nodes: str, size: int) -> None:
     """Bit for bit the same at all of them; of two, those of other runtimes. What is counted is what a ring sends."""
@@ -388,7 +388,7 @@ def test_members_know_of_a_checkpoint_when_all_of_them_do(arenas: Any) -> None:
 def test_ranks_that_ended_a_round_apart_go_on_wherever_they_are(arenas: Any, was: str, now: str) -> None:
     """The first has got what the second has not, and has put again; of a large item, which in one arena each adds a
     part."""
-    size = ALONE // 4 + 7
+    size = SMALL_REDUCE_BYTES // 4 + 7
     ends = arenas(ranks(size, 2), spread(was)).ends
     first, second = ends["rank/0/end"], ends["rank/1/end"]
     put(first, 1.0)
@@ -418,7 +418,7 @@ def test_ranks_that_ended_a_round_apart_go_on_wherever_they_are(arenas: Any, was
             assert result.min() == result.max() == 22.0
 
 
-@pytest.mark.parametrize("now, size", [("abc", 5), ("aaa", 5), ("aaa", ALONE // 4 + 7)])
+@pytest.mark.parametrize("now, size", [("abc", 5), ("aaa", 5), ("aaa", SMALL_REDUCE_BYTES // 4 + 7)])
 def test_a_result_that_one_rank_had_got_is_the_same_for_those_that_had_not(arenas: Any, now: str, size: int) -> None:
     """More than two ranks on several nodes add in an order of the library's own, which nobody repeats."""
     made = arenas(ranks(size, 3), spread("abc")).ends
@@ -489,7 +489,7 @@ def test_a_member_whose_sibling_is_gone_waits_to_be_told_that_the_run_ends(arena
 
 
 def test_a_connection_that_breaks_without_a_reason_ends_the_role(arenas: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(collective, "PATIENCE", 0.5)
+    monkeypatch.setattr(collective, "LOSS_REPORT_SECONDS", 0.5)
     left, _ = lost(arenas)
     with pytest.raises(ShoalError, match="channel 'c': the connection to its other members broke, though nobody says"):
         left.get()
@@ -529,7 +529,7 @@ def test_a_boards_rows_cross_with_their_numbers(arenas: Any) -> None:
 def test_what_a_broken_connection_may_have_lost_arrives_once(
     arenas: Any, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    monkeypatch.setattr(insistent, "AGAIN", 0.01)
+    monkeypatch.setattr(insistent, "RETRY_SECONDS", 0.01)
     p = wired(Channel("c", "queue", ITEM, 2), 1)
     newest = p.channel(Channel("p", "params", {"w": Field((), axis=0)}))
     scores = p.channel(Channel("b", "board", {"done": Field((), "int64")}))

@@ -20,7 +20,7 @@ class GoneError(Exception):
 def test_a_call_that_waits_is_made_again_only_while_its_run_goes_on(
     monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    monkeypatch.setattr(insistent, "AGAIN", 0.05)
+    monkeypatch.setattr(insistent, "RETRY_SECONDS", 0.05)
     answers: list[BaseException | None] = [GoneError(), None]
     calls: list[BaseException | None] = []
     looks: list[bool] = []

@@ -19,7 +19,7 @@ from shoal.envs import EnvOptions, make, spec
 from shoal.envs.batch import VectorBatch
 from shoal.envs.one_by_one import OneByOne
 from shoal.envs.options import Backend
-from shoal.envs.registry import FEW, PACKAGES
+from shoal.envs.registry import MAX_ONE_BY_ONE_ENVS, PACKAGES
 from shoal.envs.spaces import ObservationCodec
 from shoal.envs.toy import TOYS
 from shoal.extras import pip_install
@@ -83,7 +83,8 @@ def test_auto_prefers_a_vectorised_version() -> None:
 
 @pytest.mark.parametrize(
     ("num", "backend", "stepped"),
-    [(1, "auto", OneByOne), (FEW, "auto", OneByOne), (FEW + 1, "auto", CartPoleVectorEnv),
+    [(1, "auto", OneByOne), (MAX_ONE_BY_ONE_ENVS, "auto", OneByOne),
+     (MAX_ONE_BY_ONE_ENVS + 1, "auto", CartPoleVectorEnv),
      (1, "gymnasium-vector", CartPoleVectorEnv)],
 )  # fmt: skip
 def test_a_few_environments_are_stepped_one_by_one(num: int, backend: Backend, stepped: type) -> None:

@@ -16,7 +16,7 @@ import pytest
 from shoal.api import UsageError
 from shoal.envs import EnvOptions, held_out, make, spec
 from shoal.envs.pointgoal import FORWARD, LEFT, RIGHT, STOP, PointGoal, Trip, World, spl, world
-from shoal.envs.pointgoal_camera import CEILING, EYE, FAR, DepthCamera
+from shoal.envs.pointgoal_camera import CEILING, EYE, MAX_DEPTH_METRES, DepthCamera
 from shoal.envs.pointgoal_geometry import Paths, reach, walk
 from shoal.envs.pointgoal_scene import LAYOUTS, RADIUS, SPLITS, WALL, Scene, make_scene
 from shoal.extras import pip_install
@@ -309,7 +309,7 @@ def test_depth_agrees_with_small_steps_along_each_ray() -> None:
             rng.uniform(0, 6),
         )
         depth = camera.depths(Standing(scene, x, z, heading))
-        ahead = np.arange(0, FAR, 0.002)
+        ahead = np.arange(0, MAX_DEPTH_METRES, 0.002)
         for v in (0, 5, 6, 11):
             for u in range(16):
                 right, up = 2 * (u + 0.5) / 16 - 1, 12 / 16 * (1 - 2 * (v + 0.5) / 12)
@@ -318,7 +318,7 @@ def test_depth_agrees_with_small_steps_along_each_ray() -> None:
                 height = EYE + ahead * up
                 inside = (floor[:, :1] <= px) & (px <= floor[:, 1:2]) & (floor[:, 2:3] <= pz) & (pz <= floor[:, 3:])
                 free = inside.any(0) & (height >= 0) & (height <= CEILING)
-                expected = ahead[free.argmin()] if not free.all() else FAR
+                expected = ahead[free.argmin()] if not free.all() else MAX_DEPTH_METRES
                 assert depth[v, u] == pytest.approx(expected, abs=0.005)
 
 

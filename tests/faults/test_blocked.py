@@ -14,7 +14,7 @@ import pytest
 from trainings import ENVIRON
 
 from shoal.records.checkpoint import newest
-from shoal.runtime.interrupts import EXIT_CODES, PATIENCE, TOGETHER, Interrupts
+from shoal.runtime.interrupts import EXIT_CODES, GRACE_SECONDS, TOGETHER, Interrupts
 from shoal.runtime.watcher import Watcher
 
 pytestmark = pytest.mark.timeout(110)
@@ -138,4 +138,4 @@ def test_a_copy_of_the_process_tells_nothing_of_its_own_signals() -> None:
 
 
 def test_there_is_a_sentence_for_each_signal() -> None:
-    assert PATIENCE > 0 and set(EXIT_CODES) == {"interrupted", "terminated", "hung up"}
+    assert GRACE_SECONDS > 0 and set(EXIT_CODES) == {"interrupted", "terminated", "hung up"}

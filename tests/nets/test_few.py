@@ -11,7 +11,7 @@ from torch import nn
 
 from shoal import fast
 from shoal.api import Action, EnvSpec, Observation
-from shoal.fast.few import FEW
+from shoal.fast.few import MAX_ROWS
 from shoal.fast.perceptron import Perceptron
 from shoal.learning.actor_critic import ActorCriticAgent
 from shoal.nets import Encoder
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("fast_enabled")
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("hidden", [(12,), (12, 70, 5)])
-@pytest.mark.parametrize("rows", [1, FEW, FEW + 1])
+@pytest.mark.parametrize("rows", [1, MAX_ROWS, MAX_ROWS + 1])
 def test_values_of_few_rows(activation: str, hidden: tuple[int, ...], rows: int) -> None:
     """Also of copies, and when the parameters change or move."""
     torch.manual_seed(0)
@@ -71,7 +71,7 @@ def test_the_same_numbers_choose_the_same_actions(actions: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("actions", [2, 3])
-@pytest.mark.parametrize("rows", [1, FEW])
+@pytest.mark.parametrize("rows", [1, MAX_ROWS])
 def test_an_agent_of_few_rows_acts_as_one_of_operations(
     actions: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

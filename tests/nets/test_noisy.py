@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from shoal.nets import DuelingQHead, NoisyLinear, QHead, ReturnHead
-from shoal.nets.noisy import FEW
+from shoal.nets.noisy import MAX_UNFUSED_ROWS
 from shoal.ops.noise import scale_noise
 
 
@@ -42,7 +42,7 @@ def test_it_is_a_layer_with_the_noise_of_the_outer_product() -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("rows", [FEW, FEW + 1])
+@pytest.mark.parametrize("rows", [MAX_UNFUSED_ROWS, MAX_UNFUSED_ROWS + 1])
 def test_few_rows_are_multiplied_with_the_mean_and_the_noise_one_by_one(rows: int) -> None:
     torch.manual_seed(0)
     layer, x, noise = NoisyLinear(50, 30), torch.randn(rows, 50), scale_noise(torch.randn(80))

@@ -69,7 +69,7 @@ def test_items_without_versions_have_no_lag() -> None:
 
 
 def test_a_version_that_is_forgotten_is_as_old_as_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_module, "REMEMBERED", 3)
+    monkeypatch.setattr(learner_module, "MAX_TRACKED_VERSIONS", 3)
     role = role_of(*(batch(0.0, versions=(1,)) for _ in range(5)), per=2, params=Params())
     role.start()
     found = []

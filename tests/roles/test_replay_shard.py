@@ -12,9 +12,9 @@ from fakes import Reducers, Writer, context
 
 from shoal.api import Batch, Field, Rows
 from shoal.roles.replay_shard import (
+    BOARD_BATCHES,
     KEYS,
     PROBS,
-    REMEMBERED,
     ROUND,
     SIZE,
     USED,
@@ -232,14 +232,14 @@ def test_a_draw_is_by_the_priorities_of_then() -> None:
     assert {f.axis for f in (masses_spec(2) | learned_spec(2)).values()} == {0}
 
 
-@pytest.mark.parametrize("batches", [REMEMBERED - 1, REMEMBERED, REMEMBERED + 1, 2 * REMEMBERED + 3])
+@pytest.mark.parametrize("batches", [BOARD_BATCHES - 1, BOARD_BATCHES, BOARD_BATCHES + 1, 2 * BOARD_BATCHES + 3])
 def test_as_many_batches_are_remembered_as_the_board_holds(batches: int) -> None:
     role = shard(1)
     reader = gathered(role.learned)
     for n in range(batches):
         reader.reprioritise(torch.tensor([3 * n + 1]), torch.tensor([float(n)]))
     role._learn()
-    kept = range(max(0, batches - REMEMBERED), batches)
+    kept = range(max(0, batches - BOARD_BATCHES), batches)
     assert role.transitions.priorities == [([n], [float(n)]) for n in kept]
 
 

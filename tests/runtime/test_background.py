@@ -15,7 +15,7 @@ import pytest
 from programs import pipeline
 
 from shoal import api
-from shoal.local.pace import NICE, SHARE
+from shoal.local.pace import BACKGROUND_CPU_SHARE, NICE
 from shoal.local.runtime import LocalRuntime
 from shoal.runtime.launch import Launch, Stop
 
@@ -79,7 +79,7 @@ def test_a_role_in_the_background_takes_no_more_than_its_share(tmp_path: Path) -
     _, nice, spent = told.read_text().split()
     assert int(nice) >= min(os.nice(0) + NICE, 19)
     cores = len(os.sched_getaffinity(0))
-    allowed = SHARE * cores * (time.monotonic() - started) + 0.5  # what it may save up, and its start
+    allowed = BACKGROUND_CPU_SHARE * cores * (time.monotonic() - started) + 0.5  # what it may save up, and its start
     assert 0.05 < float(spent) < allowed + 1.0
 
 

@@ -25,12 +25,12 @@ from shoal.records.checkpoint import Saving
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout
-from shoal.shm.group_layout import ALONE, ReduceLayout
+from shoal.shm.group_layout import SMALL_REDUCE_BYTES, ReduceLayout
 
 pytestmark = pytest.mark.timeout(300 if ON_RAY else 110)
 
 SMALL = {"g": Field((3, 2)), "n": Field((), "int64")}
-LARGE = {"g": Field((ALONE // 4 + 7,)), "d": Field((5,), "float64", 0), "n": Field((1,), "int64", 0)}
+LARGE = {"g": Field((SMALL_REDUCE_BYTES // 4 + 7,)), "d": Field((5,), "float64", 0), "n": Field((1,), "int64", 0)}
 
 
 def members(channel: Channel, count: int, make: Any = _End, **options: Any) -> Program:

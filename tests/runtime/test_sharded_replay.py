@@ -15,7 +15,7 @@ from shoal.api import Batch, Context, Field, UsageError
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program
 from shoal.replay import Ratio, SequenceSpec, TableSpec
-from shoal.roles.replay_shard import KEYS, PROBS, REMEMBERED, ROUND, SIZE, USED, Gathered, ShardRole, part_spec
+from shoal.roles.replay_shard import BOARD_BATCHES, KEYS, PROBS, ROUND, SIZE, USED, Gathered, ShardRole, part_spec
 from shoal.systems import load
 from shoal.topology.replay_shards import add_shards, part_of
 
@@ -104,14 +104,14 @@ def test_priorities_of_many_batches_wait_on_the_board(connect: Any) -> None:  # 
     """As many as it remembers are taken over at once, each by the shard that has the item; later ones win."""
     replay = Replay(connect, (1, 1, 1), sampler="proportional", alpha=1.0)
     keys = sorted(set(torch.cat([replay.batch().keys.clone() for _ in range(20)]).tolist()))
-    for n in range(REMEMBERED):
+    for n in range(BOARD_BATCHES):
         replay.reader.reprioritise(torch.tensor(keys), torch.full((len(keys),), float(n)))
     replay.reader.reprioritise(torch.tensor(keys[:1]), torch.tensor([1e6]))
     for _ in range(6):
         replay.batch()
     batch = replay.batch()
     assert (batch.keys == keys[0]).float().mean() > 0.9
-    expected = 1e6 / (1e6 + 0.01 + (len(keys) - 1) * (REMEMBERED - 1 + 0.01))
+    expected = 1e6 / (1e6 + 0.01 + (len(keys) - 1) * (BOARD_BATCHES - 1 + 0.01))
     np.testing.assert_allclose(batch.probs[batch.keys == keys[0]], expected, rtol=1e-4)
 
 

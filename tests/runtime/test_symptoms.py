@@ -76,7 +76,7 @@ def test_cause_is_named_of_a_toy_made_for_it(tmp_path, caplog, name, system, toy
 
 
 def test_endless_episodes_are_named(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(symptoms, "PATIENCE", 300)
+    monkeypatch.setattr(symptoms, "MAX_STEPS_WITHOUT_EPISODE", 300)
     told = train(tmp_path, caplog, "recurrent-ppo", {"length": 0}, **PPO)
     assert len(told) == 1 and f"{PAGE}#endless-episodes" in told[0], told
 

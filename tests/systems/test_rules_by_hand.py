@@ -30,7 +30,7 @@ from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
-from shoal.systems.d4pg import NARROW, Mixture, RangeLearner
+from shoal.systems.d4pg import INITIAL_SPREAD, Mixture, RangeLearner
 from shoal.systems.dd_ppo import mean_variance, moments, normalised
 from shoal.systems.dqn import QLearning
 from shoal.systems.es.evolution import EvolutionLearner
@@ -582,7 +582,7 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
 def test_a_new_mixture_is_narrow_and_around_zero(components: int) -> None:
     """In units of half the range from -6 to 2: zero lies at 0.5."""
     mixture = Mixture(-6.0, 2.0, components, 4)
-    spread = np.linspace(-NARROW, NARROW, components) if components > 1 else np.zeros(1)
+    spread = np.linspace(-INITIAL_SPREAD, INITIAL_SPREAD, components) if components > 1 else np.zeros(1)
     torch.manual_seed(0)
     plain = nn.Linear(2, mixture.size)
     before = plain.bias.detach().clone()
@@ -594,7 +594,7 @@ def test_a_new_mixture_is_narrow_and_around_zero(components: int) -> None:
     found = (again.bias.detach() - before - own).chunk(3)
     np.testing.assert_allclose(found[0], np.zeros(components), atol=1e-6)
     np.testing.assert_allclose(found[1], 0.5 + spread, atol=1e-5)
-    np.testing.assert_allclose(found[2], math.log(math.expm1(NARROW)), atol=1e-5)
+    np.testing.assert_allclose(found[2], math.log(math.expm1(INITIAL_SPREAD)), atol=1e-5)
 
 
 def test_an_updater_goes_on_with_both_networks_its_draws_and_its_demonstrations() -> None:

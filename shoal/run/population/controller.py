@@ -18,7 +18,7 @@ from shoal.types import State, Values
 
 Exploit = Literal["truncation", "tournament", "ttest"]
 Explore = Literal["perturb", "resample"]
-SHARE = 0.2  # of the population: the worst copy the best (section 4.1.1)
+TRUNCATION_SHARE = 0.2  # of the population: the worst copy the best (section 4.1.1)
 SIGNIFICANT = 0.05
 WINDOW = 10  # scores that the t-test compares (section 4.1.1)
 DRAWS = 50  # in a row that cannot run, before there is no other
@@ -38,7 +38,7 @@ class Rules:
     interval: int = 1
     exploit: Exploit = "truncation"
     explore: Explore = "perturb"
-    share: float = SHARE
+    share: float = TRUNCATION_SHARE
     gap: float = 0.0
     factors: tuple[float, ...] = FACTORS
     probability: float = 1.0
@@ -143,7 +143,7 @@ class Population:
         return sorted(found, key=lambda m: m.trained)
 
     def ready(self, index: int) -> bool:
-        """Whether a member has made enough steps since its last turn."""
+        """Return whether a member has made enough steps since its last turn."""
         member = self.members[index]
         return member.step >= self.rules.warm_up and member.step - member.turn >= self.rules.interval
 
@@ -214,7 +214,7 @@ class Population:
         return None
 
     def _values_of(self, index: int, end: int) -> Values:
-        """What a member's hyperparameters were before entry ``end`` of the lineage."""
+        """Return a member's hyperparameters before entry ``end`` of the lineage."""
         later = next((c for c in self.lineage[end:] if c.child == index), None)
         return self.members[index].values if later is None else later.before
 
@@ -277,7 +277,8 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def better(these: Sequence[float], those: Sequence[float]) -> bool:
-    """Whether ``these`` scores have a higher mean than ``those``, and Welch's test (two sides) finds it significant."""
+    """Return whether ``these`` scores have a higher mean than ``those``, and Welch's test (two sides) finds it
+    significant."""
     t, freedom = welch(those, these)
     return t > 0 and 2 * student_tail(t, freedom) < SIGNIFICANT
 

@@ -61,7 +61,7 @@ class Setup:
 
 
 def is_population(path: Path) -> bool:
-    """Whether a directory holds a population rather than a run."""
+    """Return whether a directory holds a population rather than a run."""
     return (path / FILE).is_file()
 
 
@@ -81,8 +81,8 @@ def best_member(path: Path) -> Path:
 
 
 def read_setup(path: Path, trust: bool) -> Setup:
-    """What the population in ``path`` is. UsageError where it would run code of somebody else's, see ``run.trust``, or
-    write through links; ShoalError where the file is damaged."""
+    """Return what the population in ``path`` is. UsageError where it would run code of somebody else's, see
+    ``run.trust``, or write through links; ShoalError where the file is damaged."""
     if path.is_dir():
         require_plain(path, trust, writing=True)
     needed = [f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING]
@@ -106,8 +106,8 @@ def read_setup(path: Path, trust: bool) -> Setup:
 
 
 def read_state(path: Path, setup: Setup, trust: bool) -> Values:
-    """How far the population in ``path`` is; {} before its first slice. Each member, and each that was copied, has the
-    hyperparameters that its space names, within their ranges. Raises as ``read_setup``."""
+    """Return how far the population in ``path`` is; {} before its first slice. Each member, and each that was copied,
+    has the hyperparameters that its space names, within their ranges. Raises as ``read_setup``."""
     from shoal import systems
 
     if not (path / STATE).is_file():

@@ -14,7 +14,7 @@ from shoal.settings.flags import coerce, describe
 from shoal.types import Values
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
-FAR = 10.0  # where no interval is given: from the configured value divided by this to that times this
+DEFAULT_SEARCH_FACTOR = 10.0  # where no interval is given: from the configured value divided by this to that times this
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def interval_of(
     if (low is None or high is None) and size <= 0:
         raise UsageError(f"{name} is {value!r}: give its interval, as in --mutate {name}=0.001:0.1")
     if low is None or high is None:
-        ends = size / FAR, min(size * FAR, 0.999 if discount else float("inf"))
+        ends = size / DEFAULT_SEARCH_FACTOR, min(size * DEFAULT_SEARCH_FACTOR, 0.999 if discount else float("inf"))
         low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends
         if _fits(hint, 1.0) and not _fits(hint, high):  # a share, or a probability
             high = 1.0

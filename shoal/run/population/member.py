@@ -64,7 +64,8 @@ def check_space(name: str, values: Values, space: Space) -> None:
 
 
 def shapes_of(system: Any, values: Values) -> Values:
-    """What members of this configuration exchange. UsageError or WiringError if no program can be made of it."""
+    """Return the values that members of this configuration exchange. UsageError or WiringError if no program can be
+    made of it."""
     cfg = build(system.Config, coerce_all(system.Config, values, "of a member"))
     return {**shapes(system.program(cfg)), **cfg.kept()}
 
@@ -183,7 +184,7 @@ def train_slice(task: Slice) -> Reached:
 
 
 def _ended(task: Slice, steps: int) -> Reached | None:
-    """What this slice came to when it ended with the checkpoint of ``steps``; None if it is not known."""
+    """Return the result of this slice if it ended with the checkpoint of ``steps``; None if it is not known."""
     try:
         noted = parse_json(read_text(task.path / ENDED))
         if (noted["until"], noted["steps"]) != (task.until, steps):

@@ -57,7 +57,7 @@ class Slots:
             pipe.send_bytes(cloudpickle.dumps(argument))
 
     def wait(self, timeout: float | None = None) -> list[Done]:
-        """What has been done; waits for at least one, if any slot is busy."""
+        """Return the finished tasks. Blocks until at least one finishes, if any slot is busy."""
         working = {self._pipes[i]: i for i, task in enumerate(self._tasks) if task is not None}
         if not working:
             return []

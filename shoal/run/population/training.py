@@ -49,7 +49,7 @@ from shoal.topology.config import anchored
 from shoal.types import Values
 
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
-FEW = 10.0  # episodes of each environment in a slice, below which short ones decide the score
+MIN_EPISODES_PER_ENV = 10.0  # episodes of each environment in a slice, below which short ones decide the score
 
 NOTHING: Values = {}
 
@@ -177,7 +177,7 @@ class PopulationRun:
         })  # fmt: skip
         shown = "none yet" if member.score is None else f"{member.score:.4g}"
         self.tell(f"member {index}: {reached.steps:,} steps, score {shown}, {_shown(member.values)}")
-        if reached.per_env < FEW and reached.reason == "steps" and not self._advised:
+        if reached.per_env < MIN_EPISODES_PER_ENV and reached.reason == "steps" and not self._advised:
             self._advised = True
             self.tell(self._advice(index, reached))
         if member.trained < self.setup.steps and (copy := self.control.turn(index)) is not None:
@@ -241,8 +241,8 @@ class PopulationRun:
                 os.truncate(self.path / name, size)
 
     def _runs(self, values: Values) -> bool:
-        """Whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what goes with
-        what."""
+        """Return whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what
+        goes with what."""
         from shoal import systems
 
         try:

@@ -39,7 +39,7 @@ EDGES = 0.05  # probability on the outermost atoms from which a user is told
 CLIPPED = 0.01  # probability of targets beyond them, without which all is as it should be
 SETTLED = 1_000  # updates before that: a new critic's distribution is as wide as its range
 RARE = -20.0  # smallest difference of a logit of a new critic from its largest
-NARROW = 0.03  # deviation of a new mixture, relative to half the range
+INITIAL_SPREAD = 0.03  # deviation of a new mixture, relative to half the range
 FLOOR = 1e-4  # of a component's deviation, relative to half the range: its likelihood stays bounded
 log = logging.getLogger("shoal.dpg")
 
@@ -183,8 +183,8 @@ class Mixture(Returns):
         zero = (nearest_zero(low, high) - middle) / half if half else 0.0
         with torch.no_grad():
             _, means, widths = last.bias.chunk(3)
-            means += zero + (torch.linspace(-NARROW, NARROW, len(means)) if len(means) > 1 else 0.0)
-            widths += math.log(math.expm1(NARROW))
+            means += zero + (torch.linspace(-INITIAL_SPREAD, INITIAL_SPREAD, len(means)) if len(means) > 1 else 0.0)
+            widths += math.log(math.expm1(INITIAL_SPREAD))
 
     def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, means and deviations ``[B, K]``, in units of the return."""

@@ -81,7 +81,7 @@ class PerceptronPopulation(Population):
 
     @staticmethod
     def fits(policy: EvolutionPolicy) -> bool:
-        """Whether the policy is a perceptron."""
+        """Return whether the policy is a perceptron."""
         return policy.encoder.own is None and not len(policy.encoder.images)
 
     def load(self, params: Tensors) -> None:
