@@ -80,12 +80,12 @@ class _Run:
         self.program, self.launch, self.interrupts = program, launch, interrupts
         self.aggregator, self.live = Aggregator(), Aggregator()
         self.instance = Instance(program, launch, lambda: bool(interrupts.reason))
-        if launch.resume is None:
-            for replica in self.instance.replicas:
-                getattr(replica.role, "start", lambda: None)()
-            return
         try:
-            checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
+            if launch.resume is not None:
+                checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
+            else:
+                for replica in self.instance.replicas:
+                    getattr(replica.role, "start", lambda: None)()
         except BaseException:
             self._close()
             raise

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from shoal.algos.actor_critic import ActorCritic
 
 from shoal.nets import PopArt
+from shoal.nets.actor_critic import ActorCritic
 from shoal.systems import recurrent_ppo
 
 ALL = torch.ones(20, 4, dtype=torch.bool)

@@ -91,8 +91,6 @@ def test_every_state_goes_on_as_if_nothing_had_been(case: str, tmp_path: Path) -
     torch.set_num_threads(1)
     saving = Saving(tmp_path)
     whole = begun(case, saving)
-    for replica in whole.instance.replicas:
-        getattr(replica.role, "start", lambda: None)()
     while whole.aggregator.updates < UPDATES:
         whole._sweep(whole.instance.replicas)
     kept = []
@@ -113,8 +111,6 @@ def test_every_number_of_a_role_is_loaded(case: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     saving = Saving(tmp_path)
     run, again = begun(case, saving), begun(case, saving)
-    for replica in run.instance.replicas:
-        getattr(replica.role, "start", lambda: None)()
     while run.aggregator.updates < UPDATES:
         run._sweep(run.instance.replicas)
     for one, other in zip(run.instance.replicas, again.instance.replicas, strict=True):
