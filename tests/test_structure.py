@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "nets": {"ops", "fast", "own_code"},
     "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops"},
-    "envs": {"jit", "settings", "own_code", "extras"},
+    "envs": {"jit", "settings", "own_code", "extras", "paths"},
     "replay": {"jit"},
     "demonstrations": {"envs", "own_code", "extras"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
+from shoal.paths import working_directory
 
 from . import ale, composite, masks, registry, underlying, wrappers
 from .action_box import ActionBox
@@ -63,7 +65,11 @@ def describe(env: str, options: EnvOptions) -> Described:
 
 
 def _build_one(env: str, options: EnvOptions) -> Described:
-    make(env, 1, options).close()
+    here = working_directory()
+    try:
+        make(env, 1, options).close()
+    finally:
+        os.chdir(here)  # it may have gone to its assets, and is thrown away
     return _known[known_as(env, options)]
 
 
@@ -133,6 +139,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
     """``num`` sub-environments in this process; ``reset`` seeds them."""
     if num < 1:
         raise UsageError(f"a batch needs at least one environment, not {num}")
+    key = known_as(env, options)  # before it is made, which may change the working directory
     found = registry.find(env, options)
     raw = _raw(found, num, options)
     mode = autoreset_mode(str(env), raw)
@@ -167,7 +174,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
-    _known[known_as(env, options)] = Described(
+    _known[key] = Described(
         batch.spec, raw.single_observation_space, raw.single_action_space, underlying.id_of(raw)
     )
     return batch

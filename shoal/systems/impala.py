@@ -38,7 +38,8 @@ class Config(SystemConfig, ActorCriticConfig):
     envs: Envs = 32
     unroll: Count = 20
     batch: Natural = 0
-    """Trajectories in each gradient step: a multiple or a divisor of `envs`; 0: one actor's message."""
+    """Trajectories in each gradient step, or as near to it as whole messages of `envs` and their parts allow; 0: one
+    actor's message."""
     learners: Parts = 1
     """Learners, over which the actors are spread; each learns from `batch` trajectories, and all follow the mean of
     their gradients (section 3)."""

@@ -197,10 +197,9 @@ def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
 
 
 def messages_per_batch(batch: int, envs: int) -> int:
-    """Return how many messages of ``envs`` trajectories are read at a time to learn from ``batch`` (0: one message)."""
-    if batch and batch % envs and envs % batch:
-        raise UsageError(f"batch ({batch} trajectories) must be a multiple or a divisor of envs ({envs})")
-    return max(1, batch // envs)
+    """Return how many messages of ``envs`` trajectories are read at a time to learn from ``batch``, or as near to it as
+    whole messages allow (0: one message)."""
+    return max(1, round(batch / envs))
 
 
 def rooted(cfg: Any) -> Any:

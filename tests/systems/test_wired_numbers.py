@@ -187,10 +187,9 @@ def test_messages_per_batch(batch: int, envs: int, messages: int) -> None:
     assert messages_per_batch(batch, envs) == messages
 
 
-@pytest.mark.parametrize("batch, envs", [(6, 4), (3, 4)])
-def test_batches_that_cut_messages_are_refused(batch: int, envs: int) -> None:
-    with pytest.raises(UsageError, match="must be a multiple or a divisor"):
-        messages_per_batch(batch, envs)
+@pytest.mark.parametrize("batch, envs, messages", [(7, 4, 2), (3, 4, 1), (8, 6, 1), (8, 11, 1), (16, 6, 3)])
+def test_a_batch_that_would_cut_messages_is_the_nearest_that_does_not(batch: int, envs: int, messages: int) -> None:
+    assert messages_per_batch(batch, envs) == messages
 
 
 @pytest.mark.parametrize(
