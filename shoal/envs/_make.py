@@ -174,9 +174,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
     if options.last_action_reward:
         described = replace(described, observations=wrappers.LastActionReward.observations(described))
         batch = wrappers.LastActionReward(batch, described)
-    _known[key] = Described(
-        batch.spec, raw.single_observation_space, raw.single_action_space, underlying.id_of(raw)
-    )
+    _known[key] = Described(batch.spec, raw.single_observation_space, raw.single_action_space, underlying.id_of(raw))
     return batch
 
 
