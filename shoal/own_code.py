@@ -154,8 +154,8 @@ def failing(what: str) -> Iterator[None]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module raises
-        told = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what}: {told}{place(error)}") from error
+        said = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{what}: {said}{place(error)}") from error
 
 
 def told(error: BaseException) -> str:

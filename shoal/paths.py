@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.errors import UsageError
@@ -16,6 +18,17 @@ def working_directory() -> str:
     except FileNotFoundError:
         os.chdir("/")
         return "/"
+
+
+@contextlib.contextmanager
+def staying() -> Iterator[None]:
+    """Return to the working directory at the end: an environment that is made here may leave it for its assets."""
+    here = working_directory()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            os.chdir(here)
 
 
 def fixed(path: str | Path) -> Path:

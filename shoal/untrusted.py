@@ -14,6 +14,9 @@ from typing import Any
 
 from shoal.errors import UsageError
 
+RUN_FORMAT = (
+    2  # of the files of a run and of saved policies; since 2 a policy acts in [-1, 1], whatever the environment's box
+)
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
-from shoal.paths import working_directory
+from shoal.paths import staying
 
 from . import ale, composite, masks, registry, underlying, wrappers
 from .action_box import ActionBox
@@ -65,11 +64,8 @@ def describe(env: str, options: EnvOptions) -> Described:
 
 
 def _build_one(env: str, options: EnvOptions) -> Described:
-    here = working_directory()
-    try:
+    with staying():
         make(env, 1, options).close()
-    finally:
-        os.chdir(here)  # it may have gone to its assets, and is thrown away
     return _known[known_as(env, options)]
 
 

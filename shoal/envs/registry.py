@@ -223,9 +223,8 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
-        install = (
-            "pip install ale-py" if missing == "ale_py" else pip_install(missing)
-        )  # Shoal's own needs have no extra
+        # what Shoal itself needs has no extra
+        install = "pip install ale-py" if missing == "ale_py" else pip_install(missing)
         raise UsageError(f"environment {env!r} needs {missing}: {install}")
     for package in PACKAGES:
         import_package(package)

@@ -11,7 +11,7 @@ from gymnasium import spaces as gs
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Episode, Observation, UsageError
-from shoal.own_code import raised_at
+from shoal.own_code import place
 
 from . import composite, masks
 from .blame import defined_at
@@ -70,7 +70,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in reset (index {self._index}, "
-                f"seed {self._last_seed}): {error}{_at(raised_at(error))}"
+                f"seed {self._last_seed}): {error}{place(error)}"
             ) from error
         if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
             raise EnvironmentFailed(
@@ -95,7 +95,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise EnvironmentFailed(
                 f"environment {self._id!r} raised {type(error).__name__} in step ({self._doing(action)}): {error}"
-                f"{_at(raised_at(error))}"
+                f"{place(error)}"
             ) from error
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise EnvironmentFailed(
@@ -134,13 +134,9 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         return f"index {self._index}, action {composite.shown(action)}, seed {self._last_seed}"
 
 
-def _at(place: str) -> str:
-    return f" ({place})" if place else ""
-
-
 def _defined(env: Env, method: str) -> str:
     """Return where the environment defines ``method``, for the end of a sentence."""
-    return f"; its {method} is in {place}" if (place := defined_at(env, method)) else ""
+    return f"; its {method} is in {at}" if (at := defined_at(env, method)) else ""
 
 
 def _kinds(returned: Any) -> str:

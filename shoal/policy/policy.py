@@ -24,8 +24,7 @@ from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
 from shoal.topology.config import anchored
-
-FORMAT = 2  # of the files that ``save`` writes
+from shoal.untrusted import RUN_FORMAT
 
 
 class Policy:
@@ -112,7 +111,7 @@ class Policy:
         if name == module and "." not in module:  # a file of the user's own
             name = str(Path(self.system.__file__).resolve())
         values = anchored(plain({f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}))
-        facts = {"format": FORMAT, "system": name, "config": values, "version": self.version, "seed": self.seed}
+        facts = {"format": RUN_FORMAT, "system": name, "config": values, "version": self.version, "seed": self.seed}
         file = Path(file)
         temporary = file.with_name(f".{file.name}.tmp")
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.params.items()}

@@ -26,10 +26,10 @@ from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
 from shoal.records.checkpoint_state import Packed, Written
-from shoal.records.formats import RUN_FORMAT as FORMAT, check_format
+from shoal.records.formats import check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
-from shoal.untrusted import MAX_COUNTER, excerpt, parse_json, read_text
+from shoal.untrusted import MAX_COUNTER, RUN_FORMAT, excerpt, parse_json, read_text
 
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
@@ -167,7 +167,7 @@ def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
 def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts: Mapping[str, Any]) -> Path:
     """Make a checkpoint of the parts in ``temporary``, and forget the oldest. ``facts``: ``steps`` and what else the
     manifest shall say."""
-    manifest = {"format": FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
+    manifest = {"format": RUN_FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
     with open(temporary / _MANIFEST, "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2)
     state_files.sync([temporary / _MANIFEST, temporary])
@@ -331,7 +331,7 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
-    check_format(path, {"format": written}, FORMAT)
+    check_format(path, {"format": written}, RUN_FORMAT)
     if not all(type(n) in kinds and 0 <= n <= MAX_COUNTER for n, kinds in counters):
         raise _Damaged("its manifest has no counters")
     if not isinstance(manifest.get("program"), dict):

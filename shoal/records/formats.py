@@ -8,10 +8,7 @@ from typing import Any
 
 from shoal.api import ShoalError
 from shoal.paths import shown
-
-RUN_FORMAT = (
-    2  # of the files of a run and of saved policies; since 2 a policy acts in [-1, 1], whatever the environment's box
-)
+from shoal.untrusted import RUN_FORMAT
 
 
 def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = RUN_FORMAT) -> None:

@@ -27,7 +27,7 @@ from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import reading
-from shoal.records.formats import RUN_FORMAT as FORMAT, check_format
+from shoal.records.formats import check_format
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles
 from shoal.records.presence import DirectoryGone, Presence
@@ -36,7 +36,7 @@ from shoal.records.run_lock import RunLock
 from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import excerpt, parse_json, read_text, require_plain
+from shoal.untrusted import RUN_FORMAT, excerpt, parse_json, read_text, require_plain
 
 NEWEST = "newest"  # folder of the parameters of a run that goes on
 NO_OVERWRITE = "; a run never overwrites another"
@@ -129,7 +129,7 @@ class RunDirectory:
         """
         if made_with is None:
             made_with = provenance([str(config.get("system", "")), str(config.get("config", {}).get("env", ""))])
-        facts = {"format": FORMAT, **config, **made_with}
+        facts = {"format": RUN_FORMAT, **config, **made_with}
         self._write("config.json", json.dumps(facts, indent=2, default=str) + "\n")
         for name, drawing in drawings.items():
             self._write(name, drawing)
@@ -208,7 +208,7 @@ class RunDirectory:
                 self._files.close()
 
     def _report(self, report: Report) -> None:
-        self._write("report.json", json.dumps({"format": FORMAT, **report.to_json()}, indent=2) + "\n")
+        self._write("report.json", json.dumps({"format": RUN_FORMAT, **report.to_json()}, indent=2) + "\n")
 
     def _write(self, name: str, content: str | bytes) -> None:
         try:
@@ -234,7 +234,7 @@ def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[st
         name: {"file": files[name], "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in tensors.items()}}
         for name, tensors in params.items()
     }
-    return json.dumps({"format": FORMAT, **facts, "channels": channels}, indent=2) + "\n"
+    return json.dumps({"format": RUN_FORMAT, **facts, "channels": channels}, indent=2) + "\n"
 
 
 def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
@@ -278,7 +278,7 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
         raise ShoalError(f"{shown(path)} is damaged: {excerpt(error)}") from None
     if not isinstance(data, dict):
         raise ShoalError(f"{shown(path)} is damaged: expected an object with names, found {type(data).__name__}")
-    check_format(path, data, FORMAT)
+    check_format(path, data, RUN_FORMAT)
     if lacking := [key for key in keys if key not in data]:
         raise ShoalError(f"{shown(path)} is damaged: it lacks {', '.join(map(repr, lacking))}")
     return data

@@ -18,7 +18,6 @@ from shoal.api import UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.paths import fixed, shown
 from shoal.policy import Policy
-from shoal.policy.policy import FORMAT
 from shoal.records.damage import reading
 from shoal.records.evaluation_files import BEST
 from shoal.records.formats import check_format
@@ -32,7 +31,7 @@ from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import short_name, unknown
 from shoal.types import Values
-from shoal.untrusted import brief, excerpt, parse_json, require_plain
+from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
 
 
 @dataclass(repr=False)
@@ -207,7 +206,7 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
     if not isinstance(facts, dict) or not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{shown(file)}' holds no policy: expected a file that Policy.save wrote")
-    check_format(file, facts, FORMAT)
+    check_format(file, facts, RUN_FORMAT)
     check_config(file, facts)
     check_trust(file, facts["system"], facts["config"], trust)
     system = systems.load(facts["system"])

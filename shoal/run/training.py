@@ -17,7 +17,7 @@ from shoal.api import RoleFailed, UsageError, WiringError
 from shoal.envs import given, looking
 from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
-from shoal.paths import fixed, shown
+from shoal.paths import fixed, shown, staying
 from shoal.program import Program
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
@@ -219,6 +219,7 @@ class Training:
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
+    @staying()  # of an environment that is stepped here
     def go(self, directory: Directory, checkpoint: Checkpoint | None = None) -> Run:
         """Run, from the beginning or from a checkpoint, and write what comes of it."""
         backs: list[loggers.Logger] = []
@@ -280,7 +281,7 @@ class Training:
                 seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
                 observers=[observer for observer in told if observer is not None],
                 saving=Saving(self.path / FOLDER, every, size, 2, directory.lock.launch, directory.present),
-                resume=checkpoint, publication=Publication(self.path.absolute()),
+                resume=checkpoint, publication=Publication(self.path),
                 spans=SPANS if self.trace is not None else 0, went_back=partial(self._go_on, directory),
             )  # fmt: skip
             report = self.runtime.launch(self.program, launch)

@@ -18,7 +18,7 @@ from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
-from shoal.untrusted import parse_json, read_text
+from shoal.untrusted import RUN_FORMAT, parse_json, read_text
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -29,7 +29,6 @@ else:
     import tomli as tomllib
 
 
-OF_RUN_FORMAT = 2  # of that file
 OF_RUN = "config.json"  # the file in a run's directory that holds its configuration
 
 
@@ -280,9 +279,9 @@ def _of_run(path: Path, text: str) -> Values:
     if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):
         raise UsageError(f"{path} is no config.json of a run: it has no 'config'")
     written = facts.get("format", 1)
-    if written != OF_RUN_FORMAT:
+    if written != RUN_FORMAT:
         raise UsageError(
-            f"{path} was written by another version of Shoal: format {written!r}, and this one reads {OF_RUN_FORMAT}"
+            f"{path} was written by another version of Shoal: format {written!r}, and this one reads {RUN_FORMAT}"
         )
     return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
 

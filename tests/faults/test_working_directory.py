@@ -77,6 +77,16 @@ def test_a_run_directory_that_is_not_named_is_below_where_the_command_was_starte
     assert (run / "report.json").is_file() and run.name.startswith("dqn-moving.py-Moving")
 
 
+def test_runs_one_after_the_other_lie_side_by_side(folder: Path) -> None:
+    """A serial run returns to where it was started, whatever its environment did."""
+    own = ["--env", "moving.py:Moving", "--env-kwargs.folder", str(folder.parent / "assets"), "--runtime", "serial"]
+    learning = ["--steps", "300", "--min-replay", "100", "--batch", "8"]
+    started(folder, "train", "dqn", *own, *SMALL, *learning, "--seeds", "0", "1", "--run-dir", "both")
+    assert os.getcwd() == str(folder) and {path.name for path in (folder / "both").iterdir()} == {"seed-0", "seed-1"}
+    started(folder, "train", "dqn", *own, *SMALL, *learning, "--seeds", "0", "1")
+    assert len([*(folder / "runs").iterdir()]) == 2 and os.listdir(folder.parent / "assets") == []
+
+
 def test_a_population_of_such_an_environment_is_below_where_the_command_was_started(folder: Path) -> None:
     own = ["--env", "moving.py:Moving", "--env-kwargs.folder", str(folder.parent / "assets")]
     rules = ["--of", "dqn", "--population", "2", "--mutate", "learning_rate", "--interval", "200", "--slots", "1"]

@@ -22,7 +22,6 @@ from shoal.local.apart import apart
 from shoal.paths import fixed, require_new, shown
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
-from shoal.records.formats import RUN_FORMAT as FORMAT
 from shoal.records.metric_files import append_row
 from shoal.records.presence import Presence
 from shoal.records.run_dir import NO_OVERWRITE
@@ -47,6 +46,7 @@ from shoal.run.trust import note
 from shoal.runtime.interrupts import Interrupts
 from shoal.topology.config import anchored
 from shoal.types import Values
+from shoal.untrusted import RUN_FORMAT
 
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
 MIN_EPISODES_PER_ENV = 10.0  # episodes of each environment in a slice, below which short ones decide the score
@@ -175,8 +175,8 @@ class PopulationRun:
             "member": index, "step": reached.steps, "score": member.score, "seconds": round(reached.seconds, 3),
             **member.values,
         })  # fmt: skip
-        shown = "none yet" if member.score is None else f"{member.score:.4g}"
-        self.tell(f"member {index}: {reached.steps:,} steps, score {shown}, {_shown(member.values)}")
+        score = "none yet" if member.score is None else f"{member.score:.4g}"
+        self.tell(f"member {index}: {reached.steps:,} steps, score {score}, {_shown(member.values)}")
         if reached.per_env < MIN_EPISODES_PER_ENV and reached.reason == "steps" and not self._advised:
             self._advised = True
             self.tell(self._advice(index, reached))
@@ -254,7 +254,7 @@ class PopulationRun:
         return True
 
     def _write(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, json.dumps({"format": FORMAT, **content}, indent=1) + "\n", sync=True)
+        write_whole(self.path / name, json.dumps({"format": RUN_FORMAT, **content}, indent=1) + "\n", sync=True)
 
     def _note(self, name: str, row: Mapping[str, Any]) -> None:
         with self._warned(name):
