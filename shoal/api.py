@@ -70,28 +70,28 @@ MASK = "obs/action_mask"  # the observation that says which actions are allowed,
 
 @dataclass(frozen=True)
 class Action:
-    """``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``), ``continuous`` (float32 [len(low)]).
+    """``discrete`` (int64 ``[]``), ``multi_discrete`` (int64 ``[len(sizes)]``), ``continuous`` (float32 [len(low)]), or
+    ``mixed`` (float32 [len(sizes) + len(low)]: a choice for each of the sizes, then the continuous part).
 
     low, high: bounds of a continuous action in the units that agents act in, which are not the environment's: -1 and 1
     along a bounded side, 0 and 0 along one of length 0, infinite where there is no bound (``envs.action_box``)."""
 
-    kind: Literal["discrete", "multi_discrete", "continuous"]
+    kind: Literal["discrete", "multi_discrete", "continuous", "mixed"]
     sizes: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return {"discrete": (), "multi_discrete": (len(self.sizes),), "continuous": (len(self.low),)}[self.kind]
+        return () if self.kind == "discrete" else (len(self.sizes) + len(self.low),)
 
     @property
     def dtype(self) -> str:
-        return "float32" if self.kind == "continuous" else "int64"
+        return "float32" if self.kind in ("continuous", "mixed") else "int64"
 
     def __str__(self) -> str:
-        if self.kind == "continuous":
-            return f"Box({len(self.low)},)"
-        return f"Discrete({self.sizes[0]})" if self.kind == "discrete" else f"MultiDiscrete({list(self.sizes)})"
+        choices = f"Discrete({self.sizes[0]})" if self.kind == "discrete" else f"MultiDiscrete({list(self.sizes)})"
+        return " with ".join([choices] * bool(self.sizes) + [f"Box({len(self.low)},)"] * bool(self.low))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gs
@@ -13,6 +13,7 @@ from shoal.api import Action, UsageError
 from .types import Nested, Space
 
 Convert = Callable[[np.ndarray], Nested]
+Kind = Literal["discrete", "multi_discrete", "continuous", "mixed"]
 Part = tuple[Action, Callable[[np.ndarray], np.ndarray] | None]
 
 
@@ -25,9 +26,9 @@ def parts(space: Space) -> dict[Any, Space]:
 
 def flattened(space: Space, env: str, one: Callable[[Space, str], Part]) -> tuple[Action, Convert]:
     """Return the action of a Dict or Tuple and what turns batches of it into those that the environment takes: a dict
-    or tuple of batches, as Gymnasium's vector environments have it. Parts that are all discrete become one
-    action with a size for each, boxes become one box. UsageError where both occur, and for a space
-    without parts. ``one``: the same for a space that has no parts."""
+    or tuple of batches, as Gymnasium's vector environments have it. Discrete parts become one action with a size for
+    each, boxes one box, and where both occur the action is mixed, the discrete ones before the box. UsageError for a
+    space without parts. ``one``: the same for a space that has no parts."""
     leaves: list[tuple[Action, Convert]] = []
     for part in parts(space).values():
         if parts(part):
@@ -35,31 +36,41 @@ def flattened(space: Space, env: str, one: Callable[[Space, str], Part]) -> tupl
         else:
             action, own = one(part, env)
             leaves.append((action, own or np.copy))
-    kinds = {action.kind == "continuous" for action, _ in leaves}
-    if len(kinds) != 1:
-        raise UsageError(
-            f"environment {env!r} has the action space {space}, but of Dict and Tuple only those are supported whose "
-            "parts are all discrete (Discrete, MultiDiscrete, MultiBinary), or all a Box of floats"
-        )
-    if kinds == {True}:
-        joined = Action(
-            "continuous", low=tuple(low for a, _ in leaves for low in a.low),
-            high=tuple(high for a, _ in leaves for high in a.high),
-        )  # fmt: skip
-    else:
-        sizes = tuple(size for a, _ in leaves for size in a.sizes)
-        joined = Action("discrete" if len(sizes) == 1 else "multi_discrete", sizes)
-    ends = np.cumsum([len(a.low) if a.kind == "continuous" else len(a.sizes) for a, _ in leaves])
+    if not leaves:
+        raise UsageError(f"environment {env!r} has the action space {space}, which has no part to choose")
+    sizes = tuple(size for a, _ in leaves for size in a.sizes)
+    low, high = (tuple(side for a, _ in leaves for side in getattr(a, name)) for name in ("low", "high"))
+    joined = Action(_kind(sizes, low), sizes, low, high)
+    columns = _columns([action for action, _ in leaves])
 
     def whole(batch: np.ndarray) -> Nested:
-        pieces = np.split(batch.reshape(len(batch), -1), ends[:-1], axis=1)
-        made = [
-            given(piece[:, 0] if action.kind == "discrete" else piece)
-            for (action, given), piece in zip(leaves, pieces, strict=True)
-        ]
+        rows = batch.reshape(len(batch), -1)
+        made = [given(_as(action, rows[:, where])) for (action, given), where in zip(leaves, columns, strict=True)]
         return dict(zip(parts(space), made, strict=True)) if isinstance(space, gs.Dict) else tuple(made)
 
     return joined, whole
+
+
+def _kind(sizes: tuple[int, ...], low: tuple[float, ...]) -> Kind:
+    """Return the kind of an action of such discrete parts and such sides of a box."""
+    if low:
+        return "mixed" if sizes else "continuous"
+    return "discrete" if len(sizes) == 1 else "multi_discrete"
+
+
+def _columns(actions: Sequence[Action]) -> list[np.ndarray]:
+    """Return where the joined action holds each of the ``actions``: all their discrete parts stand before the boxes."""
+    choice, side = 0, sum(len(a.sizes) for a in actions)
+    found = []
+    for a in actions:
+        found.append(np.r_[choice : choice + len(a.sizes), side : side + len(a.low)].astype(np.int64))
+        choice, side = choice + len(a.sizes), side + len(a.low)
+    return found
+
+
+def _as(action: Action, rows: np.ndarray) -> np.ndarray:
+    """Return the columns [N, n] of one part as actions of its own: [N] if it is one choice."""
+    return (rows[:, 0] if action.kind == "discrete" else rows).astype(action.dtype)
 
 
 def first(batch: Nested) -> Nested:
@@ -77,7 +88,13 @@ def flat_mask(space: Space, mask: object) -> object:
         return mask
     if isinstance(mask, Sequence) and len(mask) != len(within):
         return mask  # of the whole action in a row, or wrong: whoever looks at it says so
-    return np.concatenate([np.ravel(np.asarray(flat_mask(part, mask[key]))) for key, part in within.items()])
+    masked = {key: part for key, part in within.items() if _choices(part)}
+    return np.concatenate([np.ravel(np.asarray(flat_mask(part, mask[key]))) for key, part in masked.items()])
+
+
+def _choices(space: Space) -> bool:
+    """Return whether something in a space is chosen, and so can be masked: of a box nothing is."""
+    return any(map(_choices, parts(space).values())) if parts(space) else not isinstance(space, gs.Box)
 
 
 def shown(action: Nested) -> object:

@@ -214,8 +214,8 @@ class TrainingReward:
 
 
 class LastActionReward:
-    """Adds ``obs/last_action`` (``one_hot``, or ``vector`` for continuous actions) and ``obs/last_reward`` (as
-    used for training), both zero at an episode's first observation."""
+    """Adds ``obs/last_action`` (``one_hot``, or ``vector`` for continuous and mixed actions) and ``obs/last_reward``
+    (as used for training), both zero at an episode's first observation."""
 
     def __init__(self, inner: EnvBatch, spec: EnvSpec):
         self.inner, self.spec, self.num_envs = inner, spec, inner.num_envs
@@ -223,7 +223,7 @@ class LastActionReward:
 
     @staticmethod
     def observations(spec: EnvSpec) -> dict[str, Observation]:
-        if spec.action.kind == "continuous":
+        if spec.action.dtype == "float32":
             action = Observation(spec.action.shape, "float32")
         else:
             action = Observation((len(spec.action.sizes),), "int64", "one_hot", spec.action.sizes)

@@ -20,7 +20,6 @@ from shoal.nets.popart import PopArt
 from shoal.nets.precision import Precision, autocast, resolve
 from shoal.nets.recurrent import Kind, RecurrentCore, start_state
 from shoal.nets.torsos import Activation
-from shoal.ops import forbid
 
 
 class PolicyValue:
@@ -99,7 +98,7 @@ class ActorCritic(nn.Module):
         obs = self._normalise(obs)
         if self.perceptron is not None and not torch.is_grad_enabled():
             both = self.perceptron.values(self.encoder.vector(obs))
-            return forbid(self.policy.with_deviation(both[:, :-1]), obs.get(MASK)), both[:, -1], state
+            return self.dist.forbid(self.policy.with_deviation(both[:, :-1]), obs.get(MASK)), both[:, -1], state
         y, state = self.core.step(self._encode(self.encoder, obs), first, state)
         return *self._heads(obs, y), state
 
@@ -171,7 +170,7 @@ class ActorCritic(nn.Module):
             policy, value = policy_and_value(self.policy, self.value, y)
         else:
             policy, value = self.policy(y), self.value(self._encode(self.critic, obs))
-        return forbid(policy, obs.get(MASK)), value
+        return self.dist.forbid(policy, obs.get(MASK)), value
 
 
 def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:

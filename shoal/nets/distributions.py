@@ -10,12 +10,14 @@ a sigmoid 13. So: the last for two actions, Gumbel for more.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoal.api import Action
 from shoal.fast import few
+from shoal.ops import forbid
 
 _LOG_2PI = math.log(2 * math.pi)
 _TINY = torch.finfo(torch.float32).tiny
@@ -39,18 +41,38 @@ class ActionDistribution:
     """How parameters [..., P] describe actions [..., *action.shape].
 
     P: discrete, the logits; multi_discrete, the logits of all parts in a row; continuous, means then log standard
-    deviations (2 d). Log-probabilities and entropies are summed over parts or dimensions, and float32. A logit of minus
-    infinity (``ops.forbid``) has probability 0, and no part in the entropy or a gradient.
+    deviations (2 d); mixed, those of the discrete parts, then those of the continuous one. Log-probabilities and
+    entropies are summed over parts or dimensions, and float32. A logit of minus infinity (``ops.forbid``) has
+    probability 0, and no part in the entropy or a gradient.
     """
 
     def __init__(self, action: Action):
         self.action = action
         self.kind = action.kind
         self.sizes = list(action.sizes)
-        self.params_size = 2 * len(action.low) if action.kind == "continuous" else sum(action.sizes)
+        self.logits = sum(action.sizes)
+        self.params_size = self.logits + 2 * len(action.low)
+        if action.kind == "mixed":
+            self.choices = ActionDistribution(Action("multi_discrete", action.sizes))
+            self.box = ActionDistribution(Action("continuous", low=action.low, high=action.high))
 
     def _parts(self, params: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.split(params, self.sizes, -1))
+
+    def _both(self, params: Tensor, action: Tensor | None = None) -> list[tuple[ActionDistribution, Tensor, Any]]:
+        """Return the discrete and the continuous part of a mixed action, each with its parameters and its actions."""
+        cut = len(self.sizes)
+        actions = (None, None) if action is None else (action[..., :cut], action[..., cut:])
+        return [
+            (self.choices, params[..., : self.logits], actions[0]), (self.box, params[..., self.logits :], actions[1]),
+        ]  # fmt: skip
+
+    def forbid(self, params: Tensor, allowed: Tensor | None) -> Tensor:
+        """Return the parameters [..., P] with logits of minus infinity where ``allowed`` (bool [..., logits], None:
+        everything) is False."""
+        if self.kind != "mixed" or allowed is None:
+            return forbid(params, allowed)
+        return torch.cat((forbid(params[..., : self.logits], allowed), params[..., self.logits :]), -1)
 
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
         params = params.detach().float()
@@ -58,6 +80,8 @@ class ActionDistribution:
             return sample_categorical(params, generator)
         if self.kind == "multi_discrete":
             return torch.stack([sample_categorical(p, generator) for p in self._parts(params)], -1)
+        if self.kind == "mixed":
+            return torch.cat([dist.sample(p, generator).float() for dist, p, _ in self._both(params)], -1)
         mean, log_std = params.chunk(2, -1)
         noise = torch.randn(mean.shape, device=mean.device, generator=generator)
         return noise.mul_(log_std.exp()).add_(mean)
@@ -68,6 +92,8 @@ class ActionDistribution:
             return params.argmax(-1)
         if self.kind == "multi_discrete":
             return torch.stack([p.argmax(-1) for p in self._parts(params)], -1)
+        if self.kind == "mixed":
+            return torch.cat([dist.mode(p).float() for dist, p, _ in self._both(params)], -1)
         return params.chunk(2, -1)[0].clone()
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
@@ -78,6 +104,8 @@ class ActionDistribution:
         if self.kind == "multi_discrete":
             parts = [_chosen(*_log_probs(p), action[..., i]) for i, p in enumerate(self._parts(params))]
             return torch.stack(parts, -1).sum(-1)
+        if self.kind == "mixed":
+            return torch.stack([dist.log_prob(p, a) for dist, p, a in self._both(params, action)], -1).sum(-1)
         mean, log_std = params.chunk(2, -1)
         z = (action - mean) * (-log_std).exp()
         return (-0.5 * z.square() - log_std).sum(-1) - 0.5 * _LOG_2PI * mean.shape[-1]
@@ -96,6 +124,8 @@ class ActionDistribution:
             return _entropy(*_log_probs(params))
         if self.kind == "multi_discrete":
             return torch.stack([_entropy(*_log_probs(p)) for p in self._parts(params)], -1).sum(-1)
+        if self.kind == "mixed":
+            return torch.stack([dist.entropy(p) for dist, p, _ in self._both(params)], -1).sum(-1)
         log_std = params.chunk(2, -1)[1]
         return (log_std + 0.5 * (1 + _LOG_2PI)).sum(-1)
 

@@ -24,16 +24,16 @@ class PolicyHead(nn.Module):
     def __init__(self, features: int, action: Action, gain: float = POLICY_GAIN):
         super().__init__()
         self.dist = ActionDistribution(action)
-        outputs = len(action.low) if action.kind == "continuous" else self.dist.params_size
-        self.linear = orthogonal(nn.Linear(features, outputs), gain)
-        self.log_std = nn.Parameter(torch.zeros(outputs)) if action.kind == "continuous" else None
+        dimensions = len(action.low)
+        self.linear = orthogonal(nn.Linear(features, self.dist.logits + dimensions), gain)
+        self.log_std = nn.Parameter(torch.zeros(dimensions)) if dimensions else None
 
     def forward(self, x: Tensor) -> Tensor:
         with full(x.device):
             return self.with_deviation(self.linear(x.float()))
 
     def with_deviation(self, y: Tensor) -> Tensor:
-        return y if self.log_std is None else torch.cat((y, self.log_std.expand_as(y)), -1)
+        return y if self.log_std is None else torch.cat((y, self.log_std.expand(*y.shape[:-1], -1)), -1)
 
 
 class ValueHead(nn.Module):

@@ -111,7 +111,8 @@ def _constant(run: Symptoms) -> str:
 
 
 def _deterministic(run: Symptoms) -> str:
-    sizes = run.cfg.env_spec().action.sizes
+    action = run.cfg.env_spec().action
+    sizes = () if action.low else action.sizes  # of a mixed action the box's part has no least entropy
     most, now = sum(math.log(size) for size in sizes), run.of_late("entropy")
     few = sizes and now < 0.02 * most
     return (

@@ -171,7 +171,7 @@ class SystemConfig(EnvOptions):
         found = spec(given.get("env", cls.env), EnvOptions(**values))
         kinds = {o.kind for o in found.observations.values()}
         shows = "picture" if "image" in kinds else "vector" if "vector" in kinds else "states"
-        return f"{shows}_continuous" if found.action.kind == "continuous" else shows
+        return f"{shows}_continuous" if found.action.low else shows
 
     def has_images(self) -> bool:
         """Return whether the environment shows images."""
@@ -191,7 +191,7 @@ class SystemConfig(EnvOptions):
 def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
     """Raise UsageError unless the environment's actions are of one of ``kinds``."""
     if env.action.kind not in kinds:
-        names = {"discrete": "Discrete", "multi_discrete": "MultiDiscrete", "continuous": "Box"}
+        names = {"discrete": "Discrete", "multi_discrete": "MultiDiscrete", "continuous": "Box", "mixed": "mixed"}
         supported = " and ".join(names[k] for k in kinds)
         raise UsageError(f"{system} supports {supported} actions; {env.id} has {env.action}")
 

@@ -8,13 +8,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces as gs
 
 import shoal
-from shoal.api import MASK, EnvironmentFailed, UsageError
+from shoal.api import MASK, Action, EnvironmentFailed, UsageError
 from shoal.envs import EnvOptions, given, make, spec
 from shoal.envs.composite import flat_mask, shown
 from shoal.envs.spaces import ActionCodec
+from shoal.nets.distributions import ActionDistribution
 from shoal.policy.export import policy_module
 
 SPACE = gs.Dict({"aim": gs.Tuple((gs.Discrete(3, start=-1), gs.MultiBinary(2))), "walk": gs.MultiDiscrete([2, 4])})
@@ -86,6 +88,68 @@ def test_the_environment_gets_its_own_structure(env: Any) -> None:
     batch.reset(0)
     step = batch.step(np.array([[1.0, 0.0, -1.0], [0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]], np.float32))
     assert step.obs["obs"].tolist() == [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
+
+
+MIXED = gs.Dict({
+    "kick": gs.Tuple((gs.Box(-2.0, 2.0, (1,)), gs.Discrete(3, start=1))), "move": gs.Box(0.0, 10.0, (2,)),
+    "say": gs.MultiBinary(2),
+})  # fmt: skip
+
+
+class Kicking(gym.Env[Any, Any]):
+    """Pays for the second choice, a strong kick and a short move; forbids the third choice."""
+
+    observation_space, action_space = gs.Box(-1.0, 1.0, (2,)), MIXED
+    metadata: dict[str, Any] = {"action_mask": True}  # noqa: RUF012
+    masks: Any = {"kick": (None, np.array([1, 1, 0])), "say": np.ones((2, 2))}  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {"action_mask": self.masks}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action) and action["kick"][1] != 3, action
+        (strength,), choice = action["kick"]
+        reward = 2.0 * (choice == 2) - abs(strength - 1.0) - abs(action["move"] - 2.0).mean() / 5
+        return np.zeros(2, np.float32), float(reward), True, False, {"action_mask": self.masks}
+
+
+def test_choices_and_boxes_are_one_mixed_action_choices_first() -> None:
+    codec = ActionCodec(MIXED, "E")
+    assert (codec.action.kind, codec.action.sizes, len(codec.action.low)) == ("mixed", (3, 2, 2), 3)
+    assert codec.action.shape == (6,) and codec.action.dtype == "float32"
+    made: Any = codec(np.array([[2, 0, 1, 0.5, -1.0, 0.0]], np.float32))
+    assert shown(made) == {"kick": ([[1.0]], [3]), "move": [[0.0, 5.0]], "say": [[0, 1]]}
+    assert np.asarray(flat_mask(MIXED, Kicking.masks)).tolist() == [1, 1, 0, 1, 1, 1, 1]
+
+
+def test_a_mixed_policy_is_the_product_of_its_parts() -> None:
+    dist = ActionDistribution(Action("mixed", (3, 2), low=(-1.0, -1.0), high=(1.0, 1.0)))
+    params = torch.randn(4, dist.params_size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    action = torch.tensor([[0, 1, 0.3, -0.2], [2, 0, 1.4, 0.0], [1, 1, 0.0, 0.0], [2, 1, -3.0, 0.5]])
+    normal = torch.distributions.Normal(params[:, 5:7], params[:, 7:].exp())
+    choices = [torch.distributions.Categorical(logits=params[:, a:b]) for a, b in ((0, 3), (3, 5))]
+    log_prob = normal.log_prob(action[:, 2:]).sum(1) + sum(c.log_prob(action[:, i]) for i, c in enumerate(choices))
+    entropy = normal.entropy().sum(1) + sum(c.entropy() for c in choices)
+    for mine, theirs in zip(dist.evaluate(params, action), (log_prob, entropy), strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
+    assert torch.equal(dist.mode(params)[:, :2], torch.stack([c.logits.argmax(1) for c in choices], 1))
+    drawn = dist.sample(params[:1].expand(20_000, -1), torch.Generator().manual_seed(1)).double()
+    torch.testing.assert_close(drawn[:, 2:].mean(0), params[0, 5:7], rtol=0, atol=0.1)
+    share = torch.bincount(drawn[:, 0].long(), minlength=3) / 20_000
+    torch.testing.assert_close(share.double(), choices[0].probs[0], rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("system", ["recurrent-ppo", "impala", "a3c", "dd-ppo"])
+def test_a_mixed_policy_trains_and_keeps_to_the_mask(system: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "envs": 4} if system != "a3c" else SMALL
+    run = shoal.train(system, env=Kicking, run_dir=tmp_path / "r", core="lstm", last_action_reward=True, **settings)
+    assert len(run.evaluate(episodes=3, greedy=False)) == 3
+
+
+def test_systems_without_a_mixed_policy_refuse_it() -> None:
+    for system in ("dqn", "d4pg", "es"):
+        with pytest.raises(UsageError, match=rf"{system} supports .* has MultiDiscrete\(\[3, 2, 2\]\) with Box\(3,\)"):
+            shoal.train(system, env=Kicking, preset="none", runtime="serial", steps=10)
 
 
 def test_a_mask_with_parts_is_read_in_the_order_of_the_space() -> None:

@@ -25,7 +25,7 @@ from shoal.settings.ranges import Count, Envs, Natural, Positive
 from shoal.systems.es.evolution import TASK, EvolutionAgent, EvolutionConfig, EvolutionLearner, statistics
 from shoal.systems.es.perturbed import population
 from shoal.topology.channels import parameters, queue, shapes
-from shoal.topology.config import Preset, Presets, SystemConfig
+from shoal.topology.config import Preset, Presets, SystemConfig, require_actions
 from shoal.topology.roles import begin
 
 
@@ -132,6 +132,7 @@ def fill_noise(seed: int, arrays: Arrays) -> None:
 def check(cfg: Config, size: int) -> None:
     """UsageError for settings that clash; ``size``: parameters of the policy."""
     cfg.require_cpu()
+    require_actions(cfg.system(), cfg.env_spec(), "discrete", "multi_discrete", "continuous")
     if cfg.life_loss:
         raise UsageError("es scores policies by whole games: it takes no life_loss, which ends episodes at a lost life")
     if cfg.total_envs:
