@@ -97,13 +97,12 @@ class Action:
 @dataclass(frozen=True)
 class EnvSpec:
     """What a batch of environments offers, known before any process starts.
-
-    observations: ``obs`` for a plain space, ``obs/camera`` for a Dict, ``obs/0`` for a Tuple.
-    stack: number of frames on axis 0 of ``obs``; only the newest (``obs[:, -1:]``) is new each step.
+    observations: ``obs`` (a plain space), ``obs/camera`` (a Dict), ``obs/0`` (a Tuple).
+    stack: frames on axis 0 of ``obs``; only the newest (``obs[:, -1:]``) is new each step.
     pad: what a stack holds before an episode's first frame: ``repeat`` (of it) or ``zero``.
-    autoreset: ``next_step``: the step after an episode's end ignores its action and returns the first observation
-        (``valid`` is False there); ``same_step``: the ending step already returns the next episode's first
-        observation and the true last one travels in ``EnvStep.final_obs``.
+    autoreset: ``next_step``: a step after an episode's end ignores its action (``valid`` is False there), and the last
+        such step returns the next first observation; ``same_step``: the ending step already returns that, and the true
+        last one travels in ``EnvStep.final_obs``.
     """
 
     id: str
@@ -114,7 +113,8 @@ class EnvSpec:
     autoreset: Literal["next_step", "same_step"] = "next_step"
     frames_per_step: int = 1
     backend: str = "gymnasium"
-    why: str = ""  # why ``--backend auto`` chose this backend
+    why: str = ""  # why ``--backend auto`` chose it
+    agents: int = 1  # rows of a game that they play together
 
 
 NO_NUMBERS: Mapping[str, float] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from . import ale, composite, masks, registry, underlying, wrappers
 from .action_box import ActionBox
 from .batch import VectorBatch
 from .looks import Key, known_as, look
+from .many_agents import ManyAgents, is_parallel
 from .novelty import Novelty
 from .one_by_one import OneByOne
 from .options import EnvOptions
@@ -154,6 +156,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
         frames_per_step=options.frame_skip if is_ale else 1,
         backend=found.backend,
         why=found.why,
+        agents=len(raw.agents) if isinstance(raw, ManyAgents) else 1,
     )
     seeds = "array" if is_ale else "list" if found.single is not None else "int"
     infos = found.backend not in ("ale", "envpool")  # theirs are the emulator's own counters
@@ -194,11 +197,14 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     if found.backend == "ale":
         return ale.make_vector(found.game, num, options)
     if found.few is not None and num <= registry.MAX_ONE_BY_ONE_ENVS:
-        return _sync(found.id, found.few, num, options)
+        return _sync(found.id, repeat(found.few), num, options)
     if found.vector is not None:
         return found.vector(num)
     assert found.single is not None
-    return _sync(found.id, found.single, num, options)
+    first = found.single()
+    if is_parallel(first):
+        return ManyAgents(first, found.single, num, found.id, options.max_episode_steps or options.episode_bound or 0)
+    return _sync(found.id, chain([lambda: first], repeat(found.single)), num, options)
 
 
 def _codecs(env: str, observation: Space, action: Space, options: EnvOptions) -> tuple[ObservationCodec, ActionCodec]:
@@ -216,15 +222,15 @@ def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options
     return masks.in_info(raw, raw.single_observation_space, options.action_mask, action.action, found.id)
 
 
-def _sync(id: str, single: Callable[[], Env], num: int, options: EnvOptions) -> Vector:
+def _sync(id: str, makers: Iterable[Callable[[], Env]], num: int, options: EnvOptions) -> Vector:
     spaces: dict[str, Space] = {}  # of the first
 
-    def named(index: int) -> Env:
-        made = wrappers.Named(single(), id, index, options.check, options.action_mask)
+    def named(index: int, make_one: Callable[[], Env]) -> Env:
+        made = wrappers.Named(make_one(), id, index, options.check, options.action_mask)
         for space in ("observation_space", "action_space"):
             here = getattr(made, space)
             if here != (there := spaces.setdefault(space, here)):
                 raise UsageError(f"environment {id!r} has another {space} each time it is made: {there}, then {here}")
         return made
 
-    return OneByOne([partial(named, index) for index in range(num)])
+    return OneByOne([partial(named, index, make_one) for index, make_one in zip(range(num), makers, strict=False)])

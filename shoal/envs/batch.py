@@ -71,6 +71,7 @@ class VectorBatch:
         self._info_masks = self._masked and MASK not in observation.observations
         self._unmasked = told_of_masks and not self._masked
         self._begins = self._unmasked  # the next step is the first one
+        self._absent: np.ndarray | None = getattr(env, "absent", None)  # rows whose next action goes nowhere
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._waiting = False  # whether any has
         self._return = np.zeros(self.num_envs, np.float64)
@@ -85,15 +86,15 @@ class VectorBatch:
         raw = self._reset(seed=forms[self._seeds])
         if self._unmasked:
             masks.unannounced(self.info, self.spec.id)
-        self._ended[:] = False
-        self._waiting = False
+        self._ended[:] = False if self._absent is None else self._absent
+        self._waiting = bool(self._ended.any())
         self._return[:] = 0
-        self._length[:] = 0
+        self._length[:] = -self._ended.astype(np.int64)
         obs = self._observe(raw)
         if self._check:
             self._validate(obs, self._return, None)
         if self._masked:
-            self._check_mask(obs, None, None)
+            self._check_mask(obs, self._ended, None)
         return obs
 
     def step(self, action: np.ndarray) -> EnvStep:
@@ -128,7 +129,7 @@ class VectorBatch:
                 exact = exact * valid
                 reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
             ended = terminated | truncated
-            self._ended = ended
+            self._ended = ended if self._absent is None else ended | self._absent
             start = -1  # the ignored step brings it to 0
         else:
             ended = terminated | truncated
@@ -140,7 +141,7 @@ class VectorBatch:
         self._return += exact
         self._length += 1
         if self._masked:
-            self._check_mask(obs, ended if start else None, action)
+            self._check_mask(obs, self._ended if start else None, action)
         rows = ended.nonzero()[0]
         self._waiting = rows.size > 0
         if self._waiting:
@@ -153,6 +154,9 @@ class VectorBatch:
             self._length[rows] = start
         else:
             episodes = []
+        if self._absent is not None:
+            self._length[self._absent] = start
+            self._waiting |= bool(self._absent.any())
         return EnvStep(obs, reward, terminated, truncated, valid, final, episodes)
 
     def _observe(self, raw: Nested) -> Arrays:

@@ -20,7 +20,7 @@ from shoal.extras import pip_install
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 
-from . import pool, toy, wrappers
+from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
 from .given import Given, require_again
 from .options import Backend, EnvOptions
@@ -313,6 +313,9 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
     def single() -> Env:
         with constructing(env):
             made: Env = factory(**kwargs)
+            if many_agents.is_parallel(made):
+                return made
+            many_agents.require_parallel(made, env)
             if not isinstance(made, gym.Env):
                 raise UsageError(f"environment {env!r} made {no_env(made)}")
             own = made.spec.max_episode_steps if made.spec is not None else None

@@ -183,8 +183,9 @@ def evaluation_options(cfg: Any) -> EnvOptions:
 
 
 def evaluation_envs(cfg: Any, num: int) -> EnvBatch:
-    """``num`` environments for an evaluation."""
-    return make(cfg.env, num, evaluation_options(cfg))
+    """Environments for an evaluation: ``num``, or as many more as make games of many agents whole."""
+    agents = cfg.env_spec().agents
+    return make(cfg.env, -(-num // agents) * agents, evaluation_options(cfg))
 
 
 def episode_limit(env: str, options: EnvOptions, asked: int = 0) -> int:

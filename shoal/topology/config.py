@@ -159,8 +159,16 @@ class SystemConfig(EnvOptions):
         return type(self).__module__.rpartition(".")[2].replace("_", "-")
 
     def env_spec(self) -> EnvSpec:
-        """Return what the environment offers under these options."""
-        return spec(self.env, self)
+        """Return what the environment offers under these options. UsageError where an actor's environments are no
+        whole games of many agents."""
+        found, envs = spec(self.env, self), getattr(self, "envs", 1)
+        if envs % found.agents:
+            nearest = max(1, round(envs / found.agents)) * found.agents
+            raise UsageError(
+                f"a game of {self.env} has {found.agents} agents, each a row of envs: envs ({envs}) must be a multiple "
+                f"of it, such as {nearest}"
+            )
+        return found
 
     @classmethod
     def interface(cls, given: Mapping[str, Any]) -> str:

@@ -78,6 +78,8 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         pytest.importorskip("minigrid")
     if any(word.startswith("MinAtar/") for word in words):
         pytest.importorskip("minatar")
+    if any(word.startswith("mpe2.") for word in words):
+        pytest.importorskip("mpe2")
     if any(word.startswith("LunarLander") for word in words):
         pytest.importorskip("Box2D")
     if "--demonstrations" in words:  # of data sets that the reader has

@@ -36,6 +36,9 @@ LINES = {"own_sac.py": 92, "own_td3.py": 82, "own_ppo.py": 35}
 
 SEARCHES = {  # without a run: arguments, what is printed, fewer lines than this
     "own_objective.py": (["2"], r"score 1\.1\d\d|score 1\.200", 30),
+    "own_curriculum.py": (["25000"], r"100 episodes: (1[6-9]|2\d|3[0-2])$", 50),  # 2 at first
+    "own_self_play.py": (["12000", "games"], r"round 2: (0\.[89]\d|1\.00) ", 60),  # 0 by chance
+    "own_reward_model.py": (["15000"], r"in an episode: -([0-9]|1[0-7])\.\d$", 60),  # -30 by chance
     "own_classifier.py": (["1500"], r"^1500 updates: (9[5-9]\.\d|100\.0) % ", 70),  # a third by chance
 }
 
@@ -60,9 +63,10 @@ def test_a_system_needs_nothing_private(example: str) -> None:
 def test_searches_and_finds(example: str, tmp_path: Path) -> None:
     words, printed, _ = SEARCHES[example]
     command = [sys.executable, "-W", "error", str(EXAMPLES / example), *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, env=environment)
     assert done.returncode == 0, done.stderr
-    assert re.search(printed, done.stdout), done.stdout
+    assert re.search(printed, done.stdout, re.M), done.stdout
 
 
 @pytest.mark.parametrize("example", COMMANDS)
