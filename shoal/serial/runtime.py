@@ -19,7 +19,7 @@ from shoal.program import Program, held
 from shoal.records import dumps
 from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
-from shoal.runtime.launch import Launch, Report, load_newest
+from shoal.runtime.launch import Launch, Report, run_from_newest
 from shoal.serial import checkpoint, generators
 from shoal.serial.channels import SerialQueue
 from shoal.serial.divided import DividedQueue
@@ -65,7 +65,7 @@ class SerialRuntime:
         before = generators.state()
         with Interrupts() as interrupts:
             try:
-                return load_newest(launch, lambda from_this: _Run(program, from_this, interrupts)).go()
+                return run_from_newest(launch, lambda from_this: _Run(program, from_this, interrupts).go())
             finally:
                 generators.restore(before)
 
@@ -83,6 +83,7 @@ class _Run:
         try:
             if launch.resume is not None:
                 checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
+                launch.loaded()
             else:
                 for replica in self.instance.replicas:
                     getattr(replica.role, "start", lambda: None)()
