@@ -44,12 +44,12 @@ ALLOWED: dict[str, set[str] | None] = {
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
     "runtime": {"program", "metering", "records"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
-    "shm": {"runtime", "program", "replay", "metering"},
+    "shm": {"runtime", "program", "replay", "metering", "untrusted"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
     | {"untrusted"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
-    "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
+    "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
     "run": ANYTHING,  # the front door

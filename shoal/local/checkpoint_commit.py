@@ -13,7 +13,7 @@ from typing import Any
 from shoal import api
 from shoal.local.checkpoint_save import FINAL_CHECKPOINT, saves as saves
 from shoal.metering.aggregator import Aggregator
-from shoal.program import Program, RoleSpec
+from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving
 from shoal.records.checkpoint_state import Written

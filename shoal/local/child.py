@@ -37,6 +37,7 @@ from shoal.records import dumps
 from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, part
 from shoal.records.logs import RoleLog
 from shoal.runtime import seeds
+from shoal.runtime.launch import CannotGoOn
 from shoal.shm import ports
 from shoal.shm.arena import Arena
 from shoal.shm.layout import COUNTED, LINE, MAKING, STOP, Plan
@@ -291,6 +292,12 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
             saver.last(whole=session.fresh)
     except api.Stopped:
         pass
+    except (api.ShoalError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if job.resume is None or not saves(spec) or words[at]:
+            raise
+        raise CannotGoOn(job.resume, error) from error
     finally:
         teams.close()
         close = getattr(role, "close", None)

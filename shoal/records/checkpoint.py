@@ -275,8 +275,9 @@ def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
     flat = torch.cat([tensor for each in names for tensor in checkpoint.read(each)["tensors"].values()])
     for channel, spec in checkpoint.manifest["program"]["channels"].items():
         if part("params", channel) == name:
-            shapes = {field: tuple(json.loads(told.partition(" ")[2])) for field, told in spec.items()}
-            return views(flat, {field: Field(shape) for field, shape in shapes.items()})
+            with checkpoint.fitting(name):
+                shapes = {field: tuple(parse_json(told.partition(" ")[2])) for field, told in spec.items()}
+                return views(flat, {field: Field(shape) for field, shape in shapes.items()})
     raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what '{name}' looks like")
 
 
