@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str] | None] = {
     | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": {"untrusted"},
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
-    "runtime": {"program", "metering", "records"},
+    "runtime": {"program", "metering", "records", "untrusted"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering", "untrusted"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from shoal.errors import ShoalError
+from shoal.api import ShoalError
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.program import Program
 from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, set_aside
