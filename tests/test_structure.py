@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "roles": {"ops"},
     "envs": {"jit", "settings", "own_code", "extras", "paths"},
     "replay": {"jit"},
-    "demonstrations": {"envs", "own_code", "extras"},
+    "demonstrations": {"envs", "own_code", "extras", "untrusted"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
     "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},

@@ -67,4 +67,5 @@ class RunLock:
     def _write(self) -> None:
         text = json.dumps({"pid": os.getpid(), "launch": self.launch}).encode().ljust(64) + b"\n"
         os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))  # of what somebody else has put there
         os.fsync(self._descriptor)

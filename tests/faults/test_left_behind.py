@@ -51,7 +51,8 @@ def test_no_process_is_left_when_a_command_that_was_interrupted_returns(delay: f
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert run.wait() == 128 + signal.SIGINT
-    for words in () if delay != 0.4 else (["resume", str(tmp_path / "run"), "--quiet"], [*train, "--steps", "300", "--quiet"]):
+    meanwhile = [["resume", str(tmp_path / "run"), "--quiet"], [*train, "--steps", "300", "--quiet"]]
+    for words in meanwhile if delay == 0.4 else ():
         again = [sys.executable, "-m", "shoal", *words]
         second = subprocess.run(again, env=environ, capture_output=True, text=True, check=False)
         told = second.stderr
