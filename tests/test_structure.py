@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "roles": {"ops"},
     "envs": {"jit", "settings", "own_code", "extras", "paths"},
     "replay": {"jit"},
-    "demonstrations": {"envs", "own_code", "extras"},
+    "demonstrations": {"envs", "own_code", "extras", "untrusted"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
     "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},
@@ -42,14 +42,14 @@ ALLOWED: dict[str, set[str] | None] = {
     | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": {"untrusted"},
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
-    "runtime": {"program", "metering", "records"},
+    "runtime": {"program", "metering", "records", "untrusted"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
-    "shm": {"runtime", "program", "replay", "metering"},
+    "shm": {"runtime", "program", "replay", "metering", "untrusted"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
     | {"untrusted"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
-    "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records"},
+    "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
     "run": ANYTHING,  # the front door

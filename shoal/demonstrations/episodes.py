@@ -14,6 +14,7 @@ from gymnasium import spaces as gs
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.extras import pip_install
+from shoal.untrusted import excerpt
 
 
 class Episode(NamedTuple):
@@ -57,6 +58,7 @@ def read(source: str) -> Demonstrations:
             f"({', '.join(known) or 'there is none'})"
         )
     with _reading(source):
+        _require_whole(data)
         stored = MinariDataset(data)
         facts = stored.storage.get_episode_metadata(stored.episode_indices)
         lengths = [int(found["total_steps"]) for found in facts]
@@ -76,13 +78,37 @@ def read(source: str) -> Demonstrations:
     return Demonstrations(source, lengths, episodes, *spaces)
 
 
+def _require_whole(data: Path) -> None:
+    """ValueError where a file of HDF5 takes what it holds from other files, which are not the data set's to open."""
+    for path in sorted(data.glob("*.hdf5")):
+        import h5py
+
+        with h5py.File(path) as file:
+            waiting, seen = [file], set()
+            while waiting:
+                group = waiting.pop()
+                for name in group:
+                    link = group.get(name, getlink=True)
+                    if isinstance(link, h5py.ExternalLink):
+                        raise ValueError(f"'{name}' lies in another file, '{link.filename}'")
+                    if isinstance(link, h5py.SoftLink):
+                        continue  # to what is found in its own place
+                    found = group[name]
+                    if isinstance(found, h5py.Dataset):
+                        if found.external or found.is_virtual:
+                            raise ValueError(f"'{name}' lies in other files")
+                    elif isinstance(found, h5py.Group) and (at := h5py.h5o.get_info(found.id).addr) not in seen:
+                        seen.add(at)
+                        waiting.append(found)
+
+
 @contextmanager
 def _reading(source: str) -> Iterator[None]:
     """Whatever a Minari data set fails with is a UsageError."""
     try:
         yield
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".removesuffix(": ")
+        told = excerpt(f"{type(error).__name__}: {error}".removesuffix(": "))
         raise UsageError(f"the demonstrations '{source}' cannot be read ({told}): a data set of Minari?") from error
 
 

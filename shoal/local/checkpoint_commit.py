@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal import api
-from shoal.local.checkpoint_save import FINAL_CHECKPOINT
+from shoal.local.checkpoint_save import FINAL_CHECKPOINT, saves as saves
 from shoal.metering.aggregator import Aggregator
-from shoal.program import Program, RoleSpec
+from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving
 from shoal.records.checkpoint_state import Written
@@ -26,11 +26,6 @@ from shoal.types import Values
 from shoal.untrusted import counter
 
 log = logging.getLogger("shoal.runtime")
-
-
-def saves(role: RoleSpec) -> bool:
-    """Return whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
-    return role.on_failure in ("stop", "restore")
 
 
 @dataclass

@@ -30,6 +30,11 @@ log = logging.getLogger("shoal.runtime")
 FINAL_CHECKPOINT = 0  # number of the checkpoint at the end of a run
 
 
+def saves(role: RoleSpec) -> bool:
+    """Return whether a role's state is kept. One that may be restarted at any time has none worth keeping."""
+    return role.on_failure in ("stop", "restore")
+
+
 class Reporter(Protocol):
     """What ships a replica's figures; ``outbox`` is its pipe to the supervisor."""
 

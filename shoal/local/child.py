@@ -25,7 +25,7 @@ import torch
 from shoal import api, jit
 from shoal.errors import repeats
 from shoal.local import processes, signals
-from shoal.local.checkpoint_save import Saver, restore
+from shoal.local.checkpoint_save import Saver, restore, saves
 from shoal.local.failures import cause_of
 from shoal.local.heartbeat import DUMP, RAISE, Pulse
 from shoal.local.pace import Pace, lower_priority
@@ -34,9 +34,10 @@ from shoal.local.workers import Team
 from shoal.metering.recorder import OTHER, Recorder, recorder as recorder_of
 from shoal.program import RoleSpec
 from shoal.records import dumps
-from shoal.records.checkpoint import Checkpoint, Saving, part
+from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, part
 from shoal.records.logs import RoleLog
 from shoal.runtime import seeds
+from shoal.runtime.launch import CannotGoOn
 from shoal.shm import ports
 from shoal.shm.arena import Arena
 from shoal.shm.layout import COUNTED, LINE, MAKING, STOP, Plan
@@ -201,6 +202,8 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
         reporter.last()
         if repeats(error):
             outbox.send(("repeats", None))
+        if isinstance(error, Unloadable):
+            outbox.send(("unloadable", error.why))
         outbox.send(("failed", cause_of(error) + dumps.save(error, job.run_dir)))
         if reporter.log is not None:
             reporter.log.note(f"failed: {traceback.format_exc().rstrip()}")
@@ -289,6 +292,12 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
             saver.last(whole=session.fresh)
     except api.Stopped:
         pass
+    except (api.ShoalError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if job.resume is None or not saves(spec) or words[at]:
+            raise
+        raise CannotGoOn(job.resume, error) from error
     finally:
         teams.close()
         close = getattr(role, "close", None)
@@ -307,8 +316,9 @@ def _saver(
 ) -> Saver | None:
     """Put a new role where the run begins or goes on; what saves it from then on."""
     name = part("role", spec.name, job.index)
-    if job.resume is not None and job.resume.has(name):
+    if job.resume is not None and saves(spec):
         restore(job.resume, role, spec, job.index, ends, tables=not job.again)
+        reporter.outbox.send(("loaded", None))
     else:
         getattr(role, "start", lambda: None)()
     if job.saving is None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from shoal.api import EnvironmentFailed, RoleFailed
 from shoal.local import processes
 from shoal.local.replica import Replica
+from shoal.records.checkpoint import Unloadable
+from shoal.runtime.launch import CannotGoOn
 
 OURS = Path(__file__).parents[1]  # the folder of Shoal's own code
 log = logging.getLogger("shoal.runtime")
@@ -34,7 +36,10 @@ class Patience:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the traceback of ``error``; of an environment's failure, only the lines that are not Shoal's."""
+    """Return the traceback of ``error``; of an environment's failure, only the lines that are not Shoal's; of a
+    checkpoint's, its sentence."""
+    if isinstance(error, (CannotGoOn, Unloadable)):
+        return str(error)
     if not isinstance(error, EnvironmentFailed):
         return "".join(traceback.format_exception(error))
     told = ""

@@ -8,7 +8,7 @@ from shoal.local.failures import Failures, Patience
 from shoal.local.supervisor import Supervisor
 from shoal.program import Program, held
 from shoal.runtime import memory
-from shoal.runtime.launch import Launch, Report
+from shoal.runtime.launch import Launch, Report, run_from_newest
 from shoal.shm import layout
 
 PROCESS = 8_000_000  # bytes of a replica's process that no other shares, before its role makes anything: 9 to 11 MB
@@ -58,4 +58,8 @@ class LocalRuntime:
         self.check(program)
         plan = layout.plan(program)
         processes.prepare()
-        return Supervisor(program, plan, launch, Failures(self.patience), self.grace, self.hang_timeout).go()
+
+        def run(launch: Launch) -> Report:
+            return Supervisor(program, plan, launch, Failures(self.patience), self.grace, self.hang_timeout).go()
+
+        return run_from_newest(launch, run)

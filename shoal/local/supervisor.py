@@ -21,7 +21,7 @@ from shoal.local.heartbeat import Watch
 from shoal.local.replica import Replica
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program, RoleSpec
-from shoal.records.checkpoint import Checkpoint, newest_with, part
+from shoal.records.checkpoint import Checkpoint, Unloadable, newest_with, part
 from shoal.runtime import memory, seeds
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Report
@@ -45,8 +45,9 @@ class Supervisor:
     def __init__(
         self, program: Program, plan: Plan, launch: Launch, failures: Failures, grace: float, hang_timeout: float
     ) -> None:
-        self._plan, self._launch, self._failures, self._grace = plan, launch, failures, grace
-        self._observers = [*launch.observers, *([launch.display] if launch.display is not None else [])]
+        self._program, self._plan, self._launch, self._failures, self._grace = program, plan, launch, failures, grace
+        self._shown = [launch.display] if launch.display is not None else []
+        self._told = [*launch.observers, *self._shown]
         self._arena = Arena(plan.total)
         self._aggregator = Aggregator()
         self._wake_read, self._wake_write = os.pipe()
@@ -69,13 +70,15 @@ class Supervisor:
             self._checkpoints = Checkpointer(
                 saving, program, plan, self._arena, self._aggregator, self._ring_bells, self._groups
             )
-        if launch.resume is not None:
-            checkpointer.resume(launch.resume, program, plan, self._arena, self._aggregator)
+        # replicas that have yet to load their states
+        self._loading = {r.label for r in self._replicas if launch.resume is not None and checkpointer.saves(r.role)}
 
     def go(self) -> Report:
-        log.info("%d processes start", len(self._replicas))
-        self._prepare()
         try:
+            if self._launch.resume is not None:
+                checkpointer.resume(self._launch.resume, self._program, self._plan, self._arena, self._aggregator)
+            log.info("%d processes start", len(self._replicas))
+            self._prepare()
             with self._interrupts:
                 return self._go()
         finally:
@@ -131,7 +134,9 @@ class Supervisor:
         return found or self._launch.resume
 
     def _supervise(self) -> str:
-        """Returns why the run ends; raises RoleFailed."""
+        """Returns why the run ends; raises RoleFailed, or Unloadable before ``launch.loaded``."""
+        if not self._loading:
+            self._launch.loaded()
         for replica in self._replicas:
             if self._interrupts.reason:
                 return self._interrupts.reason
@@ -139,7 +144,7 @@ class Supervisor:
         began = time.monotonic()
         self._next_update = began + self._launch.interval
         while True:
-            reason = self._interrupts.reason or self._ended()
+            reason = self._interrupts.reason or ("" if self._loading else self._ended())
             if reason:
                 return reason
             for replica in self._wait(self._timeout()):
@@ -165,13 +170,13 @@ class Supervisor:
 
     def _timeout(self) -> float:
         """Seconds until something is due without a message."""
-        due = [self._next_update] if self._observers else []
+        due = [self._next_update] if self._told else []
         due += [r.restart_at for r in self._replicas if r.restart_at is not None]
         now = time.monotonic()
         times = [at - now for at in due] + [1.0]
         if self._checkpoints is not None:
             times.append(self._checkpoints.timeout())
-        if self._launch.stop.seconds is not None:
+        if self._launch.stop.seconds is not None and not self._loading:
             times.append(self._launch.stop.seconds - self._aggregator.seconds)
         return max(0.0, min(times))
 
@@ -197,8 +202,20 @@ class Supervisor:
                     self._checkpoints.hear(replica.label, kind, content)
             elif kind == "repeats":
                 replica.repeats = True
+            elif kind == "loaded":
+                self._has_loaded(replica)
+            elif kind == "unloadable":
+                if replica.label in self._loading and self._launch.resume is not None:  # else it fails as others do
+                    raise Unloadable(self._launch.resume, content)
             else:
                 replica.cause = content
+
+    def _has_loaded(self, replica: Replica) -> None:
+        """A life of a replica has put itself where it was saved: the first may be the last that was waited for."""
+        if replica.label in self._loading:
+            self._loading.discard(replica.label)
+            if not self._loading:
+                self._launch.loaded()
 
     def _bury(self, replica: Replica) -> None:
         """A replica died though the run goes on: restart it later, go on without it, or fail."""
@@ -231,16 +248,17 @@ class Supervisor:
         return stop.reached(self._aggregator)
 
     def _observe(self) -> None:
-        if not self._observers:
+        observers = self._told if not self._loading else self._shown
+        if not observers:
             return
         snapshot = self._aggregator.snapshot(self._fill(), self._used(), self._limited(MAKING))
         with self._interrupts.in_foreign_code():
-            for observer in self._observers:
+            for observer in observers:
                 observer.update(snapshot)
 
     def _publish(self) -> None:
         """Write the newest parameters where somebody may evaluate them."""
-        if self._launch.publication is not None:
+        if self._launch.publication is not None and not self._loading:
             self._launch.publication.look(lambda: Report.of("", self._aggregator, self._params()))
 
     def _fill(self) -> dict[str, float]:
@@ -267,8 +285,9 @@ class Supervisor:
     def _shut_down(self) -> None:
         """Leaves no process behind; does nothing the second time."""
         self._arena.words[STOP // 8] = 1
-        if self._interrupts.count and not any(self._arena.words[self._status(r)] for r in self._replicas):
-            if self._checkpoints is not None:  # nobody has made a step: there is nothing to wait for
+        stepped = any(self._arena.words[self._status(r)] for r in self._replicas)
+        if self._loading or (self._interrupts.count and not stepped):
+            if self._checkpoints is not None:  # nobody has done anything that is to be saved
                 self._checkpoints.give_up()
         else:
             self._end_in_order()

@@ -10,7 +10,7 @@ from shoal.local.failures import Failures, Patience
 from shoal.program import Program, held
 from shoal.ray_runtime import instance, placement
 from shoal.runtime import memory
-from shoal.runtime.launch import Launch, Report
+from shoal.runtime.launch import Launch, Report, run_from_newest
 from shoal.shm import layout
 
 
@@ -54,13 +54,17 @@ class RayRuntime:
             stack.callback(instance.within, instance.GOODBYE, places.close)
             plan = layout.plan(program)
             launch = replace(launch, publication=None)  # parameters lie on another node: checkpoints serve
-            supervisor = RaySupervisor(
-                program, plan, launch, Failures(Patience()), self.grace, self.hang_timeout, places
-            )  # fmt: skip
-            try:
-                return supervisor.go()
-            finally:
-                self.traffic = supervisor.traffic()
+
+            def run(launch: Launch) -> Report:
+                supervisor = RaySupervisor(
+                    program, plan, launch, Failures(Patience()), self.grace, self.hang_timeout, places
+                )  # fmt: skip
+                try:
+                    return supervisor.go()
+                finally:
+                    self.traffic = supervisor.traffic()
+
+            return run_from_newest(launch, run)
 
     def _check_room(self, program: Program) -> None:
         from shoal.ray_runtime.places import nodes

@@ -56,7 +56,7 @@ class RaySupervisor(Supervisor):
         hang_timeout: float,
         places: Places,
     ) -> None:
-        self._program, self._places, self._hang_timeout = program, places, hang_timeout
+        self._places, self._hang_timeout = places, hang_timeout
         self._where = dict(places.where)
         self._stations: dict[str, Station] = {}
         self._coming: dict[str, Station] = {}  # whose agents were begun while the run goes on

@@ -29,7 +29,7 @@ from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
-from shoal.untrusted import MAX_COUNTER, RUN_FORMAT, excerpt, parse_json, read_text
+from shoal.untrusted import MAX_COUNTER, RUN_FORMAT, brief, excerpt, parse_json, read_text
 
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
@@ -77,9 +77,7 @@ class Checkpoint:
 
     def read(self, part: str) -> Any:
         if not self.has(part):
-            raise ShoalError(
-                f"the checkpoint '{self.path}' has no part '{part}', only {sorted(self.manifest['files'])}"
-            )
+            raise Unloadable(self, f"it has no part '{part}', only {brief(sorted(self.manifest['files']))}")
         try:
             return state_files.read(self.path, part)
         except Exception as error:  # whatever its readers say to a file that is something else
@@ -116,6 +114,7 @@ class Unloadable(ShoalError):
     """A checkpoint that matches its manifest, and whose state cannot be loaded."""
 
     def __init__(self, checkpoint: Checkpoint, why: str) -> None:
+        self.why = why
         super().__init__(f"the checkpoint '{checkpoint.path}' is damaged: {why}")
 
 
@@ -276,8 +275,9 @@ def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
     flat = torch.cat([tensor for each in names for tensor in checkpoint.read(each)["tensors"].values()])
     for channel, spec in checkpoint.manifest["program"]["channels"].items():
         if part("params", channel) == name:
-            shapes = {field: tuple(json.loads(told.partition(" ")[2])) for field, told in spec.items()}
-            return views(flat, {field: Field(shape) for field, shape in shapes.items()})
+            with checkpoint.fitting(name):
+                shapes = {field: tuple(parse_json(told.partition(" ")[2])) for field, told in spec.items()}
+                return views(flat, {field: Field(shape) for field, shape in shapes.items()})
     raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what '{name}' looks like")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.api import ShoalError
 from shoal.paths import shown
-from shoal.untrusted import RUN_FORMAT
+from shoal.untrusted import RUN_FORMAT, brief
 
 
 def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = RUN_FORMAT) -> None:
@@ -16,7 +16,7 @@ def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int 
     first."""
     written = facts.get("format", 1)
     if isinstance(written, bool) or not isinstance(written, int):
-        raise ShoalError(f"{shown(file)} is damaged: its format is {written!r}, which is no number")
+        raise ShoalError(f"{shown(file)} is damaged: its format is {brief(written)}, which is no number")
     if not oldest <= written <= newest:
         newer = written > newest
         age = "newer" if newer else "older"

@@ -11,6 +11,7 @@ from shoal.api import Tensors
 from shoal.metering.aggregator import Aggregator, Snapshot
 from shoal.records.metric_files import finite
 from shoal.types import Values
+from shoal.untrusted import brief
 
 
 @dataclass
@@ -67,5 +68,5 @@ class Report:
             values["episode_return"] = math.nan
         for name, kind in kinds.items():
             if not isinstance(values[name], (int, float) if kind is float else kind):
-                raise TypeError(f"'{name}' is {values[name]!r}")
+                raise TypeError(f"'{name}' is {brief(values[name])}")
         return cls(**{name: values[name] for name in kinds})

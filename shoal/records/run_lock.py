@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from shoal.api import UsageError
+from shoal.untrusted import counter, parse_json
 
 NAME = "run.lock"
 
@@ -36,7 +37,7 @@ class RunLock:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -58,13 +59,13 @@ class RunLock:
             self._descriptor = -1
 
     def _read(self) -> dict[str, int]:
-        with contextlib.suppress(ValueError):
-            found = json.loads(os.pread(self._descriptor, 4096, 0))
-            if isinstance(found, dict) and all(isinstance(n, int) for n in found.values()):
-                return found
+        with contextlib.suppress(ValueError, AttributeError):
+            found = parse_json(os.pread(self._descriptor, 4096, 0).decode())
+            return {name: counter(n) for name, n in found.items()}
         return {}
 
     def _write(self) -> None:
         text = json.dumps({"pid": os.getpid(), "launch": self.launch}).encode().ljust(64) + b"\n"
         os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))  # of what somebody else has put there
         os.fsync(self._descriptor)

@@ -43,9 +43,12 @@ class RecordedEnvs:
         return {"seed": self._seed, "actions": actions, "obs": dict(self.obs)}
 
     def load_state_dict(self, state: State) -> None:
-        """EnvironmentFailed if the environments do not arrive where they were."""
+        """EnvironmentFailed if the environments do not arrive where they were, ValueError for what were no actions."""
+        actions, wanted = state["actions"], (self.num_envs, *self.spec.action.shape)
+        if actions is not None and (actions.shape[1:] != wanted or actions.dtype.kind not in "iuf"):
+            raise ValueError(f"expected actions of the shape {list(wanted)}, found {list(actions.shape[1:])}")
         self.reset(state["seed"])
-        for action in () if state["actions"] is None else state["actions"]:
+        for action in () if actions is None else actions:
             self.step(action)
         for name, array in state["obs"].items():
             if not np.array_equal(self.obs[name], array, equal_nan=array.dtype.kind == "f"):

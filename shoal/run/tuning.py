@@ -15,6 +15,8 @@ from typing import Any
 
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
+from shoal.paths import shown
+from shoal.records.damage import reading
 from shoal.records.whole_files import write_whole
 from shoal.run.options import RunOptions
 from shoal.run.population.hyperparameters import Interval
@@ -25,7 +27,7 @@ from shoal.runtime.interrupts import EXIT_CODES, Interrupts
 from shoal.settings.config import Resolved, build, to_toml
 from shoal.settings.schedule import Linear
 from shoal.types import Values
-from shoal.untrusted import read_text
+from shoal.untrusted import brief, number, one_line, parse_json, read_text
 
 PARTS = 10  # moments of a trial at which it may be ended
 FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
@@ -51,14 +53,21 @@ class Study:
         storages = importlib.import_module("optuna.storages")
         file = importlib.import_module("optuna.storages.journal").JournalFileBackend(str(self.path / STUDY))
         seed = self.options.seed
-        return optuna.create_study(
-            study_name="shoal", storage=storages.JournalStorage(file), load_if_exists=True, direction="maximize",
-            sampler=optuna.samplers.TPESampler(seed=seed), pruner=optuna.pruners.MedianPruner(n_warmup_steps=2),
-        )  # fmt: skip
+        with reading(self.path / STUDY):  # lines of JSON
+            try:
+                return optuna.create_study(
+                    study_name="shoal", storage=storages.JournalStorage(file), load_if_exists=True,
+                    direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed),
+                    pruner=optuna.pruners.MedianPruner(n_warmup_steps=2),
+                )  # fmt: skip
+            except AssertionError as error:  # of Optuna, at a line that it cannot have written
+                raise ValueError(f"{error}") from None
 
     def search(self, trials: int, slots: int, tell: Callable[[str], None]) -> str:
         """Run until the study has so many finished trials, ``slots`` at a time; the first has the configured values.
         Returns the signal that ended it, or "". ``tell`` is given a sentence about each."""
+        if (self.path / STUDY).is_symlink():  # what Optuna appends to
+            raise UsageError(f"'{shown(self.path / STUDY)}' is a symbolic link, expected a file")
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()
@@ -86,18 +95,24 @@ class Study:
         if not file.is_file():
             write_whole(file, json.dumps(here, indent=1) + "\n")
             return
-        there = json.loads(read_text(file))
+        with reading(file):
+            there = dict(parse_json(read_text(file)))
         differ = [name for name in {**there, **here} if there.get(name) != here.get(name)]
         if differ:
             raise UsageError(
-                f"the study in '{self.path}' has trials with another {differ[0]} ({there.get(differ[0])}, not "
-                f"{here.get(differ[0])}): their scores do not compare; give another --study"
+                f"the study in '{shown(self.path)}' has trials with another {one_line(differ[0])} "
+                f"({brief(there.get(differ[0]))}, not {brief(here.get(differ[0]))}): "
+                "their scores do not compare; give another --study"
             )
 
     def _keep_best(self, study: Any) -> None:
         """Write the best configuration so far where ``--config`` takes it from."""
         with contextlib.suppress(ValueError):  # no trial is complete
-            best = self.changed(study.best_trial.user_attrs["values"])
+            trial = study.best_trial
+            with reading(self.path / STUDY):  # which may name whatever it likes
+                values = {name: number(trial.user_attrs["values"][name]) for name in self.space}
+                values = {name: int(x) if Interval(**self.space[name]).integer else x for name, x in values.items()}
+            best = self.changed(values)
             write_whole(self.path / BEST, to_toml(best, self.system))
 
     def changed(self, values: Mapping[str, Any]) -> Resolved:

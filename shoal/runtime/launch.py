@@ -6,16 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from shoal.api import ShoalError
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.program import Program
 from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, set_aside
 from shoal.records.publication import Publication
 from shoal.records.report import Report as Report
+from shoal.untrusted import excerpt
 
 log = logging.getLogger("shoal.runtime")
-Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Launch:
     publication: where the newest parameters are written as the run goes on; None: nowhere.
     spans: how many phases, each with its times, a replica records for a profile; 0: none.
     went_back: told of the checkpoint that was loaded, where it is one before ``resume``; None: only ``resume`` will do.
+    loaded: the runtime calls it when the state of ``resume`` is loaded, before it tells ``observers`` anything.
     """
 
     seed: int = 0
@@ -76,29 +78,42 @@ class Launch:
     exact: bool = True
     spans: int = 0
     went_back: Callable[[Checkpoint], object] | None = None
+    loaded: Callable[[], object] = lambda: None
 
 
-def load_newest(launch: Launch, load: Callable[[Launch], Loaded]) -> Loaded:
-    """What ``load`` makes of the newest checkpoint, ``launch.resume`` or one before it, whose state it can load. Those
-    that it cannot are named, and set aside once another was loaded: where none is, the fault may be the program's."""
-    unloadable: list[Checkpoint] = []
-    while True:
-        source = launch.resume
-        try:
-            found = load(launch)
-        except Unloadable as error:
-            before = None if source is None or launch.went_back is None else source.before()
-            if source is None or before is None:
-                raise
-            log.warning("%s; trying the one before", error)
-            unloadable.append(source)
-            launch = replace(launch, resume=before)
-            continue
+class CannotGoOn(ShoalError):
+    """A role failed before its first step from a checkpoint on: its state was loaded, and may mean nothing. The
+    traceback is in the log."""
+
+    def __init__(self, source: Checkpoint, error: BaseException) -> None:
+        super().__init__(
+            f"the run cannot go on from the checkpoint '{source.path}': {type(error).__name__}: {excerpt(error)} (the "
+            "checkpoint is damaged, or its code is at fault: see the log of the run)"
+        )
+
+
+def run_from_newest(launch: Launch, run: Callable[[Launch], Report], unloadable: Sequence[Checkpoint] = ()) -> Report:
+    """Return the report of a ``run`` from the newest checkpoint, ``launch.resume`` or one before it, whose state can be
+    loaded: ``run`` raises Unloadable where it cannot, and calls ``loaded`` of what it is given where it can. Those that
+    cannot are named, and set aside once another was loaded: where none is, the fault may be the program's."""
+    source, has_loaded = launch.resume, False
+
+    def loaded() -> None:
+        nonlocal has_loaded
+        has_loaded = True
         for each in unloadable:
             set_aside(each.path)
         if unloadable and source is not None and launch.went_back is not None:
             launch.went_back(source)
-        return found
+
+    try:
+        return run(replace(launch, loaded=loaded))
+    except Unloadable as error:
+        before = None if has_loaded or source is None or launch.went_back is None else source.before()
+        if source is None or before is None:
+            raise
+        log.warning("%s; trying the one before", error)
+    return run_from_newest(replace(launch, resume=before), run, (*unloadable, source))
 
 
 @runtime_checkable

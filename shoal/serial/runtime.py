@@ -19,12 +19,11 @@ from shoal.program import Program, held
 from shoal.records import dumps
 from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
-from shoal.runtime.launch import Launch, Report, load_newest
+from shoal.runtime.launch import CannotGoOn, Launch, Report, run_from_newest
 from shoal.serial import checkpoint, generators
 from shoal.serial.channels import SerialQueue
 from shoal.serial.divided import DividedQueue
 from shoal.serial.instance import Instance, Published, Replica
-from shoal.untrusted import excerpt
 
 log = logging.getLogger("shoal.runtime")
 
@@ -65,7 +64,7 @@ class SerialRuntime:
         before = generators.state()
         with Interrupts() as interrupts:
             try:
-                return load_newest(launch, lambda from_this: _Run(program, from_this, interrupts)).go()
+                return run_from_newest(launch, lambda from_this: _Run(program, from_this, interrupts).go())
             finally:
                 generators.restore(before)
 
@@ -83,6 +82,7 @@ class _Run:
         try:
             if launch.resume is not None:
                 checkpoint.load(launch.resume, self.instance, self.aggregator, self.live)
+                launch.loaded()
             else:
                 for replica in self.instance.replicas:
                     getattr(replica.role, "start", lambda: None)()
@@ -121,10 +121,7 @@ class _Run:
             if launch.resume is None:
                 raise
             log.info("failed", exc_info=True)  # into the log, which nobody is shown
-            raise ShoalError(
-                f"the run cannot go on from the checkpoint '{launch.resume.path}': {type(error).__name__}: "
-                f"{excerpt(error)} (the checkpoint is damaged, or its code is at fault: see the log of the run)"
-            ) from error
+            raise CannotGoOn(launch.resume, error) from error
         finally:
             self._drain()
             self._close()

@@ -18,7 +18,7 @@ from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, parse_json, read_text
+from shoal.untrusted import RUN_FORMAT, brief, parse_json, read_text
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -281,7 +281,7 @@ def _of_run(path: Path, text: str) -> Values:
     written = facts.get("format", 1)
     if written != RUN_FORMAT:
         raise UsageError(
-            f"{path} was written by another version of Shoal: format {written!r}, and this one reads {RUN_FORMAT}"
+            f"{path} was written by another version of Shoal: format {brief(written)}, and this one reads {RUN_FORMAT}"
         )
     return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
 

@@ -18,6 +18,7 @@ from shoal.shm.group_layout import SharedLayout
 from shoal.shm.session import Session
 from shoal.shm.store import tensors
 from shoal.types import State
+from shoal.untrusted import counter
 
 _GIVEN, _WAITED = 0, 1  # words of the control line
 
@@ -141,9 +142,13 @@ def load_state_dict(arena: Arena, layout: SharedLayout, state: State) -> None:
         return
     for live, saved in zip(_live(arena, layout), (state["tensors"], state["statistics"]), strict=True):
         for name, tensor in live.items():
+            if saved[name].shape != tensor.shape:
+                raise ValueError(
+                    f"expected '{name}' of the shape {list(tensor.shape)}, found {list(saved[name].shape)}"
+                )
             tensor.copy_(saved[name])
-    for member, steps in enumerate(state["steps"]):
-        arena.words[layout.lines // 8 + member * LINE] = steps
+    for member, steps in zip(range(layout.members), state["steps"], strict=True):
+        arena.words[layout.lines // 8 + member * LINE] = counter(steps)
     arena.words[layout.control // 8 + _GIVEN] = 1
 
 

@@ -24,6 +24,7 @@ from shoal.shm.layout import COUNTED
 from shoal.torchrun.ends import BoardEnd
 from shoal.torchrun.group import Group
 from shoal.types import Values
+from shoal.untrusted import counter
 
 log = logging.getLogger("shoal.runtime")
 
@@ -91,15 +92,19 @@ def _commit(saving: Saving, number: int, program: Program, answers: Sequence[Val
 
 def counted_before(source: Checkpoint, program: Program, rank: int) -> dict[str, int]:
     """Return a rank's counts over all its lives."""
-    lines = source.read(RUN)["counts"][program.roles[0].name]
-    return dict(zip(COUNTED, lines[rank], strict=True))
+    state = source.read(RUN)
+    with source.fitting(RUN):
+        lines = state["counts"][program.roles[0].name]
+        return dict(zip(COUNTED, map(counter, lines[rank]), strict=True))
 
 
 def load(source: Checkpoint, group: Group, program: Program, role: Any, ends: Ends, aggregator: Aggregator) -> None:
     """Put this rank, and the figures of the run, where they were saved."""
     source.check_fits(program)
     rank, ranks = group.place.rank, range(group.place.world)
-    aggregator.load_state_dict(source.read(RUN)["aggregator"])
+    state = source.read(RUN)
+    with source.fitting(RUN):
+        aggregator.load_state_dict(state["aggregator"])
     names = [part("role", program.roles[0].name, each) for each in ranks]
     mine = source.read(names[rank])
     with source.fitting(names[rank]):
@@ -112,10 +117,13 @@ def load(source: Checkpoint, group: Group, program: Program, role: Any, ends: En
             of_all = partial(saved_states, source, program.roles[0].name, len(ranks), number)
             end.load_state_dict(mine["reduce"][number], of_all)
     for channel, params in ends.params.items():
-        if group.place.first and source.has(part("params", channel)):
-            params.load_state_dict({**source.read(part("params", channel)), "older": []})
+        saved = part("params", channel)
+        if group.place.first and source.has(saved):
+            with source.fitting(saved):
+                params.load_state_dict({**source.read(saved), "older": []})
     for channel, board in ends.boards.items():
-        if source.has(part("channel", channel)):
-            saved = source.read(part("channel", channel))
-            row = {name: np.asarray(values[rank]) for name, values in saved["rows"].items()}
-            board.place(row, int(saved["puts"][rank]))
+        if source.has(name := part("channel", channel)):
+            with source.fitting(name):
+                rows = source.read(name)
+                row = {field: np.asarray(values[rank]) for field, values in rows["rows"].items()}
+                board.place(row, counter(int(rows["puts"][rank])))

@@ -6,22 +6,23 @@ import contextlib
 import logging
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
-from shoal.api import Context, Diverged, RoleFailed, Stopped, UsageError
+from shoal.api import Context, Diverged, RoleFailed, ShoalError, Stopped, UsageError
 from shoal.local import processes
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import OTHER, recorder as recorder_of
 from shoal.program import Program, RoleSpec, held
 from shoal.records import dumps
+from shoal.records.checkpoint import Checkpoint, Unloadable
 from shoal.runtime import memory, seeds
 from shoal.runtime.all_reduce import ReduceEnd
 from shoal.runtime.interrupts import Interrupts
-from shoal.runtime.launch import Launch, Report
+from shoal.runtime.launch import CannotGoOn, Launch, Report, run_from_newest
 from shoal.serial.channels import SerialParams
 from shoal.torchrun import checkpoint
 from shoal.torchrun.ends import BoardEnd, FirstParams, Remarks
@@ -30,6 +31,7 @@ from shoal.torchrun.place import Place, place
 from shoal.types import Values
 
 log = logging.getLogger("shoal.runtime")
+Loaded = TypeVar("Loaded")
 
 LIVES = 1_000_000  # generations that one launch of a run may use, as in the local runtime
 FINAL_CHECKPOINT = 0  # number of the checkpoint at the end of a run
@@ -102,9 +104,19 @@ class TorchrunRuntime:
         with Interrupts() as interrupts, _settings(program.roles[0]) as device:
             joined.join(device)
             with joined.breaking():
-                report = _Rank(program, launch, joined, interrupts, device).go()
+                report = self._run(program, launch, joined, interrupts, device)
             joined.leave()
         return report
+
+    def _run(
+        self, program: Program, launch: Launch, joined: Group, interrupts: Interrupts, device: torch.device
+    ) -> Report:
+        try:
+            return run_from_newest(launch, lambda from_this: _Rank(program, from_this, joined, interrupts, device).go())
+        except Unloadable:
+            if self.place.first:
+                raise
+            raise Stopped("the first rank says which checkpoint cannot be loaded") from None
 
 
 class _Rank:
@@ -125,9 +137,11 @@ class _Rank:
         self.recorder.show = lambda phase: joined.beat()
         self.generation = number * LIVES
         rank = joined.place.rank
-        self.before = {} if launch.resume is None else checkpoint.counted_before(launch.resume, program, rank)
+        self.before: dict[str, int] = {}
+        if (resume := launch.resume) is not None:
+            self.before = self._agreed(resume, lambda: checkpoint.counted_before(resume, program, rank))
         self.steps = 0 if launch.resume is None else launch.resume.steps  # of all ranks, as far as this one knows
-        self.saved = 0
+        self.saved, self.stepped = 0, False
         self.ends = checkpoint.Ends()
         context = Context(
             self.spec.name, rank, self.spec.replicas, self.generation,
@@ -178,7 +192,13 @@ class _Rank:
         if self.launch.resume is None:
             getattr(self.role, "start", lambda: None)()
         else:
-            checkpoint.load(self.launch.resume, self.group, self.program, self.role, self.ends, self.aggregator)
+            resume = self.launch.resume
+            self._agreed(
+                resume,
+                lambda: checkpoint.load(resume, self.group, self.program, self.role, self.ends, self.aggregator),
+            )
+            if self.leads:
+                self.launch.loaded()
         for name, params in self.ends.params.items():
             spec = self.program.channels[name].spec
             version = self.group.share(params.version)
@@ -197,6 +217,7 @@ class _Rank:
         began = shown = saved = time.monotonic()
         while True:
             self.role.step()
+            self.stepped = True
             self.recorder.enter(OTHER)
             self.group.beat()
             now = time.monotonic()
@@ -271,17 +292,33 @@ class _Rank:
             episodes=episodes, params=params if self.leads else {},
         )  # fmt: skip
 
+    def _agreed(self, source: Checkpoint, load: Callable[[], Loaded]) -> Loaded:
+        """The result of ``load``. Unloadable in all ranks where one of them cannot load its part."""
+        found, why = None, ""
+        try:
+            found = load()
+        except Unloadable as error:
+            why = error.why
+        if failed := next(filter(None, self.group.exchange(why)), ""):
+            raise Unloadable(source, failed)
+        return cast("Loaded", found)
+
     def _telling(self, part: Any) -> Any:
         """The result of ``part``; the others hear of what goes wrong in it."""
         try:
             return part()
-        except (RoleFailed, Stopped):
-            raise  # another rank's failure
+        except (RoleFailed, Stopped, Unloadable):
+            raise  # another rank's failure, or one of all
         except Exception as error:
+            resume = self.launch.resume
+            if resume is not None and not self.stepped and not isinstance(error, (ShoalError, OSError, MemoryError)):
+                log.info("failed", exc_info=True)
+                error = CannotGoOn(resume, error)
             dump = dumps.save(error, self.launch.run_dir) if isinstance(error, Diverged) else ""
             self.group.failed(f"{type(error).__name__}: {error}")
             rank = self.group.place.rank
-            cause = f"on the host {self.group.place.host}: {traceback.format_exc()}{dump}"
+            told = f"{error}" if isinstance(error, CannotGoOn) else traceback.format_exc()
+            cause = f"on the host {self.group.place.host}: {told}{dump}"
             raise RoleFailed(self.spec.name, rank, self.generation, None, cause) from error
 
 

@@ -51,5 +51,13 @@ def test_no_process_is_left_when_a_command_that_was_interrupted_returns(delay: f
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert run.wait() == 128 + signal.SIGINT
+    meanwhile = [["resume", str(tmp_path / "run"), "--quiet"], [*train, "--steps", "300", "--quiet"]]
+    for words in meanwhile if delay == 0.4 else ():
+        again = [sys.executable, "-m", "shoal", *words]
+        second = subprocess.run(again, env=environ, capture_output=True, text=True, check=False)
+        told = second.stderr
+        assert "still going on" not in told, "whoever was interrupted has left the directory"
+        assert second.returncode in (0, 1, 2) and told.count("\n") <= 1, told
+        assert not (tmp_path / "run").exists() or second.returncode == 0 or "run" in told
     assert of_session(run.pid) == []
     assert [path.name for path in folder.iterdir() if path.name.startswith("pymp")] == []

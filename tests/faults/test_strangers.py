@@ -335,6 +335,29 @@ def test_a_run_does_not_go_on_through_a_link(
     assert outside.is_file() or (outside / ".tmp-0-0").is_dir()
 
 
+def test_no_file_that_a_run_makes_is_written_through_a_link(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each in turn, whatever runs come to make."""
+    names = [path.relative_to(made) for path in sorted(made.rglob("*"))]
+    assert len(names) > 12
+    for number, name in enumerate(names):
+        run = Path(shutil.copytree(made, tmp_path / f"{number}"))
+        outside = tmp_path / f"outside-{number}"
+        (run / name).rename(outside)
+        (run / name).symlink_to(outside)
+        before = {path: path.read_bytes() for path in [outside, *outside.rglob("*")] if path.is_file()}
+        assert "symbolic link" in refused("resume", str(run), "--steps", "120", "--quiet")(capsys), name
+        assert before == {path: path.read_bytes() for path in [outside, *outside.rglob("*")] if path.is_file()}
+
+
+@pytest.mark.parametrize("content", ["[" * 4_000, "5", '{"launch": -3}', '{"launch": 1e9}', '{"launch": ' + "9" * 400])
+def test_the_lock_of_a_stranger_says_nothing_but_counts(run: Path, content: str) -> None:
+    (run / "run.lock").write_text(content)
+    assert main(["resume", str(run), "--steps", "120", "--quiet"]) == 0
+    assert json.loads((run / "run.lock").read_text())["launch"] == 1
+
+
 def test_a_population_does_not_go_on_through_a_link(
     population: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 import shoal
 from shoal.cli.main import main
-from shoal.run.tuning import BEST, STUDY, _like, _told
+from shoal.run.tuning import BEST, SETTINGS, STUDY, _like, _told
 from shoal.settings.config import read_file
 from shoal.settings.schedule import linear
 
@@ -62,3 +64,64 @@ def test_a_study_goes_on_and_keeps_its_best(slots: int, tmp_path: Path, capsys: 
     assert main([{"8": "4"}.get(word, word) for word in command]) == 2
     assert "trials with another unroll (8, not 4)" in capsys.readouterr().err
     assert lines[-1].startswith(f"best: trial {best}, ")
+
+
+ATTRIBUTES = {"env": "evil.py:Mine", "learning_rate": 1e-3, "gamma": 0.9}
+JOURNALS: dict[str, Any] = {
+    "values of other fields": lambda lines: [
+        {**line, "user_attr": {"values": ATTRIBUTES}} if "user_attr" in line else line for line in lines],
+    "values of other kinds": lambda lines: [
+        {**line, "user_attr": {"values": {**ATTRIBUTES, "gamma": "x"}}} if "user_attr" in line else line
+        for line in lines],
+    "another operation": lambda lines: [*lines, {**lines[-1], "op_code": 99}],
+    "no operations": lambda lines: [1, []],
+    "a state of nothing": lambda lines: [{**line, "state": "x"} if "state" in line else line for line in lines],
+    "a distribution of nothing": lambda lines: [
+        {**line, "distribution": "x"} if "distribution" in line else line for line in lines],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    path = tmp_path_factory.mktemp("studies") / "s"
+    assert main(["tune", "impala", *WORDS, "--study", str(path), "--trials", "1"]) == 0
+    return path
+
+
+@pytest.mark.parametrize("change", JOURNALS.values(), ids=JOURNALS)
+def test_the_journal_of_a_stranger_names_no_code_and_is_told_of_in_a_sentence(
+    change: Any, searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(shutil.copytree(searched, tmp_path / "s"))
+    lines = [json.loads(line) for line in (path / STUDY).read_text().splitlines()]
+    (path / STUDY).write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+    capsys.readouterr()
+    assert main(["tune", "impala", *WORDS, "--study", str(path), "--trials", "2"]) in (0, 1)
+    told = capsys.readouterr().err
+    assert "Traceback" not in told and told.count("\n") <= 3
+    assert "evil" not in (path / BEST).read_text()
+
+
+@pytest.mark.parametrize("content", ["", "\n", "[" * 100_000, "5", "[1]", '{"a": "\x1b[2J"}', "{"])
+def test_the_settings_of_a_strangers_study_are_told_of_in_a_sentence(
+    content: str, searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(shutil.copytree(searched, tmp_path / "s"))
+    (path / SETTINGS).write_text(content)
+    capsys.readouterr()
+    assert main(["tune", "impala", *WORDS, "--study", str(path), "--trials", "2"]) in (1, 2)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "\x1b" not in told and len(told) < 1_000
+
+
+def test_a_search_does_not_append_through_a_link(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(shutil.copytree(searched, tmp_path / "s"))
+    outside = tmp_path / "outside"
+    (path / STUDY).rename(outside)
+    (path / STUDY).symlink_to(outside)
+    before = outside.read_bytes()
+    assert main(["tune", "impala", *WORDS, "--study", str(path), "--trials", "2"]) == 2
+    assert "is a symbolic link" in capsys.readouterr().err and outside.read_bytes() == before

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import timedelta
 from multiprocessing import Pipe
 from pathlib import Path
@@ -26,8 +28,8 @@ from helpers import config, run, spy
 from shoal.api import RoleFailed, Stopped, UsageError
 from shoal.local import processes
 from shoal.local.runtime import LocalRuntime
-from shoal.records import checkpoint
-from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records.checkpoint import Checkpoint, Saving, Unloadable
 from shoal.run import RunOptions
 from shoal.runtime.all_reduce import completed
 from shoal.runtime.interrupts import Interrupts
@@ -316,3 +318,32 @@ def _facts(path: Path) -> dict[str, Any]:
     facts = read_json(path / "config.json", "run")
     assert facts["runtime"] == "torchrun" and facts["actors"] == 2
     return facts
+
+
+def test_ranks_go_back_together_where_one_of_them_cannot_load_its_state(tmp_path: Path) -> None:
+    """The newest checkpoint fits its manifest, and means nothing to the second rank."""
+    folder = tmp_path / "checkpoints"
+    program = dd_ppo.program(config("dd-ppo", **SMALL))
+    ranks(2, lambda: TorchrunRuntime().launch(program, launch(1, folder)))
+    older = checkpoint.newest(folder)
+    ranks(2, lambda: TorchrunRuntime().launch(program, launch(2, folder, 1, older)))
+    newest = checkpoint.newest(folder)
+    (part,) = [name for name in newest.manifest["files"] if name.startswith("role-") and name.endswith("-1.json")]
+    part = part.removesuffix(".json")
+    state = newest.read(part)
+    state["role"] = {}
+    (aside := tmp_path / "aside").mkdir()
+    for name, written in state_files.write(state_files.pack(state), aside, part).items():
+        (aside / name).replace(newest.path / name)
+        newest.manifest["files"][name] = asdict(written)
+    (newest.path / "manifest.json").write_text(json.dumps(newest.manifest))
+
+    def go(went_back: Any) -> Any:
+        return TorchrunRuntime().launch(program, replace(launch(3, folder, 2, newest), went_back=went_back))
+
+    alone = ranks(2, lambda: go(None))
+    assert alone[0][0] is Unloadable and f"'{part}' does not fit: KeyError" in alone[0][1] and alone[1][0] is Stopped
+    assert newest.path.is_dir()
+    first, second = ranks(2, lambda: go(lambda source: None))
+    assert first.reason == second.reason == "updates" and first.updates == second.updates == 3
+    assert not newest.path.exists() and [*folder.glob(f"damaged-{newest.path.name}-*")] and older.path.is_dir()

@@ -12,6 +12,7 @@ import numpy as np
 from shoal.api import UsageError
 from shoal.settings.flags import coerce, describe
 from shoal.types import Values
+from shoal.untrusted import brief
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
 DEFAULT_SEARCH_FACTOR = 10.0  # where no interval is given: from the configured value divided by this to that times this
@@ -83,12 +84,12 @@ def interval_of(
     logarithm; without ends from a tenth to ten times of it, up to 1 for what cannot be more. hint: the field's type.
     UsageError for a field that is no number, and for ends that it cannot have."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError(f"--mutate takes numbers, and {name} is {value!r}")
+        raise UsageError(f"--mutate takes numbers, and {name} is {brief(value)}")
     discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
     size = 1.0 - value if discount else float(value)
     integer = isinstance(value, int)
     if (low is None or high is None) and size <= 0:
-        raise UsageError(f"{name} is {value!r}: give its interval, as in --mutate {name}=0.001:0.1")
+        raise UsageError(f"{name} is {brief(value)}: give its interval, as in --mutate {name}=0.001:0.1")
     if low is None or high is None:
         ends = size / DEFAULT_SEARCH_FACTOR, min(size * DEFAULT_SEARCH_FACTOR, 0.999 if discount else float("inf"))
         low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from shoal.api import Batch, Diverged, Tensors, Update
 from shoal.learning.actor_critic import ActorCriticAgent
+from shoal.learning.optimiser import load_optimiser
 from shoal.nets import RunningNorm
 from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.torsos import Activation
@@ -135,7 +136,7 @@ class EvolutionLearner:
         for name, tensor in self.task.items():
             tensor.copy_(state["task"][name])
         if self.adam is not None:
-            self.adam.load_state_dict(state["adam"])
+            load_optimiser(self.adam, state["adam"])
         self.step, self.env_steps = state["step"], state["env_steps"]
 
     def _descend(self, direction: Tensor, rate: float) -> None:
