@@ -248,7 +248,7 @@ class EvaluatorRole:
 
 def evaluation_seed(seed: int, steps: int) -> int:
     """A seed below 2**31 for the evaluation at ``steps``."""
-    return int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint32)[0]) >> 1
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint32).item()) >> 1
 
 
 def make_evaluator(
