@@ -74,6 +74,15 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
     )  # fmt: skip
     steps = int(rng.choice([1, 5, 30]))
     mean = float(rng.choice([1.5, 6, 30, 300]))
+    table = follow(spec, steps, mean, same_step, rng, adds=120)
+    if spec.capacity == 10_000 and mean > 1.5:
+        assert table.size == table.inserted > 0, "nothing was evicted while there was room"
+
+
+def follow(
+    spec: SequenceSpec, steps: int, mean: float, same_step: bool, rng: np.random.Generator, adds: int
+) -> SequenceTable:
+    """Compare the table with the slow model while two writers add unrolls, die, and lose some on the way."""
     lives: dict[int, Recurrent] = {}
     generation = [0, 1]
 
@@ -83,8 +92,8 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
 
     born(0)
     born(1)
-    table, model = spec.build(lives[0].spec, 2, seed), NaiveSequences(spec, 2, 2, same_step)
-    for i in range(120):
+    table, model = spec.build(lives[0].spec, 2, 0), NaiveSequences(spec, 2, 2, same_step)
+    for i in range(adds):
         writer = int(rng.integers(2))
         if rng.random() < 0.03:
             born(writer)
@@ -96,8 +105,24 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
         assert table.size <= spec.capacity
         if i % 20 == 19:
             compare(table, model, lives)
-    if spec.capacity == 10_000 and mean > 1.5:
-        assert table.size == table.inserted > 0, "nothing was evicted while there was room"
+    return table
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+@pytest.mark.parametrize(
+    "length,stride,burn_in,stack,n_step",
+    [(1, 1, 0, 1, 1), (1, 1, 3, 2, 2), (4, 2, 3, 3, 2), (4, 4, 0, 1, 5), (5, 2, 7, 1, 3), (3, 3, 4, 2, 1)],
+)
+def test_streams_are_cut_as_the_slow_model_cuts_them(
+    length: int, stride: int, burn_in: int, stack: int, n_step: int, same_step: bool
+) -> None:
+    """Episodes shorter and longer than a sequence; strides that divide it and that do not."""
+    for capacity, mean, eta in ((10_000, 9.0, 0.9), (5, 3.0, 0.3)):
+        spec = SequenceSpec(
+            capacity, length, stride, burn_in, n_step, 0.9, eta, 1e-3, stack, "zero" if burn_in % 2 else "repeat",
+            probes=True,
+        )  # fmt: skip
+        follow(spec, 6, mean, same_step, np.random.default_rng(length), adds=40)
 
 
 def chain(steps: int, end: bool = True, **fields: np.ndarray) -> dict[str, np.ndarray]:
