@@ -203,7 +203,7 @@ def _probe(streams: Streams, s: int, cut: Cut, ahead: int) -> int:
     since = streams.length[s] - ahead - _offset(streams, s, cut)
     if since < 0 or since % cut.stride:
         return -1
-    return streams.open[s, since // cut.stride % streams.open.shape[1]]  # begun with its burn-in, and not yet whole
+    return int(streams.open[s, since // cut.stride % streams.open.shape[1]])  # it has begun, and is not yet whole
 
 
 @jit

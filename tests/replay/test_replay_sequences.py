@@ -14,7 +14,7 @@ from naive_sequences import NaiveSequences, Recurrent
 from scipy import stats
 
 from shoal.api import Field, ShoalError, WiringError
-from shoal.replay import SequenceSpec
+from shoal.replay import SequenceSpec, sequence_rows
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_table import SequenceTable
 
@@ -314,3 +314,35 @@ def test_states_of_another_shape_are_refused() -> None:
     unroll = chain(4)
     with pytest.raises(WiringError, match=r"'state/h' has shape \(3, 1, 8\), expected it to start with \[5, 1\]"):
         SequenceSpec(10).nbytes(spec_of(unroll) | {"state/h": Field((3, 1, 8))})
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.1, 1.0])
+def test_values_are_rescaled_as_the_paper_says(eps: float) -> None:
+    """Also where eps is large, and the priorities of a real run would hide an error (Pohlen et al. 2018)."""
+    model = NaiveSequences(SequenceSpec(2, rescale=eps), 1, 1, False)
+    for x in (-300.0, -1.0, -0.01, 0.0, 0.3, 2.0, 1e4):
+        assert sequence_rows._h(x, eps) == pytest.approx(model._h(x), rel=1e-9, abs=1e-12)
+        assert sequence_rows._h_inverse(x, eps) == pytest.approx(model._inverse(x), rel=1e-7, abs=1e-12)
+        assert sequence_rows._h_inverse(sequence_rows._h(x, eps), eps) == pytest.approx(x, rel=1e-7, abs=1e-12)
+        assert sequence_rows._h(x, -1.0) == sequence_rows._h_inverse(x, -1.0) == x
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    "ended,valid,first,begins",
+    [
+        (True, False, False, [0, 2, 5, 7]), (True, True, True, [0, 4, 6]), (True, True, False, [0, 4, 6]),
+        (True, False, True, [0, 5, 7]), (False, True, False, [0, 2, 4, 6]), (False, True, True, [0, 4, 6]),
+        (False, False, False, [0, 5, 7]), (False, False, True, [0, 5, 7]),
+    ],
+)  # fmt: skip
+def test_only_an_ignored_row_after_an_end_is_the_last_observation(
+    how: str, ended: bool, valid: bool, first: bool, begins: list[int]
+) -> None:
+    """Row 4 of a stream of sequences of two steps, whose row 3 ended an episode or not. Whatever else follows an end,
+    or is ignored, begins anew."""
+    unroll = chain(9, end=False)
+    unroll[how][3], unroll["valid"][4], unroll["first"][4] = ended, valid, first
+    table = built(SequenceSpec(20, 2, 2, 0, 1), unroll)
+    assert contents(table)["obs"][0].ravel().tolist() == begins
+    assert table.check_valid() == (True, "")
