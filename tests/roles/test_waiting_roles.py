@@ -91,6 +91,15 @@ def test_labels_are_made_with_the_newest_of_both_networks() -> None:
     assert told.records["label"] == (6.0, 4) and told.records["replay_size"] == (15.0, 3)
 
 
+def test_labels_are_made_with_parameters_of_any_version() -> None:
+    """Those of version 0 are the first; what waits at the beginning is nothing."""
+    role = updater(batch(1.0))
+    role.params, role.lagged = Params(), Params()
+    assert role.held is None
+    role.step()
+    assert role.labeller.loaded == [(1.0, 1.0)] and role.versions == [0, 0]
+
+
 def test_a_label_waits_for_room() -> None:
     role = updater(batch(1.0), batch(2.0))
     role.labelled.room = False
