@@ -102,7 +102,7 @@ class Episodes:
                 if len(self.episodes[row]) < self.quota[row]:
                     self.episodes[row].append(so_far[row])
                     self.unfinished += 1
-        if self.unfinished and (len(late) or len(rows)):
+        if len(late) or len(rows):
             left = [row for row, n in enumerate(self.quota) if len(self.episodes[row]) < n]
             if left and (self._age[left] >= self.max_steps).all():
                 self._round += 1

@@ -456,3 +456,43 @@ def test_options_are_refused_from_their_bounds_on(spec: Any, good: dict[str, Any
     spec(**{"capacity": 10, **good})
     with pytest.raises(WiringError):
         spec(**{"capacity": 10, **bad})
+
+
+def test_columns_lie_one_after_the_other() -> None:
+    """Observations first, then what is returned as it is; a row is a multiple of 8 bytes."""
+    lead = (4, 3)
+    fields = stream(4, 3, extra=Field((*lead, 3), "uint8"))
+    fields |= {"obs": Field((*lead, 5), "uint8"), "obs/side": Field((*lead, 2), "int32")}
+    layout = TableSpec(9).layout(fields)
+    found = {c.name: (c.offset, c.nbytes, c.shape, c.dtype) for c in layout.obs + layout.rest}
+    assert found == {
+        "obs": (0, 5, (5,), "uint8"), "obs/side": (5, 8, (2,), "int32"), "action": (13, 8, (), "int64"),
+        "extra": (21, 3, (3,), "uint8"),
+    }  # fmt: skip
+    assert layout.row_bytes == 24 and (layout.steps, layout.envs) == (4, 3)
+    assert not layout.same_step and not layout.final_q
+    assert TableSpec(9).layout({**fields, "more": Field(lead, "bool")}).row_bytes == 32
+    values = {name: Field(lead) for name in ("q_taken", "q_max")}
+    assert "q_max" in {c.name for c in TableSpec(9).layout({**fields, **values}).rest}
+    assert "q_max" not in {c.name for c in TableSpec(9, initial="given").layout({**fields, **values}).rest}
+    finals = {"final/obs": fields["obs"], "final/obs/side": fields["obs/side"]}
+    same = TableSpec(9).layout({**fields, **finals})
+    assert same.same_step and not same.final_q and same.row_bytes == 24
+    assert TableSpec(9).layout({**fields, **finals, "final/q_max": Field(lead)}).final_q
+
+
+@pytest.mark.parametrize(
+    "wrong,told",
+    [
+        ({"obs": None, "final/obs": None}, r"needs the fields \['obs'\]"), ({"valid": None}, r"\['valid'\]"),
+        ({"action": None}, r"\['action'\]"), ({"final/obs": None, "final/obs/x": Field((4, 3, 2))}, "final/obs'"),
+        ({"reward": None}, "it has no 'reward'|'reward'"), ({"extra": Field((4, 2))}, r"start with \[4, 3\]"),
+        ({"extra": Field((3, 3))}, r"start with \[4, 3\]"), ({"final/obs": Field((4, 3, 3))}, "shape and dtype of 'obs'"),
+        ({"final/obs": Field((4, 3, 2), "uint8")}, "shape and dtype of 'obs'"),
+    ],
+)  # fmt: skip
+def test_streams_that_cannot_be_stored_are_refused(wrong: dict[str, Any], told: str) -> None:
+    fields = {**stream(4, 3), "final/obs": Field((4, 3, 2))}
+    TableSpec(9).layout(fields)
+    with pytest.raises(WiringError, match=told):
+        TableSpec(9).layout({name: f for name, f in (fields | wrong).items() if f is not None})

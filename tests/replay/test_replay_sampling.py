@@ -14,6 +14,7 @@ from scipy import stats
 
 from shoal.api import Field, ShoalError, WiringError
 from shoal.replay import RateLimiter, Ratio, TableSpec, check
+from shoal.replay.rows import ALLOCATED
 from shoal.replay.samplers import live_rows
 from shoal.replay.table import Table
 
@@ -412,6 +413,74 @@ def test_the_largest_priority_falls_when_errors_do() -> None:
     other = TableSpec(80, 3, stack=2, sampler="proportional").build(life.spec, 1, 0)
     other.restore(state)
     assert (other._changed, other._recent) == (table._changed, table._recent) and table._changed > 0
+
+
+def test_the_largest_priority_is_that_of_the_last_changes() -> None:
+    """Of as many as there are slots, with the very last of them; until then, of all there were, and 1 before any."""
+    table = filled(TableSpec(8, sampler="proportional", eps=0.5), 8)
+    slots, keys = len(table._key), live_keys(table)
+    assert set(table._priority[keys % slots].tolist()) == {1.0} == {float(table._largest[0])}
+    changed = 0
+    while changed < slots - 1:
+        table.reprioritise(keys[:1], np.array([0.25], np.float32))
+        changed += 1
+        assert (table._changed, table._recent, table._largest[0]) == (changed, 0.75, 1.0)
+    table.reprioritise(keys[:1], np.array([0.0], np.float32))
+    assert (table._changed, table._recent, table._largest[0]) == (0, 0.0, 0.75)
+    table.reprioritise(keys[:1], np.array([3.0], np.float32))
+    assert (table._changed, table._recent, table._largest[0]) == (1, 3.5, 3.5), "at once where it is larger"
+
+
+def test_given_priorities_count_among_the_last_changes() -> None:
+    spec = TableSpec(8, n_step=1, sampler="proportional", initial="given", eps=0.5)
+    unroll = chain([3.0, 1.0, 0.0], [0.0] * 3, [0.0] * 3)
+    table = spec.build(spec_of(unroll), 1, 0)
+    table.add(unroll)
+    assert (table._changed, table._recent, table._largest[0]) == (2, 3.5, 3.5)
+    table.add(chain([0.25, 0.0, 0.0], [0.0] * 3, [0.0] * 3))
+    assert (table._changed, table._recent, table._largest[0]) == (4, 3.5, 3.5)
+
+
+@pytest.mark.parametrize("rows", [3, 7, 1_000])
+def test_rows_that_were_never_used_are_not_saved(rows: int) -> None:
+    table = filled(TableSpec(20), 2)
+    while int(table._counters[ALLOCATED]) < rows:
+        table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
+    state = table.state()
+    assert len(state["rows/data"]) == min(int(table._counters[ALLOCATED]), len(table._data))
+    assert not [name for name in state if name.startswith("scratch/")] and "rng" in state
+
+
+def test_only_laws_with_weights_have_a_mass() -> None:
+    for sampler in ("rank", "greedy"):
+        with pytest.raises(ShoalError, match=f"The {sampler} sampler does not draw in proportion"):
+            filled(TableSpec(4, sampler=sampler), 4).mass()
+
+
+def test_one_priority_per_key() -> None:
+    table = filled(TableSpec(4, sampler="proportional"), 4)
+    for keys, values in ((2, 3), (3, 2)):
+        with pytest.raises(ShoalError, match=rf"one priority per key, got \({keys},\) and \({values},\)"):
+            table.reprioritise(np.arange(keys), np.ones(values, np.float32))
+    with pytest.raises(ShoalError, match="one priority per key"):
+        table.reprioritise(np.zeros((2, 2), np.int64), np.ones((2, 2), np.float32))
+    uniform = filled(TableSpec(4), 4)
+    uniform.reprioritise(live_keys(uniform), np.full(4, 9.0, np.float32))
+    assert not uniform._priority.any(), "a uniform table has none"
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_batch_stays_until_as_many_follow(batches: int) -> None:
+    table = filled(TableSpec(50, batches=batches), 50)
+    first = table.sample(4)
+    assert first.keys is not None
+    kept = first.keys.tolist()
+    for n in range(1, batches):
+        table.sample(4)
+        table.sample(5)
+        assert first.keys.tolist() == kept, n
+    memory = {table.sample(4).keys.data_ptr() for _ in range(7)}  # type: ignore[union-attr]
+    assert len(memory) == batches
 
 
 def test_ratios_that_cannot_work_are_refused() -> None:
