@@ -90,7 +90,7 @@ def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: i
     counters[FREE] -= 1
     counters[ALLOCATED] += 1
     width, pushed = streams.hold.shape[1], streams.pushed[s]
-    rows.previous[row] = streams.hold[s, (pushed - 1) % width] if streams.held[s] > 0 else -1
+    rows.previous[row] = streams.hold[s, (pushed - 1) % width]  # of a stream's first row nobody follows it
     if streams.held[s] == width:
         _change(rows, streams.hold[s, pushed % width], -1, counters)
     else:

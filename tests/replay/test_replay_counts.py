@@ -487,7 +487,7 @@ def test_columns_lie_one_after_the_other() -> None:
         ({"obs": None, "final/obs": None}, r"needs the fields \['obs'\]"), ({"valid": None}, r"\['valid'\]"),
         ({"action": None}, r"\['action'\]"), ({"final/obs": None, "final/obs/x": Field((4, 3, 2))}, "final/obs'"),
         ({"reward": None}, "it has no 'reward'|'reward'"), ({"extra": Field((4, 2))}, r"start with \[4, 3\]"),
-        ({"extra": Field((3, 3))}, r"start with \[4, 3\]"), ({"final/obs": Field((4, 3, 3))}, "shape and dtype of 'obs'"),
+        ({"extra": Field((3, 3))}, r"start with \[4, 3\]"), ({"final/obs": Field((4, 3, 3))}, "dtype of 'obs'"),
         ({"final/obs": Field((4, 3, 2), "uint8")}, "shape and dtype of 'obs'"),
     ],
 )  # fmt: skip

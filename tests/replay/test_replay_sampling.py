@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 
 from shoal.api import Field, ShoalError, WiringError
-from shoal.replay import RateLimiter, Ratio, TableSpec, check
-from shoal.replay.rows import ALLOCATED
+from shoal.replay import RateLimiter, Ratio, SequenceSpec, TableSpec, check, rows as rows_module
 from shoal.replay.samplers import live_rows
 from shoal.replay.table import Table
 
@@ -441,14 +441,64 @@ def test_given_priorities_count_among_the_last_changes() -> None:
     assert (table._changed, table._recent, table._largest[0]) == (4, 3.5, 3.5)
 
 
-@pytest.mark.parametrize("rows", [3, 7, 1_000])
-def test_rows_that_were_never_used_are_not_saved(rows: int) -> None:
-    table = filled(TableSpec(20), 2)
-    while int(table._counters[ALLOCATED]) < rows:
-        table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
+@pytest.mark.parametrize("unrolls", [1, 2, 100])
+@pytest.mark.parametrize("spec", [TableSpec(20), SequenceSpec(5, 2, 2, 0)])
+def test_rows_that_were_never_used_are_not_saved(spec: TableSpec | SequenceSpec, unrolls: int) -> None:
+    unroll = chain([0.0] * 3, [0.0] * 3, [0.0] * 3)
+    table: Any = spec.build(spec_of(unroll), 1, 0)
+    for _ in range(unrolls):
+        table.add(unroll)
     state = table.state()
-    assert len(state["rows/data"]) == min(int(table._counters[ALLOCATED]), len(table._data))
+    assert len(state["rows/data"]) == min(3 * unrolls, len(table._data))
     assert not [name for name in state if name.startswith("scratch/")] and "rng" in state
+
+
+@pytest.mark.parametrize("spec", [TableSpec(20, sampler="proportional"), SequenceSpec(20, 2, 2, 0)])
+def test_a_key_below_zero_is_nobodys(spec: TableSpec | SequenceSpec) -> None:
+    """Also where the slot that it would name is free, as its own key is then -1."""
+    unroll = chain([0.0] * 5, [0.0] * 5, [0.0] * 5)
+    table: Any = spec.build(spec_of(unroll), 1, 0)
+    table.add(unroll)
+    before, largest = table._priority.copy(), float(table._largest[0])
+    assert table._key[-1] == -1
+    table.reprioritise(np.array([-1, -2]), np.array([5.0, 6.0], np.float32))
+    assert np.array_equal(before, table._priority) and table._largest[0] == largest
+
+
+def test_a_value_after_the_end_of_an_episode_is_not_looked_at() -> None:
+    """What the actor's network says there may be anything; elsewhere what is not finite is no error."""
+    unroll = chain([2.0, 0.0, 1.0, 1.0], [0.5, 0.0, 0.25, 0.0], [0.0, np.nan, 0.0, np.inf])
+    unroll["terminated"][0], unroll["valid"][1], unroll["first"][2] = True, False, True
+    table = TableSpec(8, sampler="proportional", initial="given", eps=1.0).build(spec_of(unroll), 1, 0)
+    assert table.add(unroll) == 2
+    assert table._priority[table._r.order[:2]].tolist() == [2.5, 1.0]
+
+
+@pytest.mark.parametrize("at", ["newest", "oldest", "middle"])
+def test_an_item_that_goes_leaves_a_whole_ring(at: str) -> None:
+    """Where the ring of live items wraps around its end."""
+    table = filled(TableSpec(20, evict="proportional", evict_every=100), 2)
+    places = len(table._order)
+    while int(table._counters[0]) < places - 3:  # the head goes on as the oldest are removed
+        table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
+        live = live_rows(table._order, table._counters)[:-1].astype(np.int32)
+        for sampler in (table._evictor, table.sampler):
+            sampler.remove(live)
+        rows_module.remove(table._r, live, table._counters)
+    for _ in range(4):
+        table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
+    table._count()
+    assert table.check_valid() == (True, "")
+    live = live_rows(table._order, table._counters)
+    assert int(table._counters[0]) + len(live) > places
+    victim = live[[{"newest": -1, "oldest": 0, "middle": 1}[at]]].astype(np.int32)
+    table._evictor.remove(victim)
+    table.sampler.remove(victim)
+    rows_module.remove(table._r, victim, table._counters)
+    table._count()
+    assert table.check_valid() == (True, "")
+    left = live_rows(table._order, table._counters)
+    assert sorted(left.tolist()) == sorted(set(live.tolist()) - set(victim.tolist()))
 
 
 def test_only_laws_with_weights_have_a_mass() -> None:

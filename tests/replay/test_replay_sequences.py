@@ -346,3 +346,16 @@ def test_only_an_ignored_row_after_an_end_is_the_last_observation(
     table = built(SequenceSpec(20, 2, 2, 0, 1), unroll)
     assert contents(table)["obs"][0].ravel().tolist() == begins
     assert table.check_valid() == (True, "")
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_one_row_is_the_last_observation_of_an_episode(same_step: bool) -> None:
+    """Further rows that an environment ignores, as after a life that was lost as the game ended, are nothing."""
+    unroll = chain(9, end=False)
+    unroll["terminated"][3], unroll["valid"][4:6] = True, False
+    if same_step:
+        unroll["final/obs"] = unroll["obs"] + 100
+    table = built(SequenceSpec(20, 3, 1, 0, 1, initial="max"), unroll)
+    found = contents(table)
+    assert found["obs"][0].ravel().tolist() == [0, 1, 6] and table.check_valid() == (True, "")
+    assert found["obs"][3].ravel().tolist() == ([3, 103, 9] if same_step else [3, 4, 9])

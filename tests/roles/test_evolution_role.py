@@ -205,6 +205,7 @@ def test_an_evaluation_is_not_of_the_seeds_of_its_block() -> None:
     role = worker(evaluate_every=1)
     role.step()
     assert len(set(role.env.seeds)) == len(role.env.seeds) == 2
+    assert role.env.seeds[0] == int(role._generator(0, 1).integers(2**31)) != int(role._generator(0, 0).integers(2**31))
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
