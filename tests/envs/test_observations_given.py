@@ -71,7 +71,7 @@ def test_parts_are_looked_at_one_by_one() -> None:
     space = gs.Dict({"a": gs.Discrete(2), "b": gs.Tuple((gs.Discrete(2), gs.Box(0, 9, (1,), np.int64)))})
     found = batch_of(space, {"a": 1, "b": [0, [9]], "more": 5})
     assert found["a"].tolist() == [1] and [part.tolist() for part in found["b"]] == [[0], [[9]]]
-    with pytest.raises(UsageError, match="'obs/b/1' should be of .*, found the value 10"):
+    with pytest.raises(UsageError, match=r"'obs/b/1' should be of .*, found the value 10"):
         batch_of(space, {"a": 1, "b": (0, np.array([10]))})
     with pytest.raises(UsageError, match=r"'obs' should have the parts \['a', 'b'\], found \['a'\]"):
         batch_of(space, {"a": 1})
