@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium import spaces as gs
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import UsageError
+from shoal.envs.one_by_one import number
 from shoal.envs.spaces import ObservationCodec, batch_of
 from shoal.envs.wrappers import CartPoleNoVelocity
 
@@ -96,3 +98,23 @@ def test_cartpole_without_velocities_has_the_bounds_of_what_it_shows() -> None:
     assert isinstance(whole, gs.Box) and isinstance(shown, gs.Box)
     assert shown.low.tolist() == whole.low[[0, 2]].tolist() and shown.high.tolist() == whole.high[[0, 2]].tolist()
     assert part.observation_space.shape == (3, 2) and part.num_envs == 3
+
+
+@pytest.mark.parametrize(
+    "reward,wanted",
+    [
+        (2, 2.0), (0.5, 0.5), (True, 1.0), (np.float32(0.25), 0.25), (np.int8(-3), -3.0), (np.bool_(True), 1.0),
+        ([2.0], 2.0), ((7,), 7.0), (np.array(3), 3.0), (np.array([[True]]), 1.0), (Fraction(1, 4), 0.25),
+    ],
+)  # fmt: skip
+def test_a_reward_is_one_number(reward: Any, wanted: float) -> None:
+    found = number(reward)
+    assert type(found) is float and found == wanted
+
+
+@pytest.mark.parametrize(
+    "reward", ["5", b"5", [1, 2], [], np.array("5"), np.array([1j]), np.zeros(0), None, {}, np.array([None])]
+)
+def test_a_reward_of_another_kind_is_refused(reward: Any) -> None:
+    with pytest.raises(TypeError, match=r"its reward is .*, expected one number"):
+        number(reward)
