@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import UsageError
 from shoal.envs.one_by_one import number
-from shoal.envs.spaces import ObservationCodec, batch_of
+from shoal.envs.spaces import ObservationCodec, batch_of, integer_scale
 from shoal.envs.wrappers import CartPoleNoVelocity
 
 SPACES: dict[str, tuple[Any, Any, Any]] = {  # the least and the largest of each
@@ -118,3 +118,17 @@ def test_a_reward_is_one_number(reward: Any, wanted: float) -> None:
 def test_a_reward_of_another_kind_is_refused(reward: Any) -> None:
     with pytest.raises(TypeError, match=r"its reward is .*, expected one number"):
         number(reward)
+
+
+@pytest.mark.parametrize(
+    "low,high,scale",
+    [
+        ([0, 0], [1, 1], None), ([-1, 0], [1, 1], None), ([0, 0], [1, 2], [1, 2]), ([-3, 0], [1, 0], [3, 1]),
+        ([0, 0], [255, 9], [255, 9]), ([0, 0], [256, 9], None), ([-256, 0], [0, 9], None),
+    ],
+)  # fmt: skip
+def test_integers_are_divided_by_their_largest_magnitude(low: list[int], high: list[int], scale: Any) -> None:
+    """None where that is 1 everywhere, or where one may be more than a byte."""
+    found = integer_scale(gs.Box(np.array(low), np.array(high), dtype=np.int64))
+    assert (found is None and scale is None) or (found is not None and found.tolist() == scale)
+    assert integer_scale(gs.Box(0.0, 9.0, (2,), np.float32)) is None
