@@ -53,6 +53,9 @@ TESTS = {
     "shoal/serial": ("tests/runtime", "tests/systems"),
     "shoal/shm": ("tests/runtime",),
     "shoal/envs": ("tests/envs", "tests/systems"),
+    "shoal/demonstrations": ("tests/systems", "tests/cli"),
+    "shoal/records": ("tests/runtime", "tests/cli"),
+    "shoal/metering": ("tests/runtime",),
 }
 # Trainings, and processes that are started anew
 NEVER = (
