@@ -584,3 +584,13 @@ def test_a_divergence_of_equal_learners_is_explained() -> None:
     with pytest.raises(Diverged) as error:
         role.step()
     assert error.value.facts == {"role": "learner", "update": 0} and error.value.tensors["batch/x"].tolist() == [1.0]
+
+
+def test_one_update_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    role = server()
+    role.params.version = 3
+    state = role.state_dict()
+    role.params.version = 4
+    role.load_state_dict(state)
+    assert "after 2 updates: the 1 since are lost" in caplog.text
+    assert role.ctx.metrics.drain().records["lost_updates"] == (1.0, 1)
