@@ -11,7 +11,8 @@ and pytest but not Shoal, on a copy of the repository. The tests are those quick
 the first run of a test file it is recorded which functions of Shoal each of its tests calls, and how long it takes.
 
 Results are appended to a file (JSON lines) under ``--work``, so that an interrupted run goes on. Faults that change
-nothing that could be observed are listed in ``equivalent*.txt``, each with the reason. See docs/decisions/faults.md.
+nothing that could be observed are listed in ``equivalent*.txt``, each with the reason. See
+docs/decisions/mutation-testing.md.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ TESTS = {
     "shoal/serial": ("tests/runtime", "tests/systems"),
     "shoal/shm": ("tests/runtime",),
     "shoal/envs": ("tests/envs", "tests/systems"),
+    "shoal/demonstrations": ("tests/systems", "tests/cli"),
+    "shoal/records": ("tests/runtime", "tests/cli"),
+    "shoal/metering": ("tests/runtime",),
 }
 # Trainings, and processes that are started anew
 NEVER = (

@@ -48,7 +48,6 @@ class ObservationCodec:
             raise UsageError(f"environment {env!r} has an observation space without any array: {space}")
         self.observations = {name: observation for name, _, observation, _ in self._leaves}
         self.paths = {name: path for name, path, _, _ in self._leaves}
-        self.floats = [name for name, o in self.observations.items() if o.dtype == "float32"]
         self._plain = len(self._leaves) == 1 and not self._leaves[0][1]
 
     def __call__(self, batch: Nested) -> Arrays:

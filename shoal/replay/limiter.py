@@ -26,7 +26,7 @@ class RateLimiter:
     """Decides for one channel; ``items_per_insert`` is how many items one insertion may bring.
 
     Counts are items since the start. An insertion after which there are no more than ``min_size`` items is always
-    allowed (as in Reverb: Cassirer et al. 2021).
+    allowed (as in Reverb: Cassirer et al. 2021), as the slack is no less than 0.
     """
 
     def __init__(self, ratio: Ratio, items_per_insert: int = 1):
@@ -34,9 +34,9 @@ class RateLimiter:
 
     def can_insert(self, inserted: int, sampled: int) -> bool:
         ratio = self.ratio
-        after = inserted + self.items_per_insert - ratio.min_size
-        if ratio.samples_per_insert is None or after <= 0:
+        if ratio.samples_per_insert is None:
             return True
+        after = inserted + self.items_per_insert - ratio.min_size
         return ratio.samples_per_insert * after - sampled <= self._slack(sampled)
 
     def can_sample(self, size: int, inserted: int, sampled: int, n: int) -> bool:
@@ -45,7 +45,7 @@ class RateLimiter:
             return False
         if ratio.samples_per_insert is None:
             return True
-        return ratio.samples_per_insert * (inserted - ratio.min_size) - (sampled + n) >= -self._slack(sampled + n)
+        return sampled + n - ratio.samples_per_insert * (inserted - ratio.min_size) <= self._slack(sampled)
 
     def _slack(self, sampled: int) -> float:
         return self.ratio.slack + ROUNDING * (1 + sampled)

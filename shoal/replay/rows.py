@@ -104,7 +104,7 @@ def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: i
     counters[FREE] -= 1
     counters[ALLOCATED] += 1
     width, pushed = streams.hold.shape[1], streams.pushed[s]
-    rows.previous[row] = streams.hold[s, (pushed - 1) % width] if streams.held[s] > 0 else -1
+    rows.previous[row] = streams.hold[s, (pushed - 1) % width]  # of a stream's first row nobody follows it
     if streams.held[s] == width:
         _release(rows, streams.hold[s, pushed % width], counters)
     else:
@@ -167,8 +167,8 @@ def ingest(
         for t in range(steps):
             i = t * envs + e
             row_of[i] = final_of[i] = -1
-            ended, open_ = streams.ended[s], streams.held[s] > 0
-            if open_ and ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
+            ended = streams.ended[s]
+            if ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
                 row = _append(rows, streams, s, counters, stack)
                 row_of[i] = row
                 for k in range(min(n_step, streams.length[s]), 0, -1):
@@ -178,7 +178,7 @@ def ingest(
                     )  # fmt: skip
                 _close(rows, streams, s, counters)
                 continue
-            if open_ and (ended or unroll.first[i] or not unroll.valid[i]):  # a gap: windows stay incomplete
+            if ended or unroll.first[i] or not unroll.valid[i]:  # a gap: windows stay incomplete
                 _close(rows, streams, s, counters)
             if not unroll.valid[i]:
                 continue

@@ -90,14 +90,13 @@ def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: i
     counters[FREE] -= 1
     counters[ALLOCATED] += 1
     width, pushed = streams.hold.shape[1], streams.pushed[s]
-    rows.previous[row] = streams.hold[s, (pushed - 1) % width] if streams.held[s] > 0 else -1
+    rows.previous[row] = streams.hold[s, (pushed - 1) % width]  # of a stream's first row nobody follows it
     if streams.held[s] == width:
         _change(rows, streams.hold[s, pushed % width], -1, counters)
     else:
         streams.held[s] += 1
     rows.depth[row] = min(streams.length[s], stack - 1)
     rows.refs[row] = 1
-    rows.reward[row] = rows.q_taken[row] = rows.q_max[row] = 0.0
     streams.hold[s, pushed % width] = row
     streams.pushed[s] += 1
     return int(row)
@@ -204,8 +203,7 @@ def _probe(streams: Streams, s: int, cut: Cut, ahead: int) -> int:
     since = streams.length[s] - ahead - _offset(streams, s, cut)
     if since < 0 or since % cut.stride:
         return -1
-    k = since // cut.stride
-    return streams.open[s, k % streams.open.shape[1]] if streams.done[s] <= k < streams.begun[s] else -1
+    return int(streams.open[s, since // cut.stride % streams.open.shape[1]])  # it has begun, and is not yet whole
 
 
 @jit
@@ -215,20 +213,10 @@ def _complete(
 ) -> int:  # fmt: skip
     """Make the items whose last observation is ``row``, the newest of the stream (``how`` the episode ended before it,
     0: it goes on). Returns the next place in ``new``."""
-    there = streams.length[s]
-    start = _offset(streams, s, cut) + streams.done[s] * cut.stride
-    whole = streams.begun[s] > streams.done[s] and start + cut.length == there
-    if whole:
-        at = _emit(
-            rows, items, streams, s, cut.length, row, how, cut, counters, window, new, new_priorities, at
-        )  # fmt: skip
-    elif (
-        how and streams.begun[s] > streams.done[s] and start < there  # ... and no sequence has its last steps yet
-        and (streams.done[s] == 0 or start - cut.stride + cut.length < there)
-    ):  # fmt: skip
-        at = _emit(
-            rows, items, streams, s, there - start, row, how, cut, counters, window, new, new_priorities, at
-            )  # fmt: skip
+    start = _offset(streams, s, cut) + streams.done[s] * cut.stride  # of the steps of the oldest that is open
+    length = streams.length[s] - start
+    if length == cut.length or (how and length > 0):
+        at = _emit(rows, items, streams, s, length, row, how, cut, counters, window, new, new_priorities, at)
     return at
 
 
@@ -247,8 +235,8 @@ def ingest(
         for t in range(steps):
             i = t * envs + e
             row_of[i] = final_of[i] = begin_of[i] = first_of[i] = last_of[i] = -1
-            ended, open_ = streams.ended[s], streams.held[s] > 0
-            if open_ and ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
+            ended = streams.ended[s]
+            if ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
                 row = _append(rows, streams, s, counters, cut.stack)
                 row_of[i] = row
                 rows.q_max[row] = unroll.q_max[i]
@@ -257,7 +245,7 @@ def ingest(
                 )  # fmt: skip
                 _close(rows, items, streams, s, counters)
                 continue
-            if open_ and (ended or unroll.first[i] or not unroll.valid[i]):  # a gap: sequences stay incomplete
+            if ended or unroll.first[i] or not unroll.valid[i]:  # a gap: sequences stay incomplete
                 _close(rows, items, streams, s, counters)
             if not unroll.valid[i]:
                 continue

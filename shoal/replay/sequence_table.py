@@ -127,7 +127,7 @@ class SequenceTable(Store):
             live = live_rows(i.order, self._counters)
             if len(np.unique(live)) != len(live) or not np.array_equal(np.sort(live), np.flatnonzero(i.key >= 0)):
                 return False, "sequences: the slots with keys are not the live items"
-            if (i.key[live] % len(i.key) != live).any() or (np.diff(i.key[live] // len(i.key)) <= 0).any():
+            if (i.key[live] % len(i.key) != live).any() or (np.diff(i.key[live]) <= 0).any():
                 return False, "sequences: a key does not name its slot, or a later one is not larger"
             if not np.array_equal((i.position[live] - self._counters[0]) % len(i.order), np.arange(len(live))):
                 return False, "sequences: an item is not where it is said to be"

@@ -102,7 +102,7 @@ class Episodes:
                 if len(self.episodes[row]) < self.quota[row]:
                     self.episodes[row].append(so_far[row])
                     self.unfinished += 1
-        if self.unfinished and (len(late) or len(rows)):
+        if len(late) or len(rows):
             left = [row for row, n in enumerate(self.quota) if len(self.episodes[row]) < n]
             if left and (self._age[left] >= self.max_steps).all():
                 self._round += 1
@@ -248,7 +248,7 @@ class EvaluatorRole:
 
 def evaluation_seed(seed: int, steps: int) -> int:
     """A seed below 2**31 for the evaluation at ``steps``."""
-    return int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint32)[0]) >> 1
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint32).item()) >> 1
 
 
 def make_evaluator(

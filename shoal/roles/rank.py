@@ -61,7 +61,7 @@ class RankRole:
         self.sync_frac, self.min_fraction = sync_frac, min_fraction
         self.own = OwnParams(learner.params)
         self.collector = actor(self.own)
-        self.slice = max(1, -(-self.collector.steps // ROLLOUT_SLICES))
+        self.slice = -(-self.collector.steps // ROLLOUT_SLICES)
         self.rollouts = 0  # ended
         self.begun = False  # it has the parameters that all begin with
         self._rollout: Tensors = {}  # that it learns from

@@ -15,11 +15,12 @@ class RecordedEnvs:
     The state grows by one action per step, and loading it takes as long as the recorded steps took.
     """
 
+    _seed: int  # of the last reset
+    _actions: list[np.ndarray]  # since then
+
     def __init__(self, inner: EnvBatch) -> None:
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
         self.obs: Arrays = {}  # the newest observations
-        self._seed = 0
-        self._actions: list[np.ndarray] = []
 
     def reset(self, seed: int) -> Arrays:
         self._seed, self._actions = seed, []

@@ -83,11 +83,11 @@ class ShardRole:
         self._learn()
         self.ctx.metrics.enter("batch")
         self.drawn = self.transitions.get()
-        number = np.random.SeedSequence([self.ctx.seed, self.round]).generate_state(1, np.uint32)[0]
+        number = np.random.SeedSequence([self.ctx.seed, self.round]).generate_state(1, np.uint32).item()
         with self.masses.slot() as slot:
             slot["mass"][:], slot["size"][:] = 0.0, self.drawn.size
             slot["mass"][self.ctx.index] = self.transitions.mass()
-            slot["draw"][:] = int(number) if self.ctx.index == 0 else 0
+            slot["draw"][:] = number if self.ctx.index == 0 else 0
         self.round += 1
 
     def _divide(self, told: Tensors) -> None:

@@ -121,3 +121,16 @@ def test_the_last_action_is_seen_in_the_agents_units() -> None:
 def test_integer_boxes_of_actions_are_refused() -> None:
     with pytest.raises(Exception, match="only Discrete, MultiDiscrete, MultiBinary, Box of floats"):
         ActionCodec(gs.Box(0, 3, (1,), np.int64), "t")
+
+
+@pytest.mark.parametrize(
+    "low, high, outside", [([-1.0, 0.0], [1.0, 2.0], [0.5, 1.5]), ([-1.0, -2.0], [1.0, 2.0], [0.5, 1.0])]
+)
+def test_one_side_that_is_as_agents_have_it_leaves_the_other_scaled(
+    low: list[float], high: list[float], outside: list[float]
+) -> None:
+    """Two sides, of which the first is [-1, 1]; the other has its length, or its middle, alone."""
+    found, agents = box(low, high), np.full((1, 2), 0.5, np.float32)
+    assert not found.same and found.to_environment(agents).tolist() == [outside]
+    assert found.to_agent(np.array([outside])).tolist() == [[0.5, 0.5]]
+    assert box([-1.0, -1.0], [1.0, 1.0]).same

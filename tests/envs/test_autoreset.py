@@ -147,3 +147,22 @@ def test_clipping_is_for_training_only(clip: str) -> None:
         a, b = raw.step(np.zeros(NUM, np.int64)), clipped.step(np.zeros(NUM, np.int64))
         np.testing.assert_array_equal(b.reward, np.sign(a.reward) if clip == "sign" else np.clip(a.reward, -1, 1))
         assert a.episodes == b.episodes
+
+
+@pytest.mark.parametrize(
+    "name, mode", [("next_step", "next_step"), ("same_step", "same_step"), ("Counting", "next_step")]
+)
+def test_what_goes_on_is_told_of_every_environment(name: str, mode: str) -> None:
+    """The return and the length until now; nothing of an episode that has not begun."""
+    batch = make(factory(name), NUM, EnvOptions())
+    batch.reset(0)
+    total, length = np.zeros(NUM), np.zeros(NUM, int)
+    for _ in range(40):
+        assert [tuple(e) for e in batch.so_far()] == [
+            (float(r), int(n), {}) for r, n in zip(total, length, strict=True)
+        ]
+        step = batch.step(np.zeros(NUM, np.int64))
+        total, length = total + step.reward, length + step.valid
+        ended = step.terminated | step.truncated
+        total[ended], length[ended] = 0.0, 0
+    batch.close()

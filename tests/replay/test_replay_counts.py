@@ -326,3 +326,173 @@ def test_after_a_gap_a_sequence_begins_behind_its_burn_in_and_a_whole_stack(
     found = table.sample(256).items
     assert float(found["obs"][burn_in, :, -1, 0, 0].min()) == wanted
     assert float(found["obs"][0].min()) == wanted - burn_in - (stack - 1) == 0.0, "from the first frame there is"
+
+
+def stream(steps: int, envs: int, **more: Field) -> dict[str, Field]:
+    lead = (steps, envs)
+    out = {"obs": Field((*lead, 2)), "action": Field(lead, "int64"), "reward": Field(lead)}
+    return out | {name: Field(lead, "bool") for name in ("terminated", "truncated", "valid", "first")} | more
+
+
+@pytest.mark.parametrize("width,part", [(253, 8), (254, 8), (255, 64)])
+def test_rows_above_a_kilobyte_get_fewer_extra_ones(width: int, part: int) -> None:
+    """4 * 254 bytes of an observation and 8 of an action are one KB."""
+    fields = {**stream(4, 3), "obs": Field((4, 3, width))}
+    spec = TableSpec(6_400)
+    assert spec.rows(spec.layout(fields), 1) == 6_400 + 6_400 // part + 12 + 3 * 3
+
+
+SAMPLERS = {
+    "uniform": {},
+    "proportional": {"tree": "float64", "offsets": "int64"},
+    "rank": {"heap": "int32", "where": "int32", "weight": "float32", "counts": "int64"},
+}
+
+
+def shapes(arrays: Any, *groups: str) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, (shape, _) in arrays.items() if name.startswith(groups)}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("same_step", [False, True])
+def test_arrays_of_transitions_are_as_large_as_what_they_hold(sampler: str, same_step: bool) -> None:
+    """Two writers with 3 environments, unrolls of 4 steps, windows of 5 steps, stacks of 2: 6 streams, 12 steps."""
+    fields = stream(4, 3, **({"final/obs": Field((4, 3, 2)), "final/q_max": Field((4, 3))} if same_step else {}))
+    spec = TableSpec(80, 5, stack=2, sampler=sampler, evict="proportional")  # type: ignore[arg-type]
+    arrays, rows = spec.arrays(fields, 2), spec.rows(spec.layout(fields), 2)
+    assert rows == 160 + 20 + (24 if same_step else 12) + 6 * (5 + 4)
+    assert arrays["rows/data"] == ((rows, 16), "uint8") and arrays["counters"] == ((8,), "int64")
+    assert set(shapes(arrays, "rows/").values()) == {(rows, 16), (rows,)}
+    of_streams = {name.partition("/")[2]: shape for name, shape in shapes(arrays, "streams/").items()}
+    assert of_streams == {
+        **dict.fromkeys(("pushed", "held", "length", "known", "ended"), (6,)), "generation": (2,),
+        **dict.fromkeys(("hold", "reward", "q"), (6, 7)),
+    }  # fmt: skip
+    scratch = shapes(arrays, "scratch/")
+    news = {scratch.pop(f"scratch/{name}") for name in ("new_rows", "new_deltas")}
+    assert news == {(12 + 3 * 5,)} and scratch.pop("scratch/victims") == (rows,)
+    assert set(scratch.values()) == {(12,)} and len(scratch) == 10
+    nodes = int(tree_offsets(rows)[-1])
+    assert shapes(arrays, "evictor/") == {"evictor/tree": (nodes,), "evictor/offsets": tree_offsets(rows).shape}
+    found = {name.partition("/")[2]: dtype for name, (_, dtype) in arrays.items() if name.startswith("sampler/")}
+    assert found == SAMPLERS[sampler]
+    if sampler == "rank":
+        assert {arrays[f"sampler/{name}"][0] for name in ("heap", "where", "weight")} == {(rows,)}
+        assert arrays["sampler/counts"][0] == (2,)
+    assert spec.nbytes(fields, 2) == sum(
+        int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in arrays.values()
+    )
+
+
+@pytest.mark.parametrize("probes", [False, True])
+@pytest.mark.parametrize("same_step", [False, True])
+def test_arrays_of_sequences_are_as_large_as_what_they_hold(same_step: bool, probes: bool) -> None:
+    """Sequences of 6 steps, one every 4, behind 5 to burn in: 12 rows of a batch, and at most 4 of a stream open."""
+    state = {"state/h": Field((4, 3, 5)), "state/c": Field((4, 3, 2), "int32")}
+    fields = stream(4, 3, **state, **({"final/obs": Field((4, 3, 2))} if same_step else {}))
+    spec = SequenceSpec(30, 6, 4, 5, stack=2, probes=probes, initial="max")
+    assert (spec.steps, spec.open, spec.hold, spec.state_bytes(fields)) == (12, 4, 14, 28)
+    layout, unroll = spec.layout(fields), 24 if same_step else 12
+    assert spec.appended(layout) == unroll and layout.row_bytes == 16
+    rows, slots = 30 * 4 + unroll + 6 * 14 + 12, 30 + 6 * 4 + 12 * (1 + 1)
+    arrays = spec.arrays(fields, 2)
+    assert arrays["rows/data"] == ((rows, 16), "uint8") and arrays["counters"] == ((10,), "int64")
+    assert set(shapes(arrays, "rows/").values()) == {(rows, 16), (rows,)}
+    items = shapes(arrays, "items/")
+    assert items.pop("items/states") == (slots, 84 if probes else 28) and set(items.values()) == {(slots,)}
+    of_streams = {name.partition("/")[2]: shape for name, shape in shapes(arrays, "streams/").items()}
+    assert of_streams == {
+        **dict.fromkeys(("pushed", "held", "length", "known", "ended", "begun", "done"), (6,)), "generation": (2,),
+        "hold": (6, 14), "open": (6, 4),
+    }  # fmt: skip
+    scratch = shapes(arrays, "scratch/")
+    assert {scratch.pop(f"scratch/{name}") for name in ("new", "new_priorities")} == {(unroll,)}
+    assert scratch.pop("scratch/victims") == (slots,) and scratch.pop("scratch/window") == (12,)
+    assert set(scratch.values()) == {(12,)} and len(scratch) == 13
+    assert shapes(arrays, "sampler/")["sampler/tree"] == (int(tree_offsets(slots)[-1]),)
+
+
+@pytest.mark.parametrize("probes", [False, True])
+@pytest.mark.parametrize("stack", [1, 3])
+def test_the_fields_of_a_batch_of_sequences_are_what_is_sampled(probes: bool, stack: int) -> None:
+    state = {"state/h": Field((4, 3, 5)), "state/c": Field((4, 3, 2), "int32")}
+    fields = {**stream(4, 3, extra=Field((4, 3, 6), "uint8"), **state), "obs": Field((4, 3, 1, 2, 4), "uint8")}
+    spec = SequenceSpec(30, 3, 2, 2, stack=stack, probes=probes, initial="max")
+    table: Any = spec.build(fields, 1, 0)
+    unroll = {name: np.zeros(f.shape, f.dtype) for name, f in fields.items()}
+    unroll["valid"][:] = unroll["first"][0] = True
+    while not table.size:
+        table.add(unroll)
+        unroll["first"][:] = False
+    found = table.sample(7).items
+    given = spec.batch(fields, 7)
+    assert {name: (f.shape, f.dtype) for name, f in given.items()} == {
+        name: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in found.items()
+    }
+    assert given["obs"].shape == (6, 7, stack, 2, 4)
+    assert {name for name, f in given.items() if f.axis == 0} == {name for name in given if "/" in name}
+
+
+@pytest.mark.parametrize("rows,sizes", [(1, [8]), (8, [8]), (9, [16, 8]), (64, [64, 8]), (65, [72, 16, 8])])
+def test_a_tree_has_eight_children_a_node(rows: int, sizes: list[int]) -> None:
+    assert np.diff(tree_offsets(rows)).tolist() == sizes and tree_offsets(rows)[0] == 0
+
+
+BOUNDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+    (TableSpec, dict(capacity=1, n_step=1, stack=1, batches=1), dict(capacity=0)),
+    (TableSpec, {}, dict(n_step=0)), (TableSpec, {}, dict(stack=0)), (TableSpec, {}, dict(batches=0)),
+    (TableSpec, dict(stack=100), dict(stack=101)), (TableSpec, dict(eps=1e-9), dict(eps=0.0)),
+    (TableSpec, dict(evict_every=0), dict(evict_every=-1)), (SequenceSpec, dict(length=1, stride=1), dict(length=0)),
+    (SequenceSpec, dict(length=3, stride=3), dict(length=3, stride=4)), (SequenceSpec, dict(stride=1), dict(stride=0)),
+    (SequenceSpec, dict(burn_in=0), dict(burn_in=-1)), (SequenceSpec, dict(eta=0.0), dict(eta=-0.1)),
+    (SequenceSpec, dict(eta=1.0), dict(eta=1.1)), (SequenceSpec, dict(rescale=0.0), dict(rescale=-0.1)),
+    (SequenceSpec, dict(rescale=None, eps=1e-9), dict(eps=0.0)), (SequenceSpec, dict(stack=100), dict(stack=101)),
+    (SequenceSpec, dict(length=29_960), dict(length=29_961)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec,good,bad", BOUNDS)
+def test_options_are_refused_from_their_bounds_on(spec: Any, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    spec(**{"capacity": 10, **good})
+    with pytest.raises(WiringError):
+        spec(**{"capacity": 10, **bad})
+
+
+def test_columns_lie_one_after_the_other() -> None:
+    """Observations first, then what is returned as it is; a row is a multiple of 8 bytes."""
+    lead = (4, 3)
+    fields = stream(4, 3, extra=Field((*lead, 3), "uint8"))
+    fields |= {"obs": Field((*lead, 5), "uint8"), "obs/side": Field((*lead, 2), "int32")}
+    layout = TableSpec(9).layout(fields)
+    found = {c.name: (c.offset, c.nbytes, c.shape, c.dtype) for c in layout.obs + layout.rest}
+    assert found == {
+        "obs": (0, 5, (5,), "uint8"), "obs/side": (5, 8, (2,), "int32"), "action": (13, 8, (), "int64"),
+        "extra": (21, 3, (3,), "uint8"),
+    }  # fmt: skip
+    assert layout.row_bytes == 24 and (layout.steps, layout.envs) == (4, 3)
+    assert not layout.same_step and not layout.final_q
+    assert TableSpec(9).layout({**fields, "more": Field(lead, "bool")}).row_bytes == 32
+    values = {name: Field(lead) for name in ("q_taken", "q_max")}
+    assert "q_max" in {c.name for c in TableSpec(9).layout({**fields, **values}).rest}
+    assert "q_max" not in {c.name for c in TableSpec(9, initial="given").layout({**fields, **values}).rest}
+    finals = {"final/obs": fields["obs"], "final/obs/side": fields["obs/side"]}
+    same = TableSpec(9).layout({**fields, **finals})
+    assert same.same_step and not same.final_q and same.row_bytes == 24
+    assert TableSpec(9).layout({**fields, **finals, "final/q_max": Field(lead)}).final_q
+
+
+@pytest.mark.parametrize(
+    "wrong,told",
+    [
+        ({"obs": None, "final/obs": None}, r"needs the fields \['obs'\]"), ({"valid": None}, r"\['valid'\]"),
+        ({"action": None}, r"\['action'\]"), ({"final/obs": None, "final/obs/x": Field((4, 3, 2))}, "final/obs'"),
+        ({"reward": None}, "it has no 'reward'|'reward'"), ({"extra": Field((4, 2))}, r"start with \[4, 3\]"),
+        ({"extra": Field((3, 3))}, r"start with \[4, 3\]"), ({"final/obs": Field((4, 3, 3))}, "dtype of 'obs'"),
+        ({"final/obs": Field((4, 3, 2), "uint8")}, "shape and dtype of 'obs'"),
+    ],
+)  # fmt: skip
+def test_streams_that_cannot_be_stored_are_refused(wrong: dict[str, Any], told: str) -> None:
+    fields = {**stream(4, 3), "final/obs": Field((4, 3, 2))}
+    TableSpec(9).layout(fields)
+    with pytest.raises(WiringError, match=told):
+        TableSpec(9).layout({name: f for name, f in (fields | wrong).items() if f is not None})

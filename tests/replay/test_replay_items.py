@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counting import Counting, check_batch, priority, unroll_spec
+from test_replay_sampling import chain, spec_of
 
 from shoal.api import Field, WiringError
 from shoal.replay import TableSpec
@@ -192,3 +193,51 @@ def test_specs_that_cannot_work_are_refused() -> None:
         TableSpec(10).nbytes({k: f for k, f in spec.items() if k != "reward"})
     with pytest.raises(WiringError, match="capacity"):
         TableSpec(0)
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    "ended,valid,first,begins",
+    [
+        (True, False, False, [0, 1, 2, 3, 5, 6, 7]), (True, True, True, [0, 1, 4, 5, 6, 7]),
+        (True, True, False, [0, 1, 4, 5, 6, 7]), (True, False, True, [0, 1, 5, 6, 7]),
+        (False, True, False, [0, 1, 2, 3, 4, 5, 6, 7]), (False, True, True, [0, 1, 4, 5, 6, 7]),
+        (False, False, False, [0, 1, 5, 6, 7]), (False, False, True, [0, 1, 5, 6, 7]),
+    ],
+)  # fmt: skip
+def test_only_an_ignored_row_after_an_end_is_the_last_observation(
+    how: str, ended: bool, valid: bool, first: bool, begins: list[int]
+) -> None:
+    """Row 4 of ten, of windows of two steps; row 3 ended an episode or not. Whatever else follows an end, or is
+    ignored, begins anew."""
+    unroll = chain([1.0] * 10, [0.0] * 10, [0.0] * 10)
+    unroll[how][3], unroll["valid"][4], unroll["first"][4] = ended, valid, first
+    table = TableSpec(20, 2).build(spec_of(unroll), 1, 0)
+    table.add(unroll)
+    valid_table, live = table.check_valid(), table._r.order[: table.size]
+    assert valid_table == (True, "") and table._data[live, :4].copy().view(np.float32).ravel().tolist() == begins
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_one_row_is_the_last_observation_of_an_episode(same_step: bool) -> None:
+    """Further rows that an environment ignores, as after a life that was lost as the game ended, are nothing."""
+    unroll = chain([1.0] * 10, [0.0] * 10, [0.0] * 10)
+    unroll["terminated"][3], unroll["valid"][4:6] = True, False
+    if same_step:
+        unroll["final/obs"] = unroll["obs"] + 100
+    table = TableSpec(20, 2).build(spec_of(unroll), 1, 0)
+    assert table.add(unroll) == 6 and table.check_valid() == (True, "")
+    live = table._r.order[: table.size]
+    begins, ends = (table._data[rows, :4].copy().view(np.float32).ravel() for rows in (live, table._r.end[live]))
+    last = 103.0 if same_step else 4.0
+    assert begins.tolist() == [0, 1, 2, 3, 6, 7] and ends.tolist() == [2, 3, last, last, 8, 9]
+
+
+@pytest.mark.parametrize("stack,n_step", [(1, 1), (2, 1), (4, 1), (3, 2)])
+def test_after_a_gap_an_item_begins_behind_a_whole_stack(stack: int, n_step: int) -> None:
+    """A stream that does not begin with an episode: nothing is known of the frames before."""
+    unroll = chain([1.0] * 9, [0.0] * 9, [0.0] * 9)
+    unroll["first"][0], unroll["obs"] = False, np.arange(9, dtype=np.float32)[:, None, None, None, None]
+    table = TableSpec(20, n_step, stack=stack).build(spec_of(unroll), 1, 0)
+    assert table.add(unroll) == 9 - n_step - (stack - 1)
+    assert float(table.sample(200).items["obs"][:, -1].min()) == stack - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 
 from shoal.api import Field, ShoalError, WiringError
-from shoal.replay import RateLimiter, Ratio, TableSpec, check
+from shoal.replay import RateLimiter, Ratio, SequenceSpec, TableSpec, check, rows as rows_module
 from shoal.replay.samplers import live_rows
 from shoal.replay.table import Table
 
@@ -412,6 +413,124 @@ def test_the_largest_priority_falls_when_errors_do() -> None:
     other = TableSpec(80, 3, stack=2, sampler="proportional").build(life.spec, 1, 0)
     other.restore(state)
     assert (other._changed, other._recent) == (table._changed, table._recent) and table._changed > 0
+
+
+def test_the_largest_priority_is_that_of_the_last_changes() -> None:
+    """Of as many as there are slots, with the very last of them; until then, of all there were, and 1 before any."""
+    table = filled(TableSpec(8, sampler="proportional", eps=0.5), 8)
+    slots, keys = len(table._key), live_keys(table)
+    assert set(table._priority[keys % slots].tolist()) == {1.0} == {float(table._largest[0])}
+    changed = 0
+    while changed < slots - 1:
+        table.reprioritise(keys[:1], np.array([0.25], np.float32))
+        changed += 1
+        assert (table._changed, table._recent, table._largest[0]) == (changed, 0.75, 1.0)
+    table.reprioritise(keys[:1], np.array([0.0], np.float32))
+    assert (table._changed, table._recent, table._largest[0]) == (0, 0.0, 0.75)
+    table.reprioritise(keys[:1], np.array([3.0], np.float32))
+    assert (table._changed, table._recent, table._largest[0]) == (1, 3.5, 3.5), "at once where it is larger"
+
+
+def test_given_priorities_count_among_the_last_changes() -> None:
+    spec = TableSpec(8, n_step=1, sampler="proportional", initial="given", eps=0.5)
+    unroll = chain([3.0, 1.0, 0.0], [0.0] * 3, [0.0] * 3)
+    table = spec.build(spec_of(unroll), 1, 0)
+    table.add(unroll)
+    assert (table._changed, table._recent, table._largest[0]) == (2, 3.5, 3.5)
+    table.add(chain([0.25, 0.0, 0.0], [0.0] * 3, [0.0] * 3))
+    assert (table._changed, table._recent, table._largest[0]) == (4, 3.5, 3.5)
+
+
+@pytest.mark.parametrize("unrolls", [1, 2, 100])
+@pytest.mark.parametrize("spec", [TableSpec(20), SequenceSpec(5, 2, 2, 0)])
+def test_rows_that_were_never_used_are_not_saved(spec: TableSpec | SequenceSpec, unrolls: int) -> None:
+    unroll = chain([0.0] * 3, [0.0] * 3, [0.0] * 3)
+    table: Any = spec.build(spec_of(unroll), 1, 0)
+    for _ in range(unrolls):
+        table.add(unroll)
+    state = table.state()
+    assert len(state["rows/data"]) == min(3 * unrolls, len(table._data))
+    assert not [name for name in state if name.startswith("scratch/")] and "rng" in state
+
+
+@pytest.mark.parametrize("spec", [TableSpec(20, sampler="proportional"), SequenceSpec(20, 2, 2, 0)])
+def test_a_key_below_zero_is_nobodys(spec: TableSpec | SequenceSpec) -> None:
+    """Also where the slot that it would name is free, as its own key is then -1."""
+    unroll = chain([0.0] * 5, [0.0] * 5, [0.0] * 5)
+    table: Any = spec.build(spec_of(unroll), 1, 0)
+    table.add(unroll)
+    before, largest = table._priority.copy(), float(table._largest[0])
+    assert table._key[-1] == -1
+    table.reprioritise(np.array([-1, -2]), np.array([5.0, 6.0], np.float32))
+    assert np.array_equal(before, table._priority) and table._largest[0] == largest
+
+
+def test_a_value_after_the_end_of_an_episode_is_not_looked_at() -> None:
+    """What the actor's network says there may be anything; elsewhere what is not finite is no error."""
+    unroll = chain([2.0, 0.0, 1.0, 1.0], [0.5, 0.0, 0.25, 0.0], [0.0, np.nan, 0.0, np.inf])
+    unroll["terminated"][0], unroll["valid"][1], unroll["first"][2] = True, False, True
+    table = TableSpec(8, sampler="proportional", initial="given", eps=1.0).build(spec_of(unroll), 1, 0)
+    assert table.add(unroll) == 2
+    assert table._priority[table._r.order[:2]].tolist() == [2.5, 1.0]
+
+
+@pytest.mark.parametrize("at", ["newest", "oldest", "middle"])
+def test_an_item_that_goes_leaves_a_whole_ring(at: str) -> None:
+    """Where the ring of live items wraps around its end."""
+    table = filled(TableSpec(20, evict="proportional", evict_every=100), 2)
+    places = len(table._order)
+    while int(table._counters[0]) < places - 3:  # the head goes on as the oldest are removed
+        table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
+        live = live_rows(table._order, table._counters)[:-1].astype(np.int32)
+        for sampler in (table._evictor, table.sampler):
+            sampler.remove(live)
+        rows_module.remove(table._r, live, table._counters)
+    for _ in range(4):
+        table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
+    table._count()
+    assert table.check_valid() == (True, "")
+    live = live_rows(table._order, table._counters)
+    assert int(table._counters[0]) + len(live) > places
+    victim = live[[{"newest": -1, "oldest": 0, "middle": 1}[at]]].astype(np.int32)
+    table._evictor.remove(victim)
+    table.sampler.remove(victim)
+    rows_module.remove(table._r, victim, table._counters)
+    table._count()
+    assert table.check_valid() == (True, "")
+    left = live_rows(table._order, table._counters)
+    assert sorted(left.tolist()) == sorted(set(live.tolist()) - set(victim.tolist()))
+
+
+def test_only_laws_with_weights_have_a_mass() -> None:
+    for sampler in ("rank", "greedy"):
+        with pytest.raises(ShoalError, match=f"The {sampler} sampler does not draw in proportion"):
+            filled(TableSpec(4, sampler=sampler), 4).mass()
+
+
+def test_one_priority_per_key() -> None:
+    table = filled(TableSpec(4, sampler="proportional"), 4)
+    for keys, values in ((2, 3), (3, 2)):
+        with pytest.raises(ShoalError, match=rf"one priority per key, got \({keys},\) and \({values},\)"):
+            table.reprioritise(np.arange(keys), np.ones(values, np.float32))
+    with pytest.raises(ShoalError, match="one priority per key"):
+        table.reprioritise(np.zeros((2, 2), np.int64), np.ones((2, 2), np.float32))
+    uniform = filled(TableSpec(4), 4)
+    uniform.reprioritise(live_keys(uniform), np.full(4, 9.0, np.float32))
+    assert not uniform._priority.any(), "a uniform table has none"
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_batch_stays_until_as_many_follow(batches: int) -> None:
+    table = filled(TableSpec(50, batches=batches), 50)
+    first = table.sample(4)
+    assert first.keys is not None
+    kept = first.keys.tolist()
+    for n in range(1, batches):
+        table.sample(4)
+        table.sample(5)
+        assert first.keys.tolist() == kept, n
+    memory = {table.sample(4).keys.data_ptr() for _ in range(7)}  # type: ignore[union-attr]
+    assert len(memory) == batches
 
 
 def test_ratios_that_cannot_work_are_refused() -> None:

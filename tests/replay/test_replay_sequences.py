@@ -14,7 +14,7 @@ from naive_sequences import NaiveSequences, Recurrent
 from scipy import stats
 
 from shoal.api import Field, ShoalError, WiringError
-from shoal.replay import SequenceSpec
+from shoal.replay import SequenceSpec, sequence_rows
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_table import SequenceTable
 
@@ -74,6 +74,15 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
     )  # fmt: skip
     steps = int(rng.choice([1, 5, 30]))
     mean = float(rng.choice([1.5, 6, 30, 300]))
+    table = follow(spec, steps, mean, same_step, rng, adds=120)
+    if spec.capacity == 10_000 and mean > 1.5:
+        assert table.size == table.inserted > 0, "nothing was evicted while there was room"
+
+
+def follow(
+    spec: SequenceSpec, steps: int, mean: float, same_step: bool, rng: np.random.Generator, adds: int
+) -> SequenceTable:
+    """Compare the table with the slow model while two writers add unrolls, die, and lose some on the way."""
     lives: dict[int, Recurrent] = {}
     generation = [0, 1]
 
@@ -83,8 +92,8 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
 
     born(0)
     born(1)
-    table, model = spec.build(lives[0].spec, 2, seed), NaiveSequences(spec, 2, 2, same_step)
-    for i in range(120):
+    table, model = spec.build(lives[0].spec, 2, 0), NaiveSequences(spec, 2, 2, same_step)
+    for i in range(adds):
         writer = int(rng.integers(2))
         if rng.random() < 0.03:
             born(writer)
@@ -96,8 +105,24 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
         assert table.size <= spec.capacity
         if i % 20 == 19:
             compare(table, model, lives)
-    if spec.capacity == 10_000 and mean > 1.5:
-        assert table.size == table.inserted > 0, "nothing was evicted while there was room"
+    return table
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+@pytest.mark.parametrize(
+    "length,stride,burn_in,stack,n_step",
+    [(1, 1, 0, 1, 1), (1, 1, 3, 2, 2), (4, 2, 3, 3, 2), (4, 4, 0, 1, 5), (5, 2, 7, 1, 3), (3, 3, 4, 2, 1)],
+)
+def test_streams_are_cut_as_the_slow_model_cuts_them(
+    length: int, stride: int, burn_in: int, stack: int, n_step: int, same_step: bool
+) -> None:
+    """Episodes shorter and longer than a sequence; strides that divide it and that do not."""
+    for capacity, mean, eta in ((10_000, 9.0, 0.9), (5, 3.0, 0.3)):
+        spec = SequenceSpec(
+            capacity, length, stride, burn_in, n_step, 0.9, eta, 1e-3, stack, "zero" if burn_in % 2 else "repeat",
+            probes=True,
+        )  # fmt: skip
+        follow(spec, 6, mean, same_step, np.random.default_rng(length), adds=40)
 
 
 def chain(steps: int, end: bool = True, **fields: np.ndarray) -> dict[str, np.ndarray]:
@@ -289,3 +314,48 @@ def test_states_of_another_shape_are_refused() -> None:
     unroll = chain(4)
     with pytest.raises(WiringError, match=r"'state/h' has shape \(3, 1, 8\), expected it to start with \[5, 1\]"):
         SequenceSpec(10).nbytes(spec_of(unroll) | {"state/h": Field((3, 1, 8))})
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.1, 1.0])
+def test_values_are_rescaled_as_the_paper_says(eps: float) -> None:
+    """Also where eps is large, and the priorities of a real run would hide an error (Pohlen et al. 2018)."""
+    model = NaiveSequences(SequenceSpec(2, rescale=eps), 1, 1, False)
+    for x in (-300.0, -1.0, -0.01, 0.0, 0.3, 2.0, 1e4):
+        assert sequence_rows._h(x, eps) == pytest.approx(model._h(x), rel=1e-9, abs=1e-12)
+        assert sequence_rows._h_inverse(x, eps) == pytest.approx(model._inverse(x), rel=1e-7, abs=1e-12)
+        assert sequence_rows._h_inverse(sequence_rows._h(x, eps), eps) == pytest.approx(x, rel=1e-7, abs=1e-12)
+        assert sequence_rows._h(x, -1.0) == sequence_rows._h_inverse(x, -1.0) == x
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    "ended,valid,first,begins",
+    [
+        (True, False, False, [0, 2, 5, 7]), (True, True, True, [0, 4, 6]), (True, True, False, [0, 4, 6]),
+        (True, False, True, [0, 5, 7]), (False, True, False, [0, 2, 4, 6]), (False, True, True, [0, 4, 6]),
+        (False, False, False, [0, 5, 7]), (False, False, True, [0, 5, 7]),
+    ],
+)  # fmt: skip
+def test_only_an_ignored_row_after_an_end_is_the_last_observation(
+    how: str, ended: bool, valid: bool, first: bool, begins: list[int]
+) -> None:
+    """Row 4 of a stream of sequences of two steps, whose row 3 ended an episode or not. Whatever else follows an end,
+    or is ignored, begins anew."""
+    unroll = chain(9, end=False)
+    unroll[how][3], unroll["valid"][4], unroll["first"][4] = ended, valid, first
+    table = built(SequenceSpec(20, 2, 2, 0, 1), unroll)
+    assert contents(table)["obs"][0].ravel().tolist() == begins
+    assert table.check_valid() == (True, "")
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_one_row_is_the_last_observation_of_an_episode(same_step: bool) -> None:
+    """Further rows that an environment ignores, as after a life that was lost as the game ended, are nothing."""
+    unroll = chain(9, end=False)
+    unroll["terminated"][3], unroll["valid"][4:6] = True, False
+    if same_step:
+        unroll["final/obs"] = unroll["obs"] + 100
+    table = built(SequenceSpec(20, 3, 1, 0, 1, initial="max"), unroll)
+    found = contents(table)
+    assert found["obs"][0].ravel().tolist() == [0, 1, 6] and table.check_valid() == (True, "")
+    assert found["obs"][3].ravel().tolist() == ([3, 103, 9] if same_step else [3, 4, 9])

@@ -10,7 +10,8 @@ import torch
 from fakes import Params, PlainAgent, ScriptedEnvs, SummingAgent, context
 
 from shoal.api import EnvironmentFailed, Episode
-from shoal.roles.evaluator import Episodes, EvaluatorRole, Returns, evaluation_seed
+from shoal.roles import evaluator as evaluator_module
+from shoal.roles.evaluator import MAX_STEPS, Episodes, EvaluatorRole, Returns, evaluation_seed, make_evaluator
 
 SCRIPT = [[(2, "terminated"), (5, "truncated")], [(1, "terminated"), (4, "terminated"), (1, "truncated")]]
 
@@ -283,3 +284,145 @@ def test_seeds_of_evaluations_differ_and_repeat() -> None:
     seeds = {evaluation_seed(seed, steps) for seed in range(20) for steps in range(20)}
     assert len(seeds) == 400 and all(0 <= seed < 2**31 for seed in seeds) and max(seeds) > 2**30
     assert evaluation_seed(3, 4) == evaluation_seed(3, 4)
+
+
+# ----------------------------------------------------------------------- episodes that never end
+ENDLESS = (10**9, "terminated")
+
+
+class Going(ScriptedEnvs):
+    """Says what goes on: the return of each environment until now, and its length."""
+
+    def so_far(self) -> list[Episode]:
+        return [Episode(float(ret), step) for ret, (_, step) in zip(self.returns, self.at, strict=True)]
+
+
+def endless(script: list[list[tuple[int, str]]], episodes: int, max_steps: int = 4, seed: int = 5, **more: Any) -> Any:
+    return Episodes(Going(script, **more), SummingAgent(), episodes, seed, max_steps=max_steps)  # type: ignore[arg-type]
+
+
+def test_returns_say_what_did_not_end() -> None:
+    ended = [Episode(1.0, 3), Episode(2.0, 4)]
+    assert (Returns(ended).why, Returns(ended).asked, Returns(ended).unfinished) == ("", 2, 0)
+    found = Returns(ended, 1, 2, "9 steps")
+    assert found.why == "1 of 2 episodes did not end within 9 steps: their returns so far count"
+    found = Returns(ended, 4, 5, "9 s")
+    assert (found.asked, found.unfinished, list(found)) == (5, 4, [1.0, 2.0])
+    told = "4 of 5 episodes did not end within 9 s, and 3 of them did not begin: their returns so far count"
+    assert found.why == told
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_environments_whose_episodes_have_no_end_begin_anew_together(mode: str) -> None:
+    """With other seeds each time, after the last step that counts."""
+    played = endless([[ENDLESS], [ENDLESS]], 6, autoreset=mode)
+    found = played.play()
+    assert played.env.seeds == [5, evaluation_seed(5, 1), evaluation_seed(5, 2)]
+    assert len(played.env.actions) == 3 * 4 and played.unfinished == found.unfinished == 6
+    assert sorted(found) == [4.0] * 3 + [8.0] * 3, "of four steps of 1, and of 2"
+    assert [[e.length for e in of] for of in played.episodes] == [[4] * 3, [4] * 3]
+    assert found.why.startswith("6 of 6 episodes did not end within 4 steps: ")
+
+
+def test_an_environment_waits_while_another_plays_an_episode_that_counts() -> None:
+    """The first is cut after 4 steps; the second plays 3 of 3 steps, each with the row after its end, before both
+    begin anew."""
+    played = endless([[ENDLESS], [(3, "terminated")]], 5)
+    assert played.quota == [3, 2]
+    found = played.play()
+    assert list(found) == [4.0] * 3 + [6.0] * 2 and found.unfinished == 3
+    assert [e.length for e in played.episodes[0]] == [4, 4, 4] and [e.length for e in played.episodes[1]] == [3, 3]
+    assert len(played.env.seeds) == 3 and len(played.env.actions) == 7 + 4 + 4
+
+
+@pytest.mark.parametrize("length,unfinished", [(3, 0), (4, 0), (5, 2), (6, 2)])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_an_episode_may_take_as_many_steps_as_its_bound(mode: str, length: int, unfinished: int) -> None:
+    played = endless([[(length, "terminated"), (2, "truncated")]], 2, autoreset=mode)
+    found = played.play()
+    assert list(found) == ([4.0, 4.0] if unfinished else [float(length), 2.0])
+    assert found.unfinished == unfinished and len(played.env.seeds) == 1 + unfinished // 2
+
+
+@pytest.mark.parametrize("mode,steps", [("next_step", 8), ("same_step", 7)])
+def test_an_episode_that_ends_after_its_bound_counts_once(mode: str, steps: int) -> None:
+    """With what it had at its bound; the next one of that environment counts again, and nothing begins anew."""
+    played = endless([[(5, "terminated"), (2, "truncated")], [(3, "terminated")]], 4, autoreset=mode)
+    found = played.play()
+    assert list(found) == [4.0, 2.0, 6.0, 6.0] and found.unfinished == 1
+    assert played.env.seeds == [5] and len(played.env.actions) == steps
+
+
+def test_an_evaluation_without_time_counts_what_it_has() -> None:
+    """Neither what has not begun nor what is over; nothing more is played."""
+    played = endless([[ENDLESS], [(1, "terminated")], [(1, "terminated"), ENDLESS]], 9, 10)
+    for _ in range(3):
+        played.step()
+    assert [len(of) for of in played.episodes] == [0, 2, 1]
+    found = played.play(-1.0)
+    assert played.done and len(played.env.actions) == 4
+    assert [len(of) for of in played.episodes] == [1, 2, 2], "the second is about to begin its third"
+    assert (found.unfinished, found.asked) == (6, 9)
+    assert found.why == (
+        "6 of 9 episodes did not end within -1 s, and 4 of them did not begin: their returns so far count"
+    )
+    late = endless([[ENDLESS], [(3, "terminated")]], 2, 2)
+    late.step()
+    late.step()
+    assert late.play(-1.0).unfinished == 2 and late.done
+
+
+def test_an_evaluation_that_has_time_is_played_whole() -> None:
+    assert endless([[(3, "terminated")]], 2).play(1e9).unfinished == 0
+    last = endless([[(1, "terminated")]], 1)
+    assert last.play(-1.0).unfinished == 0, "it was done with the step that took its time"
+
+
+def test_an_evaluation_says_once_that_no_episode_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator_module, "WARN_AFTER_SECONDS", -1.0)
+    played = endless([[ENDLESS]], 1, 10_000)
+    for _ in range(999):
+        played.step()
+    assert not caplog.records
+    for _ in range(2_001):
+        played.step()
+    (record,) = caplog.records
+    assert "no episode of Scripted has ended after 1,000 steps" in record.getMessage()
+    caplog.clear()
+    some = endless([[(900, "terminated"), ENDLESS]], 2, 10_000)
+    monkeypatch.setattr(evaluator_module, "WARN_AFTER_SECONDS", 1e9)
+    soon = endless([[ENDLESS]], 1, 10_000)
+    for _ in range(1_000):
+        some.step()
+        soon.step()
+    assert not caplog.records
+
+
+def test_the_bound_of_an_evaluation_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    role = evaluator(Clock(100), whole=True, max_steps=4, episodes=3)
+    role.env = Going([[ENDLESS], [ENDLESS]])
+    counts: list[int] = []
+    role.results.add = lambda *args: counts.append(args[-1])
+    role.step()
+    assert counts == [3] and role.env.seeds == [evaluation_seed(9, 100), evaluation_seed(evaluation_seed(9, 100), 1)]
+    assert "evaluation at 100 steps: 3 of 3 episodes did not end within 4 steps" in caplog.text
+    caplog.clear()
+    ends = evaluator(Clock(100), whole=True)
+    ends.step()
+    assert not caplog.records and MAX_STEPS == ends.max_steps == 108_000 // 4
+
+
+def test_environments_play_what_the_role_is_made_with() -> None:
+    made: list[int] = []
+
+    def agent(seed: int) -> Any:
+        made.append(seed)
+        return SummingAgent()
+
+    env, ctx = ScriptedEnvs(SCRIPT), context("evaluator", seed=9, steps=lambda: 70)
+    options = dict(every=50, episodes=2, whole=True)
+    role: Any = make_evaluator(lambda: env, agent, Results(), options, ctx, Params())  # type: ignore[arg-type]
+    assert role.env is env and made == [9] and (role.every, role.episodes, role.whole) == (50, 2, True)
+    assert role._next == 100

@@ -12,6 +12,7 @@ import torch
 from fakes import Params, Reader, ScriptedEnvs, Writer, context
 
 from shoal.api import MASK, Action, Arrays, Batch, EnvSpec, EnvStep, Observation, Update
+from shoal.roles import evolution as evolution_module
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
 from shoal.roles.random_observations import random_observations
 
@@ -204,6 +205,7 @@ def test_an_evaluation_is_not_of_the_seeds_of_its_block() -> None:
     role = worker(evaluate_every=1)
     role.step()
     assert len(set(role.env.seeds)) == len(role.env.seeds) == 2
+    assert role.env.seeds[0] == int(role._generator(0, 1).integers(2**31)) != int(role._generator(0, 0).integers(2**31))
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
@@ -278,6 +280,94 @@ def test_the_state_of_a_worker() -> None:
     first.step()
     for name, array in first.results.items[2].items():
         np.testing.assert_array_equal(array, same.results.items[0][name])
+
+
+class Stop:
+    """Says that the run should end at the ``after``-th look, and from then on."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def __call__(self) -> bool:
+        self.after -= 1
+        return self.after < 0
+
+
+@pytest.mark.parametrize("unread", [True, False])
+def test_a_block_that_is_interrupted_is_played_again(unread: bool) -> None:
+    """From its beginning; its task is read again where a runtime can give it back."""
+    role, whole = worker(blocks=[0, 1], total=2), worker(blocks=[0, 1], total=2)
+    back: list[bool] = []
+    if unread:
+        role.params.unread = lambda: back.append(True)
+    role.step()
+    object.__setattr__(role.ctx, "interrupted", Stop(5))
+    role.step()
+    assert role.unfinished and role.done == 1 and len(role.results.items) == 1 and back == [True] * unread
+    saved = copy.deepcopy(role.state_dict())
+    assert saved == {"done": 1, "version": 1, "unfinished": True}
+    object.__setattr__(role.ctx, "interrupted", Stop(10**9))
+    later = worker(blocks=[0, 1], total=2)
+    later.load_state_dict(saved)
+    assert later.unfinished
+    later.load_state_dict({"done": 1, "version": 1})  # of an older checkpoint
+    assert not later.unfinished
+    for one in (role, later):
+        one.step()
+        assert not one.unfinished and one.done == 2
+    whole.step()
+    whole.step()
+    for name, array in whole.results.items[1].items():
+        np.testing.assert_array_equal(array, role.results.items[1][name])
+        np.testing.assert_array_equal(array, later.results.items[0][name])
+
+
+def test_the_unperturbed_evaluation_has_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    """Of steps; an episode that takes exactly so many counts as cut, for its end is not seen."""
+    role = worker(evaluate_every=1, limit=5)
+    role.env.script = [[(4, "terminated")], [(9, "terminated")]]
+    role.step()
+    assert role.ctx.metrics.drain().records["unperturbed_return"] == ((4.0 + 2 * 5) / 2, 1)
+    told = "1 of 2 episodes did not end within 5 steps: their returns so far count"
+    assert f"the evaluation of the unperturbed policy: {told}" in caplog.text
+    caplog.clear()
+    ends = worker(evaluate_every=1, limit=6)
+    ends.step()
+    assert not caplog.records
+    assert worker().limit == 27_000 and worker().bonus == worker().action_noise == worker().evaluate_every == 0
+
+
+def test_a_worker_says_once_that_no_episode_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evolution_module, "WARN_AFTER_SECONDS", -1.0)
+
+    def after(steps: int, script: Any) -> list[str]:
+        caplog.clear()
+        role = worker()
+        role.env.script = script
+        object.__setattr__(role.ctx, "interrupted", Stop(steps))
+        role.step()
+        assert role.unfinished
+        return [record.getMessage() for record in caplog.records]
+
+    endless = [[(10**9, "terminated")]] * 2
+    assert after(999, endless) == []
+    (told,) = after(2_500, endless)
+    assert "no episode of Scripted has ended after 1,000 steps" in told
+    assert after(1_500, [[(900, "terminated"), (10**9, "terminated")], [(10**9, "terminated")]]) == []
+    monkeypatch.setattr(evolution_module, "WARN_AFTER_SECONDS", 1e9)
+    assert after(1_500, endless) == []
+
+
+def test_a_capped_episode_tells_its_return_with_the_bonus() -> None:
+    """Its length is the cap; a cap of 0 is none."""
+    role = worker(cap=3, bonus=0.5)
+    role.env.script = [[(10, "terminated")], [(10, "terminated")]]
+    role.step()
+    told = role.ctx.metrics.drain()
+    assert sorted(told.episodes) == [(3.0, 3)] * PAIRS + [(6.0, 3)] * PAIRS
+    assert sorted(role.results.items[0]["returns"].ravel()) == [1.5] * PAIRS + [4.5] * PAIRS
 
 
 # ------------------------------------------------------------------------------------ the master

@@ -220,6 +220,14 @@ def test_priorities_reach_the_shard_that_has_the_item() -> None:
     assert role.transitions.priorities[2:] == [([], []), ([1], [2.0])]
 
 
+def test_priorities_that_know_their_gradient_are_taken() -> None:
+    role = shard(1)
+    priorities = torch.tensor([2.5], requires_grad=True)
+    gathered(role.learned).reprioritise(torch.tensor([4]), priorities)
+    role._learn()
+    assert role.transitions.priorities == [([1], [2.5])]
+
+
 def test_a_draw_is_by_the_priorities_of_then() -> None:
     """Places of the board without a key are nobody's, whatever the number of the shard."""
     for index, wanted in enumerate(([([0], [3.0])], [([2], [9.0])], [([], [])])):

@@ -91,6 +91,15 @@ def test_labels_are_made_with_the_newest_of_both_networks() -> None:
     assert told.records["label"] == (6.0, 4) and told.records["replay_size"] == (15.0, 3)
 
 
+def test_labels_are_made_with_parameters_of_any_version() -> None:
+    """Those of version 0 are the first; what waits at the beginning is nothing."""
+    role = updater(batch(1.0))
+    role.params, role.lagged = Params(), Params()
+    assert role.held is None
+    role.step()
+    assert role.labeller.loaded == [(1.0, 1.0)] and role.versions == [0, 0]
+
+
 def test_a_label_waits_for_room() -> None:
     role = updater(batch(1.0), batch(2.0))
     role.labelled.room = False
@@ -575,3 +584,13 @@ def test_a_divergence_of_equal_learners_is_explained() -> None:
     with pytest.raises(Diverged) as error:
         role.step()
     assert error.value.facts == {"role": "learner", "update": 0} and error.value.tensors["batch/x"].tolist() == [1.0]
+
+
+def test_one_update_that_is_lost_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    role = server()
+    role.params.version = 3
+    state = role.state_dict()
+    role.params.version = 4
+    role.load_state_dict(state)
+    assert "after 2 updates: the 1 since are lost" in caplog.text
+    assert role.ctx.metrics.drain().records["lost_updates"] == (1.0, 1)

@@ -288,6 +288,30 @@ def test_masks_belong_to_their_observations_where_a_step_resets(mode: str) -> No
     assert finals == 2
 
 
+@pytest.mark.parametrize("mode", ["SAME_STEP", "DISABLED"])
+def test_the_last_observation_of_an_episode_may_forbid_everything(mode: str) -> None:
+    """Nothing is chosen there: everything is allowed. The first one of the next episode may not."""
+    envs: Any = make(BOTH, 3, EnvOptions(env_kwargs={"mode": mode}))
+    told = envs.env.told
+
+    def none(at: int) -> Any:
+        obs, info = told()
+        return obs, {"action_mask": info["action_mask"] * (envs.env.count != at)[:, None]}
+
+    envs.env.told = lambda: none(3)
+    envs.reset(0)
+    for action in (0, 1):
+        envs.step(np.full(3, action))
+    step = envs.step(np.full(3, 2))
+    assert step.truncated.all() and step.final_obs[MASK].all() and step.obs[MASK].argmax(1).tolist() == [0, 0, 0]
+    assert (step.obs[MASK].sum(1) == 1).all()
+    for action in (0, 1):
+        envs.step(np.full(3, action))
+    envs.env.told = lambda: none(0)
+    with pytest.raises(EnvironmentFailed, match="Both' forbids every action"):
+        envs.step(np.full(3, 2))
+
+
 @pytest.mark.parametrize("kwargs, options, words", [
     ({"size": 3}, {}, "has the 'action_mask' MultiBinary(3), but one for Discrete(4) is flat, with 4 truth values"),
     ({"size": 6, "action": "multi"}, {}, "but one for MultiDiscrete([2, 3]) is flat, with 5 truth values"),
