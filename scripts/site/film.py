@@ -52,7 +52,7 @@ def film(pictures: list[list[list[Segment]]]) -> str:
     style = (
         f"text{{white-space:pre;fill:{INK}}}.f{{visibility:hidden;animation:show {whole:g}s infinite}}"
         f"@keyframes show{{0%{{visibility:visible}}{share:.3f}%,100%{{visibility:hidden}}}}"
-        "@media (prefers-reduced-motion:reduce){.f{animation:none}}.last{visibility:visible}"
+        ".last{visibility:visible}@media (prefers-reduced-motion:reduce){.f{animation:none}}"
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -64,7 +64,7 @@ def film(pictures: list[list[list[Segment]]]) -> str:
     for i, lines in enumerate(pictures):
         last = " last" if i == len(pictures) - 1 else ""
         drawn = "\n".join(text(line, LINE * (number + 2) + 6) for number, line in enumerate(lines))
-        parts.append(f'<g class="f{last}" style="animation-delay:{i * SECONDS:g}s">\n{drawn}\n</g>')
+        parts.append(f'<g class="f{last}" style="animation-delay:{i * SECONDS - whole:.1f}s">\n{drawn}\n</g>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
