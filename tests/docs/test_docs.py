@@ -101,7 +101,8 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("info,text", blocks("python"))
-def test_python_parses(info: str, text: str) -> None:
+def test_python_parses(info: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # for what a snippet writes
     tree = compile(text, "snippet", "exec", ast.PyCF_ONLY_AST)
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     for node in imported:
