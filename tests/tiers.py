@@ -8,6 +8,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "cli/test_strange_runs.py": ("[d4pg-Pushed",),
     "docs/test_examples.py": ("runs_and_learns", "learn_pendulum", "searches_and_finds[own_classifier"),
     "docs/test_metrics_page.py": ("",),
+    "docs/test_site.py": ("",),
     "envs/test_registration.py": ("test_a_script_trains",),
     "faults/test_blocked.py": tuple(
         f"hangs[{case}" for case in ("15-", "2-local-observer-deaf", "2-local-observer-native", "2-local-logger")

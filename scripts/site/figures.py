@@ -1,0 +1,193 @@
+"""Write every drawing, curve and table of figures in README and docs, from the code and from committed raw files.
+
+    python scripts/site/figures.py            write what has changed
+    python scripts/site/figures.py --check    write nothing; exit 1 and name each file that would change
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parent))
+from charts import Panel, chart  # noqa: E402 (scripts beside each other)
+from runs import RESULTS, ROOT, Recorded, all_runs, curve, read  # noqa: E402
+
+from shoal.program.draw_svg import svg  # noqa: E402
+from shoal.systems import SYSTEMS, load  # noqa: E402
+
+PAGES = ROOT / "docs" / "systems"
+SOURCE = "https://github.com/shoal-rl/shoal/tree/main/"
+BEGIN, END = "<!-- figures: written by scripts/site/figures.py -->", "<!-- end of figures -->"
+SHOWN = 6  # panels of a system's picture
+TESTS = {  # where not tests/systems/test_SYSTEM.py
+    "dqn": "q_learning", "apex-dqn": "q_learning", "apex-dpg": "dpg", "d4pg": "dpg", "es": "evolution",
+    "async-sarsa": "async_q", "async-nstep-q": "async_q", "downpour": "gorila", "impala": "losses",
+    "recurrent-ppo": "losses",
+}  # fmt: skip
+FIRST_SCREEN = {  # panel of the README -> (system, task) of its curves
+    "Pong": ("Pong-v5", ("recurrent-ppo", "dqn", "apex-dqn", "impala")),
+    "LunarLander": ("LunarLander-v3", ("recurrent-ppo", "dqn", "impala")),
+    "HalfCheetah": ("HalfCheetah-v5", ("d4pg", "apex-dpg")),
+}
+
+
+def program_drawing(system: str, page: str) -> str:
+    """Return the picture of a system's program with the settings of the command on its page."""
+    words = re.findall(r"`shoal draw (.*?)`", page)[0].split() if "`shoal draw" in page else []
+    actors = int(words[words.index("--actors") + 1]) if words else 2
+    alone = {"learner_processes": 1} if "--learner-processes 1" in page else {}  # else as many as there are cores
+    module = load(system)
+    return svg(module.program(module.Config(actors=actors, device="cpu", **alone)))
+
+
+def validation(system: str, runs: list[Recorded]) -> str:
+    """Return the section that says what has been recorded of a system."""
+    lines = ["### How it was validated", ""]
+    test = f"tests/systems/test_{TESTS.get(system, system.replace('-', '_'))}.py"
+    assert (ROOT / test).exists(), test
+    lines += [
+        f"Its rule and its program have tests of their own, in [`{test}`]({SOURCE}{test}).",
+        "A serial run that is interrupted and resumed ends with the same bits as one that is not: [`tests/systems/test_resume.py`]"
+        f"({SOURCE}tests/systems/test_resume.py), for every system.",
+        "",
+    ]
+    if runs:
+        lines += [
+            f"![Learning curves of {system}](pictures/{system}-curves.svg)",
+            "",
+            "*The mean return of the last 100 training episodes against environment steps: a line per seed, and the mark dashed.*",
+            "",
+            "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**.",
+            "",
+            "| task | preset | score of each seed | mark | command |",
+            "| --- | --- | --- | --- | --- |",
+            *(row(run) for run in runs),
+            "",
+        ]
+    used = {run.preset for run in runs}
+    unused = [f"`{name}`" for name in load(system).PRESETS if name not in used]
+    if unused:
+        lines += [f"Not yet validated, since no committed run has used them to their end: the presets {', '.join(unused)}.", ""]
+    if "dm_control" in used and system in ("d4pg", "apex-dpg"):
+        lines += ["The runs with `dm_control` were ended at 50,000 of its 500,000 steps.", ""]
+    return "\n".join(lines)
+
+
+def row(run: Recorded) -> str:
+    scores = " / ".join(score(value, run.mark) for value in run.scores)
+    where = f"{SOURCE}{run.folder.relative_to(ROOT).as_posix()}"
+    mark = "none" if run.mark is None else f"{run.mark:g}"
+    return f"| [{run.task}]({where}) | {run.preset or 'own values'} | {scores} | {mark} | `{run.command}` |"
+
+
+def score(value: float, mark: float | None) -> str:
+    told = f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return told if mark is None or value >= mark else f"**{told}**"
+
+
+def curves_of(runs: list[Recorded]) -> str:
+    """Return the curves of a system's first tasks: those with marks first, then those with most steps."""
+    lines = {run.task: [curve(path) for path in run.curves] for run in runs}
+    order = sorted(runs, key=lambda run: (run.mark is None, -max(line[-1][0] for line in lines[run.task])))
+    panels = [Panel(run.task, [("", line) for line in lines[run.task]], run.mark) for run in order[:SHOWN]]
+    return chart(panels, f"Learning curves of {runs[0].system}")
+
+
+def first_screen(runs: list[Recorded]) -> str:
+    """Return the README's curves: each system's seeds in one colour."""
+    panels = []
+    for title, (task, systems) in FIRST_SCREEN.items():
+        found = [next(run for run in runs if (run.system, run.task) == (system, task)) for system in systems]
+        lines = [(run.system, curve(path)) for run in found for path in run.curves]
+        panels.append(Panel(title, lines, found[0].mark))
+    return chart(panels, "Learning curves on three tasks")
+
+
+def headline() -> str:
+    """Return the README's figures beside other libraries, each with the command that measures it."""
+    solve, speed = read(RESULTS / "solve" / "results.json"), read(RESULTS / "throughput" / "results.json")
+
+    def seconds(task: str, side: str) -> float:
+        return median(run["wall_s"] for run in solve[task]["figures"][side])
+
+    def steps(case: str, side: str) -> float:
+        return median(run["env_steps_per_s"] for run in speed[case]["figures"]["sides"][side])
+
+    rows = [
+        (
+            "LunarLander to a mean return of 200, recurrent PPO",
+            f"{seconds('lunarlander', 'recurrent-ppo'):.0f} s",
+            f"Stable-Baselines3 {seconds('lunarlander', 'sb3'):.0f} s, Sample Factory {seconds('lunarlander', 'sf'):.0f} s",
+            "python benchmarks/solve.py --only lunarlander --seeds 0 1 2",
+        ),
+        (
+            "CartPole to 475, recurrent PPO",
+            f"{seconds('cartpole', 'recurrent-ppo'):.1f} s",
+            f"Stable-Baselines3 {seconds('cartpole', 'sb3'):.1f} s",
+            "python benchmarks/solve.py --only cartpole --seeds 0 1 2 3 4 5 6 7 8 9",
+        ),
+        (
+            "PPO on CartPole, four epochs, environment steps per second",
+            f"{steps('cartpole-ppo, EPYC', 'shoal'):,.0f}",
+            f"Stable-Baselines3 {steps('cartpole-ppo, EPYC', 'sb3'):,.0f}, RLlib {steps('cartpole-ppo, EPYC', 'rllib'):,.0f}",
+            "python benchmarks/throughput.py --only cartpole-ppo",
+        ),
+        (
+            "PPO on Pong from pixels, four epochs, environment steps per second (bfloat16; peers have float32)",
+            f"{steps('pong-ppo', 'shoal bf16'):,.0f}",
+            f"Stable-Baselines3 {steps('pong-ppo', 'sb3'):,.0f}, RLlib {steps('pong-ppo', 'rllib'):,.0f}",
+            "python benchmarks/throughput.py --only pong-ppo",
+        ),
+        (
+            "DQN on Pong from pixels, environment steps per second (float32)",
+            f"{steps('pong-dqn, B', 'shoal fp32'):,.0f}",
+            f"Stable-Baselines3 {steps('pong-dqn, B', 'sb3'):,.0f}",
+            "python benchmarks/throughput.py --only pong-dqn",
+        ),
+    ]
+    head = ["| measured, on two CPU cores | Shoal | others | command |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *(f"| {what} | **{ours}** | {theirs} | `{how}` |" for what, ours, theirs, how in rows), ""])
+
+
+def put(page: str, block: str) -> str:
+    """Return a page with ``block`` between its two markers."""
+    assert page.count(BEGIN) == page.count(END) == 1, f"a page needs one '{BEGIN}' and one '{END}'"
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    return f"{before}{BEGIN}\n\n{block.strip()}\n\n{END}{after}"
+
+
+def outputs() -> Iterator[tuple[Path, str]]:
+    """Each file with the text that it should have."""
+    runs = all_runs()
+    for system in SYSTEMS:
+        path = PAGES / f"{system}.md"
+        page = path.read_text(encoding="utf-8")
+        own = [run for run in runs if run.system == system]
+        yield PAGES / "pictures" / f"{system}.svg", program_drawing(system, page)
+        if own:
+            yield PAGES / "pictures" / f"{system}-curves.svg", curves_of(own)
+        yield path, put(page, validation(system, own))
+    yield ROOT / "docs" / "pictures" / "curves.svg", first_screen(runs)
+    for path in (ROOT / "README.md",):
+        yield path, put(path.read_text(encoding="utf-8"), headline())
+
+
+def main(arguments: list[str]) -> int:
+    changed = 0
+    for path, text in outputs():
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        changed += 1
+        print(path.relative_to(ROOT))
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return int("--check" in arguments and changed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
