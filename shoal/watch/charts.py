@@ -197,7 +197,9 @@ def times(run: RunFiles, x: str = "steps") -> list[Values]:
         out.append(drawn)
     for name, unit in (("steps_per_second", "agent steps/s"), ("memory", "bytes")):
         if name in table.names:
-            out.append(figure([line(where, table.column(name), name)], name, x, unit))
+            drawn = figure([line(where, table.column(name), name)], name, x, unit)
+            drawn["layout"]["yaxis"]["rangemode"] = "tozero"
+            out.append(drawn)
     return out
 
 

@@ -17,11 +17,13 @@ from shoal.program.picture import Live, Picture
 from shoal.types import Values
 from shoal.untrusted import one_line, printable
 from shoal.watch.files import RunFiles, number
+from shoal.watch.series import Columns
 
 GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
 FIRST = ("episode_return", "evaluation_return", "loss", "entropy", "policy_lag_p95", "steps_per_second")
 OLD_ROWS = 20  # rows after which a value that no row has repeated is shown with its age
 HIDDEN = ("row",)
+UNENDED = ("running", "killed", "failed")  # states; any other is the reason for which a run ended
 
 
 def state(name: str, run: RunFiles) -> Values:
@@ -32,9 +34,10 @@ def state(name: str, run: RunFiles) -> Values:
     recorded = metrics(run)
     names = {metric["name"] for metric in recorded}
     picture = run.picture()
-    shares = shares_of(run.performance.columns.last_row)
+    shares = shares_of(run.performance.columns)
     return {
-        "name": name, "path": str(run.path), "state": status, "age": run.age(), "error": told(report.get("error", "")),
+        "name": name, "path": str(run.path), "state": status, "running": status == "running",
+        "age": run.age(), "error": told(report.get("error", "")),
         "title": f"{told(facts.get('system', '?'))} on {told(facts.get('config', {}).get('env', '?'))}, "
                  f"seed {told(facts.get('seed', '?'))}",
         "figures": figures(run, facts, report, status), "svg": program(run, picture, shares, status),
@@ -79,13 +82,18 @@ def time_left(facts: Mapping[str, Any], last: Mapping[str, float]) -> tuple[floa
     return min(found, key=lambda one: one[1]) if found else None
 
 
-def shares_of(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """role -> phase -> share of its time, of a row of performance.jsonl."""
-    out: dict[str, dict[str, float]] = {}
-    for name, value in row.items():
+def shares_of(columns: Columns) -> dict[str, dict[str, float]]:
+    """role -> phase -> share of its time, by the newest row in which the role reported any: one in the middle of a long
+    step reports nothing."""
+    found: dict[str, dict[str, str]] = {}
+    for name in columns.known_at:
         if name.startswith("time/") and name.count("/") >= 2:
             role, _, phase = name.removeprefix("time/").rpartition("/")
-            out.setdefault(role, {})[phase] = value
+            found.setdefault(role, {})[phase] = name
+    out = {}
+    for role, names in found.items():
+        newest = max(columns.known_at[name] for name in names.values())
+        out[role] = {p: columns.last[name] for p, name in names.items() if columns.known_at[name] == newest}
     return out
 
 
@@ -93,7 +101,7 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     """The most important numbers of a run: [name, value, age], the age in words where the value is old."""
     columns, clock = run.metrics.columns, run.performance.columns
     last = clock.last | columns.last
-    out = [["state", status, ""]]
+    out = [["state", status if status in UNENDED else f"ended: {status}", ""]]
     stop = facts.get("stop", {})
     goal = number(stop.get("steps")) if isinstance(stop, dict) else None
     done = f"{last.get('steps', 0):,.0f}" + (f" of {goal:,.0f}" if goal else "")
@@ -103,7 +111,7 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     out.append(["return", short(last["episode_return"]) if "episode_return" in last else "none yet", ""])
     if best := run.best():
         out.append(["best evaluation", f"{best.get('score', math.nan):.4g} at {best.get('steps', 0):,} steps", ""])
-    if (slow := bottleneck(shares_of(clock.last))) is not None:
+    if (slow := bottleneck(shares_of(clock))) is not None:
         out.append(["bottleneck", str(slow), ""])
     for name, label in (("policy_lag_p95", "policy lag (95th percentile)"), ("loss", "loss"), ("entropy", "entropy"),
                         ("samples_per_insert", "samples per insert")):  # fmt: skip
@@ -146,9 +154,8 @@ def program(run: RunFiles, picture: Picture | None, shares: dict[str, dict[str, 
     for role, each in _dict(live.get("phases")).items() if running else ():
         if isinstance(each, list) and all(isinstance(phase, str) for phase in each):
             phases[role] = [phase[:60] for phase in each]
-    slow = bottleneck(shares) or bottleneck(shares_of(last))
-    old = shares_of(last)
-    told_of_roles = {r.name: [_busiest(shares.get(r.name) or old.get(r.name, {}))] for r in picture.roles}
+    slow = bottleneck(shares)
+    told_of_roles = {r.name: [_busiest(shares.get(r.name, {}))] for r in picture.roles}
     return draw(picture, Live(fill, told_of_roles, lines, phases, slow.role if slow is not None else ""))
 
 

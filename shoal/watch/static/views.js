@@ -49,8 +49,8 @@ async function draw(parent, figures) {
     library.purge(parent.lastChild);
     parent.lastChild.remove();
   }
+  while (parent.children.length < figures.length) parent.append(h("div", { class: "chart" }));  // before any is measured
   for (const [i, figure] of figures.entries()) {
-    if (!parent.children[i]) parent.append(h("div", { class: "chart" }));
     await library.react(parent.children[i], figure.data, figure.layout, { responsive: true, displaylogo: false });
   }
 }
@@ -213,7 +213,7 @@ function run(at, main) {
       .map(([name, text]) => h("p", {}, `${name}: ${text}`)));
     part ||= (parts[at.tab] || parts[""])(at, body);
     await part(state);
-    return state.state === "running";
+    return state.running;
   } };
 }
 
@@ -224,7 +224,7 @@ const parts = {
     let drawn = -1;
     return async (state) => {
       figures.replaceChildren(...state.figures.map(([name, value, age]) => h("div", {}, h("dt", {}, name),
-        h("dd", name === "state" ? { class: `state ${state.state}` } : {}, value, age ? h("small", {}, ` (${age})`) : ""))));
+        h("dd", name === "state" ? { class: state.running ? "state running" : "state" } : {}, value, age ? h("small", {}, ` (${age})`) : ""))));
       program(picture, state, (role) => { location.hash = address("run", at.name, "logs") + `/${encodeURIComponent(role)}`; });
       if (drawn !== state.row && state.first.length) {
         drawn = state.row;
