@@ -50,6 +50,15 @@ def html(paths: Sequence[Path]) -> str:
     return _document(", ".join(chosen), parts, figures)
 
 
+def card(path: Path) -> str:
+    """Return the figures of a run and its program as a piece of HTML, which needs no extra and runs no script."""
+    run = RunFiles(path)
+    state = page.state(path.name, run)
+    rows = [[name, f"{value} ({age})" if age else value] for name, value, age in state["figures"]]
+    picture = state["svg"] or f"<pre>{escape(state['text'])}</pre>"
+    return f"<b>{escape(state['title'])}</b><table>{cells(rows)}</table>{_problems(state['problems'])}{picture}"
+
+
 def _document(title: str, parts: Sequence[str], figures: Sequence[Values]) -> str:
     """One file: no script but these two can run in it, whatever its text says, and it can load nothing."""
     scripts = plotly_script().decode("utf-8").replace("</script", "<\\/script"), DRAW

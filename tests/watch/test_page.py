@@ -73,6 +73,9 @@ def test_the_program_of_a_running_run_shows_fills_rates_phases_and_the_bottlenec
     assert dots == ["work", "restarting", "work"]
     (bar,) = [node for node in root.iter() if node.get("class") == "fill"]
     frame = next(node for node in root.iter() if node.get("height") == bar.get("height") and node is not bar)
+    card = next(node for node in root.iter() if node.get("data-channel") == "unrolls")[0]
+    right, edge = (float(n.get("x", 0)) + float(n.get("width", 0)) for n in (frame, card))
+    assert right < edge, "the bar lies within its card"
     assert float(bar.get("width", 0)) == pytest.approx(0.25 * float(frame.get("width", 0)), abs=0.1)
 
 
@@ -175,7 +178,7 @@ def test_a_table_reads_on_where_it_stopped_and_waits_for_the_end_of_a_line(tmp_p
     assert np.isnan(columns.column("new")[:-1]).all() and columns.column("new")[-1] == 1
 
 
-@pytest.mark.parametrize("again", [1, 4, 9])
+@pytest.mark.parametrize("again", [1, 4, 9, 50])
 def test_a_run_that_was_resumed_is_read_anew(tmp_path: Path, again: int) -> None:
     """Its files were cut, and have grown since, beyond where they were read to or not."""
     file = tmp_path / "t.jsonl"
