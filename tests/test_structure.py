@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
     "run": ANYTHING,  # the front door
+    "watch": {"program", "metering", "records", "paths", "untrusted", "extras"},  # reads the files of runs, no more
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import

@@ -7,7 +7,18 @@ import re
 from shoal.cli.help import COMMANDS
 
 SHELLS = ("bash", "zsh", "fish")
-OF_RUNS = ("resume", "eval", "plot", "compare", "export", "profile", "runs", "record")  # take directories
+OF_RUNS = (
+    "resume",
+    "eval",
+    "plot",
+    "compare",
+    "export",
+    "profile",
+    "runs",
+    "record",
+    "watch",
+    "report",
+)  # take directories
 OF_SYSTEMS = ("train", "config", "draw", "profile")
 
 

@@ -16,6 +16,8 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal tune SYSTEM --env ID     search for hyperparameters, by Optuna
   shoal resume RUN               go on from a run's newest checkpoint
   shoal eval RUN                 play whole episodes with a run's policy, or film one
+  shoal watch [RUN|DIRECTORY...] a live page of runs; --terminal: the panel of one
+  shoal report RUN...            one HTML file with curves, program, settings and events
   shoal plot RUN...              learning curves
   shoal compare RUN...           final return, speed, time to a threshold, what differs
   shoal export RUN --to F        the policy without Shoal
@@ -136,6 +138,19 @@ shoal eval RUN: play whole episodes with a run's policy
 """
     + JSON
     + TRUST,
+    "watch": """\
+shoal watch [RUN|DIRECTORY ...]: a live page of runs (default: those in runs/), which only reads their files
+
+      --port N                  default: the first free one from 8787 on
+      --host H                  default 127.0.0.1; another makes the page reachable from elsewhere, by its token alone
+      --open                    open the page in a browser
+      --terminal                instead, the panel of one run in this terminal
+""",
+    "report": """\
+shoal report RUN...: one self-contained HTML file of runs: curves, program, settings, machine, events
+
+      --out FILE                default report.html
+""",
     "plot": """\
 shoal plot RUN...: learning curves, runs that differ only by seed together; of a population: its lineage
 

@@ -247,6 +247,18 @@ def tune(args: list[str]) -> int:
     return command(args)
 
 
+def watch(args: list[str]) -> int:
+    from shoal.cli.watch import command
+
+    return command(args)
+
+
+def report(args: list[str]) -> int:
+    from shoal.cli.watch import report as command
+
+    return command(args)
+
+
 def of_runs(command: str) -> Callable[[list[str]], int]:
     """A command of ``cli.runs``, imported when it is used."""
 
@@ -278,7 +290,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "plot": of_runs("plot"),
     "compare": of_runs("compare"),
     "export": of_runs("export"),
-    "record": record, "tune": tune,
+    "record": record, "tune": tune, "watch": watch, "report": report,
     "envs": of_listing("environments"),
     "runs": of_listing("runs"),
     "completion": of_listing("completion"),

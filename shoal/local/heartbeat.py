@@ -91,6 +91,13 @@ class Watch:
             self._look_for_hangs(replicas, elapsed)
             self._look_for_deadlock(replicas, elapsed)
 
+    def phase(self, replica: Replica) -> str:
+        """Return the phase that a replica is in, or that it waits for its next life (``restarting``) or has none
+        (``dead``)."""
+        if replica.process is None:
+            return "restarting" if replica.restart_at is not None else "dead"
+        return self._phase(replica) or "start"
+
     def look_for_hangs(self, replicas: list[Replica]) -> None:
         """As ``look``, of replicas that wait for others who are not among them."""
         if elapsed := self._elapsed():

@@ -252,6 +252,7 @@ class Supervisor:
         if not observers:
             return
         snapshot = self._aggregator.snapshot(self._fill(), self._used(), self._limited(MAKING))
+        snapshot.phases, snapshot.moved = self._phases(), self._items_moved()
         with self._interrupts.in_foreign_code():
             for observer in observers:
                 observer.update(snapshot)
@@ -264,6 +265,18 @@ class Supervisor:
     def _fill(self) -> dict[str, float]:
         """channel -> the share of its slots that is in use."""
         return {name: ring.fill(self._arena, r) for name, r in self._plan.rings.items()}
+
+    def _items_moved(self) -> dict[str, int]:
+        """channel -> items put into it since the launch; not of rings that others hold, where none arrives here."""
+        moved = {name: ring.moved(self._arena, r) for name, r in self._plan.rings.items()}
+        return {name: n for name, n in moved.items() if n}
+
+    def _phases(self) -> dict[str, list[str]]:
+        """role -> what each replica does at this moment."""
+        out: dict[str, list[str]] = {}
+        for replica in self._replicas:
+            out.setdefault(replica.role.name, []).append(self._watch.phase(replica))
+        return out
 
     def _used(self) -> int:
         """Bytes of memory that the run takes."""

@@ -32,7 +32,9 @@ class Snapshot:
     profiled; infos: mean of the last 100 of each number that environments gave at the ends of episodes; byte_rate:
     ``bytes`` counted by roles, per second since the last snapshot (None: by none); left_out: the first of their names
     that is not in infos, as there are ``MOST_INFOS`` already ("": there is room); making: environment steps that are
-    made and not counted in ``steps`` yet, as they belong to messages that are not complete.
+    made and not counted in ``steps`` yet, as they belong to messages that are not complete; phases: role -> what each
+    replica does at this moment (its phase, ``restarting`` or ``dead``), {} where the runtime cannot tell; moved:
+    channel -> items that were put into it since the launch.
     """
 
     row: int
@@ -58,6 +60,8 @@ class Snapshot:
     histograms: dict[str, dict[int, int]] = field(default_factory=dict)
     left_out: str = ""
     making: int = 0
+    phases: dict[str, list[str]] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)
 
 
 class Observer(Protocol):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html import escape
 
-from shoal.program import Program
-from shoal.program.draw import field_lines, human_bytes, reads, role_detail, role_line, size_lines
-from shoal.program.wiring import Channel
+from shoal.program.picture import ChannelPicture, Live, Picture
+from shoal.program.program import Program
 
 TITLE, BODY, LINE = 15.0, 12.0, 17.0  # font sizes and line height
 PAD, GAP_X, GAP_Y, MARGIN = 14.0, 56.0, 28.0, 24.0
@@ -15,6 +14,17 @@ RULE = 10.0  # height of the rule between what an item holds and how many there 
 STACK = 5.0  # offset of the cards that stand for further replicas
 FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 EDGE = "#7d8590"  # readable on white and on black
+LIVE_CHARACTERS = 38  # room for a line of figures
+DOT, DOTS_PER_ROW, MOST_DOTS = 16.0, 16, 128  # size of a replica's dot with its gap, and how many are drawn
+BAR = 8.0  # height of the bar that shows how full a channel is
+SLOW = "#d55e00"  # as SYMBOLS, of the palette of Okabe and Ito, which the colour-blind can tell apart
+SYMBOLS = {  # how a replica fares -> (colour, shape within 10 x 10): told apart without colour, too
+    "work": ("#009e73", '<circle cx="5" cy="5" r="4.6" fill="{0}"/>'),
+    "wait": ("#0072b2", '<circle cx="5" cy="5" r="3.8" fill="none" stroke="{0}" stroke-width="1.8"/>'),
+    "starting": ("#8a8a8a", '<path d="M5 0.5 L9.5 5 L5 9.5 L0.5 5 z" fill="{0}"/>'),
+    "restarting": (SLOW, '<path d="M5 0.5 L9.8 9.2 L0.2 9.2 z" fill="{0}"/>'),
+    "dead": ("#000000", '<path d="M1 1 L9 9 M9 1 L1 9" stroke="{0}" stroke-width="2.4"/>'),
+}
 COLOURS = {  # channel kind -> (fill, border): cards bring their own background, so that any page will do
     "role": ("#ffffff", "#30363d"), "queue": ("#ddf4ff", "#0969da"), "replay": ("#fff1d6", "#bc6c00"),
     "params": ("#e3f7e6", "#1a7f37"), "shared": ("#e3f7e6", "#1a7f37"), "constant": ("#f3e8ff", "#8250df"),
@@ -31,6 +41,10 @@ class Card:
     kind: str
     foot: list[str] = field(default_factory=list)
     copies: int = 1
+    name: str = ""  # of a card that is live: pages find it by this
+    fill: float | None = None  # share of its slots in use
+    phases: list[str] = field(default_factory=list)  # of its replicas
+    slow: bool = False  # it limits the speed
     x: float = 0.0
     y: float = 0.0
 
@@ -38,11 +52,16 @@ class Card:
     def width(self) -> float:
         heading = self.title if self.kind == "role" else f"{self.title}  {self.kind}"
         texts = [(heading, TITLE * 0.58), *((line, BODY * 0.53) for line in self.lines + self.foot)]
+        if self.name:  # so that cards stay where they are when a figure gets longer
+            texts.append(("x" * LIVE_CHARACTERS, BODY * 0.53))
         return max(len(text) * size for text, size in texts) + 2 * PAD
 
     @property
     def height(self) -> float:
-        return TITLE + (len(self.lines) + len(self.foot)) * LINE + (RULE if self.foot else 0) + 2 * PAD - 2
+        rows = -(-len(self.phases) // DOTS_PER_ROW) if self.phases else 0
+        bar = BAR + 6 if self.fill is not None else 0
+        text = (len(self.lines) + len(self.foot)) * LINE + (RULE if self.foot else 0)
+        return TITLE + text + rows * DOT + bar + 2 * PAD - 2
 
     @property
     def centre(self) -> tuple[float, float]:
@@ -51,40 +70,70 @@ class Card:
 
 def svg(program: Program) -> str:
     """A picture of the program, self-contained."""
-    roles = {r.name: Card(role_line(r), [role_detail(r)], "role", copies=min(r.replicas, 3)) for r in program.roles}
-    channels = {c.name: Card(c.name, field_lines(c), c.kind, size_lines(program, c)) for c in program.channels.values()}
-    ranks = _ranks(program)
-    forward = {c.name: _forward(program, c, ranks) for c in program.channels.values()}
-    width, bottom = _place(program, roles, channels, ranks, forward)
-    width, bottom = _place_feedback(program, roles, channels, forward, width, bottom)
+    return draw(Picture.of(program))
+
+
+def draw(picture: Picture, live: Live | None = None) -> str:
+    """The picture as SVG; with ``live``, each role and channel shows what it does at this moment."""
+    roles = {r.name: Card(r.title, [r.detail], "role", copies=min(r.replicas, 3)) for r in picture.roles}
+    channels = {c.name: Card(c.name, list(c.fields), c.kind, list(c.sizes)) for c in picture.channels}
+    if live is not None:
+        enliven(roles, channels, picture, live)
+    ranks = _ranks(picture)
+    forward = {c.name: _forward(c, ranks) for c in picture.channels}
+    width, bottom = _place(picture, roles, channels, ranks, forward)
+    width, bottom = _place_feedback(picture, roles, channels, forward, width, bottom)
     parts = []
     lanes: dict[str, int] = {}
-    for channel in program.channels.values():
-        parts += _edges(program, channel, roles, channels[channel.name], forward[channel.name], lanes)
+    for channel in picture.channels:
+        parts += _edges(channel, roles, channels[channel.name], forward[channel.name], lanes)
     cards = [_card(card) for card in (*channels.values(), *roles.values())]
-    total = human_bytes(sum(program.memory().values()))
-    processes = sum(role.replicas for role in program.roles)
-    caption = f"{program.name}: {processes} processes, {total} of buffers"
     height = bottom + MARGIN + LINE
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" role="img" font-family="{FONT}">'
-        f"<title>{escape(caption)}</title>"
+        f"<title>{escape(picture.caption)}</title>"
         '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
         f'orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="{EDGE}"/></marker></defs>'
     )
-    foot = f'<text x="{MARGIN}" y="{height - MARGIN / 2:.0f}" font-size="{BODY}" fill="{EDGE}">{escape(caption)}</text>'
+    foot = (
+        f'<text x="{MARGIN}" y="{height - MARGIN / 2:.0f}" font-size="{BODY}" fill="{EDGE}">'
+        f"{escape(picture.caption)}</text>"
+    )
     return "\n".join([head, *parts, *cards, foot, "</svg>"]) + "\n"
 
 
+def enliven(roles: dict[str, Card], channels: dict[str, Card], picture: Picture, live: Live) -> None:
+    """Add to the cards what ``live`` says of them."""
+    for role in picture.roles:
+        card = roles[role.name]
+        card.name, card.slow = role.name, role.name == live.bottleneck
+        card.lines += live.role_lines.get(role.name, [])
+        card.phases = live.phases.get(role.name, [])[:MOST_DOTS]
+        if role.replicas > MOST_DOTS:
+            card.lines.append(f"the first {MOST_DOTS} of {role.replicas}:")
+    for channel in picture.channels:
+        card = channels[channel.name]
+        card.name = channel.name
+        card.foot += live.channel_lines.get(channel.name, [])
+        card.fill = live.fill.get(channel.name)
+
+
+def fares(phase: str) -> str:
+    """Return the key of ``SYMBOLS`` for the phase of a replica."""
+    if phase.startswith("wait"):
+        return "wait"
+    return {"start": "starting", "restarting": "restarting", "dead": "dead"}.get(phase, "work")
+
+
 # ---------------------------------------------------------------------------------------- layout
-def _ranks(program: Program) -> dict[str, int]:
+def _ranks(picture: Picture) -> dict[str, int]:
     """Column of each role: after every role that feeds it, not counting parameters and cycles."""
-    feeds: dict[str, set[str]] = {role.name: set() for role in program.roles}
-    for channel in program.channels.values():
+    feeds: dict[str, set[str]] = {role.name: set() for role in picture.roles}
+    for channel in picture.channels:
         if channel.kind not in ("params", "shared"):
-            for reader, _ in program.ends(channel, "read"):
-                feeds[reader.name] |= {w.name for w, _ in program.ends(channel, "write")} - {reader.name}
+            for reader, _ in channel.readers:
+                feeds[reader] |= {*channel.writers} - {reader}
     ranks: dict[str, int] = {}
 
     def rank(name: str, above: tuple[str, ...]) -> int:
@@ -93,31 +142,31 @@ def _ranks(program: Program) -> dict[str, int]:
             ranks[name] = 1 + max(before, default=-1)
         return ranks[name]
 
-    for role in program.roles:
+    for role in picture.roles:
         rank(role.name, ())
     return ranks
 
 
-def _forward(program: Program, channel: Channel, ranks: dict[str, int]) -> bool:
+def _forward(channel: ChannelPicture, ranks: dict[str, int]) -> bool:
     """Return whether a channel leads to the right, and so stands between two columns."""
-    writers = [ranks[r.name] for r, _ in program.ends(channel, "write")]
-    readers = [ranks[r.name] for r, _ in program.ends(channel, "read")]
+    writers = [ranks[role] for role in channel.writers]
+    readers = [ranks[role] for role, _ in channel.readers]
     return bool(writers and readers) and max(writers) < min(readers)
 
 
 def _place(
-    program: Program, roles: dict[str, Card], channels: dict[str, Card], ranks: dict[str, int], forward: dict[str, bool]
+    picture: Picture, roles: dict[str, Card], channels: dict[str, Card], ranks: dict[str, int], forward: dict[str, bool]
 ) -> tuple[float, float]:
     """Columns from left to right: roles, the channels they write, the next roles ...; each centred vertically."""
     columns: list[list[Card]] = [[] for _ in range(2 * max(ranks.values(), default=0) + 1)]
     for name, card in roles.items():
         columns[2 * ranks[name]].append(card)
-    for channel in program.channels.values():
+    for channel in picture.channels:
         if forward[channel.name]:
-            last = max(ranks[r.name] for r, _ in program.ends(channel, "write"))
+            last = max(ranks[role] for role in channel.writers)
             columns[2 * last + 1].append(channels[channel.name])
     heights = [sum(c.height for c in column) + GAP_Y * (len(column) - 1) for column in columns]
-    labels = [reads(port) for channel in program.channels.values() for _, port in program.ends(channel, "read")]
+    labels = [how for channel in picture.channels for _, how in channel.readers]
     gap = max(GAP_X, max(map(len, labels), default=0) * BODY * 0.5 + 24)
     tallest, x = max(heights), MARGIN
     for column, height in zip(columns, heights, strict=True):
@@ -130,7 +179,7 @@ def _place(
 
 
 def _place_feedback(
-    program: Program,
+    picture: Picture,
     roles: dict[str, Card],
     channels: dict[str, Card],
     forward: dict[str, bool],
@@ -138,11 +187,10 @@ def _place_feedback(
     bottom: float,
 ) -> tuple[float, float]:
     """Parameters and whatever leads back go below, one under another, between the roles they join."""
-    for channel in program.channels.values():
+    for channel in picture.channels:
         if forward[channel.name]:
             continue
-        ends = program.ends(channel, "write") + program.ends(channel, "read")
-        centres = [roles[role.name].centre[0] for role, _ in ends]
+        centres = [roles[role].centre[0] for role in (*channel.writers, *(name for name, _ in channel.readers))]
         card = channels[channel.name]
         card.x = max(MARGIN, (min(centres) + max(centres) - card.width) / 2)
         card.y = bottom + GAP_Y + 10
@@ -153,26 +201,26 @@ def _place_feedback(
 
 # --------------------------------------------------------------------------------------- drawing
 def _edges(
-    program: Program, channel: Channel, roles: dict[str, Card], card: Card, forward: bool, lanes: dict[str, int]
+    channel: ChannelPicture, roles: dict[str, Card], card: Card, forward: bool, lanes: dict[str, int]
 ) -> list[str]:
     out = []
-    for role, _ in program.ends(channel, "write"):
-        start = roles[role.name]
+    for role in channel.writers:
+        start = roles[role]
         if forward:
             x = start.x + start.width + STACK * (start.copies - 1)
             out.append(_curve(x, start.centre[1], card.x, card.centre[1]))
         else:
-            out.append(_around(start, card, lanes, role.name, leaves=True))
-    for role, port in program.ends(channel, "read"):
-        end = roles[role.name]
+            out.append(_around(start, card, lanes, role, leaves=True))
+    for role, label in channel.readers:
+        end = roles[role]
         if forward:
             x, y = card.x + card.width, card.centre[1]
             out.append(_curve(x, y, end.x, end.centre[1]))
-            if label := reads(port):
+            if label:
                 middle = ((x + end.x) / 2, (y + end.centre[1]) / 2 - 7)
                 out.append(_text(label, *middle, BODY - 1.5, EDGE, anchor="middle"))
         else:
-            out.append(_around(end, card, lanes, role.name, leaves=False))
+            out.append(_around(end, card, lanes, role, leaves=False))
     return out
 
 
@@ -208,25 +256,57 @@ def _path(d: str) -> str:
 
 def _card(card: Card) -> str:
     fill, border = COLOURS[card.kind]
+    border, stroke = (SLOW, 4.0) if card.slow else (border, 1.5)
     radius = 8 if card.kind == "role" else 16
     out = []
+    if card.name:
+        kind = "role" if card.kind == "role" else "channel"
+        out.append(f'<g data-{kind}="{escape(card.name)}" tabindex="0" role="button">')
     for copy in range(card.copies - 1, -1, -1):
         x, y = card.x + copy * STACK, card.y + copy * STACK
         out.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{card.width:.1f}" height="{card.height:.1f}" rx="{radius}" '
-            f'fill="{fill}" stroke="{border}" stroke-width="1.5"/>'
+            f'fill="{fill}" stroke="{border}" stroke-width="{stroke}"/>'
         )
     x, y = card.x + PAD, card.y + PAD + TITLE - 4
     out.append(_text(card.title, x, y, TITLE, "#1f2328", weight="600"))
     if card.kind != "role":
         out.append(_text(card.kind, card.x + card.width - PAD, y, BODY, border, anchor="end"))
+    elif card.slow:
+        out.append(_text("bottleneck", card.x + card.width - PAD, y, BODY, SLOW, weight="600", anchor="end"))
     for i, line in enumerate(card.lines, start=1):
         out.append(_text(line, x, y + 4 + i * LINE - 2, BODY, "#424a53"))
+    y += 2 + len(card.lines) * LINE
     if card.foot:
-        y += 2 + len(card.lines) * LINE + RULE
+        y += RULE
         out.append(f'<path d="M{x:.1f} {y:.1f} H{card.x + card.width - PAD:.1f}" stroke="{border}" opacity="0.35"/>')
         out += [_text(line, x, y + i * LINE, BODY, "#424a53") for i, line in enumerate(card.foot, start=1)]
-    return "\n".join(out)
+        y += len(card.foot) * LINE
+    out += _dots(card, x, y + 6)
+    if card.fill is not None:
+        out += _bar(card, x, y + 6)
+    return "\n".join([*out, *(["</g>"] if card.name else [])])
+
+
+def _dots(card: Card, x: float, y: float) -> list[str]:
+    """A symbol for each replica, which tells its phase where a pointer rests on it."""
+    out = []
+    for i, phase in enumerate(card.phases):
+        colour, shape = SYMBOLS[fares(phase)]
+        at = f"translate({x + i % DOTS_PER_ROW * DOT:.1f} {y + i // DOTS_PER_ROW * DOT:.1f})"
+        told = f"<title>{escape(f'{card.name}[{i}]: {phase}')}</title>"
+        out.append(f'<g transform="{at}" data-phase="{fares(phase)}">{told}{shape.format(colour)}</g>')
+    return out
+
+
+def _bar(card: Card, x: float, y: float) -> list[str]:
+    share = min(1.0, max(0.0, card.fill or 0.0))
+    width, border = card.width - 2 * PAD, COLOURS[card.kind][1]
+    return [
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BAR}" rx="4" fill="#ffffff" stroke="{border}"/>',
+        f'<rect class="fill" x="{x:.1f}" y="{y:.1f}" width="{width * share:.1f}" height="{BAR}" rx="4" '
+        f'fill="{border}"/>',
+    ]
 
 
 def _text(text: str, x: float, y: float, size: float, colour: str, weight: str = "400", anchor: str = "start") -> str:

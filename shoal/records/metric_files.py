@@ -22,6 +22,7 @@ from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
 from shoal.paths import shown
 from shoal.records.damage import reading
+from shoal.records.live_file import LiveFile
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
@@ -39,6 +40,7 @@ class MetricFiles:
 
     def __init__(self, directory: Path, after: int | None = None) -> None:
         self._tables: list[_Table] = []
+        self._live = LiveFile(directory)
         try:
             for name, columns in (("metrics", TRAINING), ("performance", PERFORMANCE), ("episodes", EPISODES)):
                 self._tables.append(_Table(directory, name, columns, after, jsonl=name != "episodes"))
@@ -58,6 +60,7 @@ class MetricFiles:
         self._performance.write([performance_row(snapshot)])
         at = {"row": snapshot.row, "steps": snapshot.steps}
         self._episodes.write([{**at, "return": ret, "length": length} for ret, length in snapshot.new_episodes])
+        self._live.update(snapshot)
 
     def close(self) -> None:
         for table in self._tables:

@@ -11,9 +11,8 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, Protocol
 
-from shoal.api import EnvSpec
 from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
@@ -36,6 +35,28 @@ def watched() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     on_terminal = sys.stdout is not None and sys.stdout.isatty()  # it may have been closed
     return on_terminal or type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class Environment(Protocol):
+    """What is shown of a run's environment: of an ``EnvSpec``, or of what its files say."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+    @property
+    def frames_per_step(self) -> int: ...
+
+
+class Played(NamedTuple):
+    """The environment of a run that was started elsewhere."""
+
+    id: str
+    backend: str
+    why: str
+    frames_per_step: int = 1
 
 
 class _Nobody(io.StringIO):
@@ -80,7 +101,7 @@ class Progress:
     def __init__(
         self,
         system: str,
-        env: EnvSpec,
+        env: Environment,
         stop: Stop,
         resolved: Any = None,
         path: Path | None = None,

@@ -89,6 +89,19 @@ class Run:
                 return importlib.import_module(library).DataFrame(self.metrics())
         raise UsageError("a DataFrame needs pandas or polars (pip install pandas); run.metrics() gives plain columns")
 
+    def report_html(self) -> str:
+        """Return the run as one self-contained HTML page, as ``shoal report`` writes it. UsageError without the extra
+        ``watch``."""
+        from shoal.watch.report import html
+
+        return html([self.path])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run's figures, and its program with what it does now or did last."""
+        from shoal.watch.report import card
+
+        return card(self.path)
+
     def evaluate(
         self, episodes: int = 20, seed: int = 0, greedy: bool = True, envs: int = 8, which: str = "last"
     ) -> Returns:

@@ -19,6 +19,7 @@ from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
 from shoal.paths import fixed, shown, staying
 from shoal.program import Program
+from shoal.program.picture import drawings
 from shoal.records import evaluation_files, loggers
 from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
 from shoal.records.publication import Publication
@@ -300,12 +301,9 @@ class Training:
 
     def _describe(self, directory: Directory, checkpoint: Checkpoint | None) -> None:
         """Write what is run, behind what the checkpoint has kept."""
-        from shoal.program import draw
-
         if checkpoint is not None:
             self._go_on(directory, checkpoint)
-        drawings = {"program.mmd": draw.mermaid(self.program), "program.txt": draw.text(self.program)}
-        directory.describe(self.facts, drawings)
+        directory.describe(self.facts, drawings(self.program))
 
     def _go_on(self, directory: Directory, checkpoint: Checkpoint) -> None:
         directory.go_on(checkpoint)

@@ -46,6 +46,7 @@ Unbounded = Annotated[float, Range("a number of at least 0, or inf", lambda x: x
 Replicas = Annotated[int, _integers(0, 10_000)]
 Parts = Annotated[int, _integers(1, 10_000)]  # of something, each an object of its own
 Envs = Annotated[int, _integers(1, 4_095)]  # whose seeds are one life's (``runtime.seeds``)
+Port = Annotated[int, _integers(0, 65_535)]  # 0: any that is free
 Threads = Annotated[int, _integers(0, 1_024)]
 Repeats = Annotated[int, _integers(1, 100_000)]  # of the work of one step
 Noops = Annotated[int, _integers(0, 100_000)]

@@ -268,6 +268,11 @@ def fill(arena: Arena, layout: RingLayout) -> float:
     return float((heads - tails).sum()) / (layout.writers * layout.channel.capacity)
 
 
+def moved(arena: Arena, layout: RingLayout) -> int:
+    """Number of items that were put into a channel since the launch."""
+    return int(arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0].sum())
+
+
 def coerce(channel: str, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:
     """The array as the slot wants it, or an error that says what was expected."""
     where = f"Channel {channel!r}, array {name!r}"

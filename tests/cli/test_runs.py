@@ -101,7 +101,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
 def test_train_leaves_a_complete_run(run: shoal.Run) -> None:
     names = {p.name for p in run.path.iterdir()}
     assert names == {
-        "config.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "performance.csv",
+        "config.json", "program.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "performance.csv",
         "performance.jsonl", "episodes.csv", "logs", "checkpoints", "run.lock", "summary.md",
         "params-params.safetensors", "params.json", "report.json",
     }  # fmt: skip

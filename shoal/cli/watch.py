@@ -1,0 +1,69 @@
+"""``shoal watch`` shows runs as they go on, on a page or in the terminal; ``shoal report`` writes what one sends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from shoal.api import UsageError
+from shoal.paths import fixed, require_folder, shown
+from shoal.settings.flags import options, split
+from shoal.settings.ranges import Port
+
+FLAGS: dict[str, object] = {"port": Port, "host": str, "open": bool, "terminal": bool}
+
+
+def command(args: list[str]) -> int:
+    """shoal watch [RUN|DIRECTORY ...]"""
+    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
+    opts = options(split(args[n:]), FLAGS, "watch")
+    paths = [fixed(word) for word in args[:n]] or [fixed("runs")]
+    if opts.get("terminal"):
+        from shoal.run.elsewhere import show
+
+        if others := [f"--{name}" for name in ("port", "host", "open") if name in opts]:
+            raise UsageError(f"{others[0]} is of the page, and --terminal shows none")
+        if n != 1:
+            raise UsageError(f"shoal watch --terminal shows one run, found {n} directories")
+        return show(paths[0])
+    return serve(paths, opts.get("host", "127.0.0.1"), opts.get("port"), bool(opts.get("open")))
+
+
+def serve(paths: list[Path], host: str, port: int | None, browse: bool) -> int:
+    """Serve the page of the runs in ``paths`` until a signal ends it."""
+    from shoal.watch import server
+
+    server.require_packages()
+    secret = server.token()
+    made = server.make_server(paths, secret, host)
+    sock = server.listen(host, port)
+    where = server.address(sock, host, secret)
+    print(f"watching {', '.join(shown(path) for path in paths)}: {where}", flush=True)
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        print(
+            f"shoal: whoever reaches {host} and has this address can read these runs; nothing is encrypted "
+            "(an ssh tunnel is: `ssh -L 8787:127.0.0.1:8787 HOST`)",
+            file=sys.stderr,
+        )
+    if browse:
+        import webbrowser
+
+        webbrowser.open(where)
+    made.run(sockets=[sock])
+    return 0
+
+
+def report(args: list[str]) -> int:
+    """shoal report RUN..."""
+    from shoal.watch.report import html
+
+    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
+    if n == 0:
+        raise UsageError("shoal report needs a run directory first, for example: shoal report runs/NAME")
+    opts = options(split(args[n:]), {"out": str}, "report")
+    out = Path(opts.get("out", "report.html"))
+    require_folder(out)
+    paths = [fixed(word) for word in args[:n]]
+    out.write_text(html(paths), encoding="utf-8")
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {len(paths)} run{'s' * (len(paths) != 1)}")
+    return 0

@@ -1,0 +1,80 @@
+"""``shoal watch --terminal``: the panel of a run that some other process trains, from the files of its directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from shoal.api import UsageError
+from shoal.metering.aggregator import Snapshot
+from shoal.paths import shown
+from shoal.run.progress import Played, Progress
+from shoal.runtime.launch import Stop
+from shoal.untrusted import one_line
+from shoal.watch.files import RunFiles, number
+
+LOOK_SECONDS = 1.0  # between two looks at the files
+TRAINING = {"row", "steps", "updates", "episodes", "episode_return", "episode_length"}
+
+
+def show(path: Path) -> int:
+    """Show the run in ``path`` until it has ended, or until a signal; returns the exit code. UsageError where there is
+    no run."""
+    run = RunFiles(path)
+    facts = run.config()
+    if not facts:
+        why = run.problems.get("config.json", "there is no config.json")
+        raise UsageError(f"'{shown(path)}' holds no run: {why}")
+    progress = panel_of(run, facts)
+    try:
+        told = -1.0
+        while True:
+            running = run.running()
+            run.refresh()
+            row = run.metrics.columns.last_row.get("row", -1.0)
+            if row > told:
+                told = row
+                progress.update(snapshot(run))
+            if not running:
+                break
+            time.sleep(LOOK_SECONDS)
+    finally:
+        progress.close()
+    print(f"{run.state()}: {shown(path)}")
+    return 0
+
+
+def panel_of(run: RunFiles, facts: dict[str, Any]) -> Progress:
+    """Return the panel of a run, by its config.json."""
+    limits = facts.get("stop", {})
+    limits = limits if isinstance(limits, dict) else {}
+    steps = number(limits.get("steps"))
+    stop = Stop(steps=None if steps is None else int(steps), seconds=number(limits.get("seconds")))
+    where = facts.get("environment", {})
+    where = where if isinstance(where, dict) else {}
+    env = Played(_text(where, "id"), _text(where, "backend"), _text(where, "why"))
+    return Progress(one_line(str(facts.get("system", "?"))), env, stop, path=run.path)
+
+
+def snapshot(run: RunFiles) -> Snapshot:
+    """Return the state of a run by the newest rows of its files, ``refresh``ed before."""
+    training, clock = run.metrics.columns.last_row, run.performance.columns.last_row
+    fill = {name.removeprefix("fill/"): share for name, share in clock.items() if name.startswith("fill/")}
+    shares: dict[str, dict[str, float]] = {}
+    for name, share in clock.items():
+        if name.startswith("time/"):
+            role, _, phase = name.removeprefix("time/").rpartition("/")
+            shares.setdefault(role, {})[phase] = share
+    return Snapshot(
+        row=int(training["row"]), seconds=clock.get("seconds", 0.0), steps=int(training.get("steps", 0)),
+        updates=int(training.get("updates", 0)), step_rate=clock.get("steps_per_second", 0.0),
+        update_rate=clock.get("updates_per_second", 0.0), episode_return=training.get("episode_return", float("nan")),
+        episode_length=training.get("episode_length", float("nan")), episodes=int(training.get("episodes", 0)),
+        records={name: value for name, value in training.items() if name not in TRAINING}, shares=shares, fill=fill,
+        restarts=int(clock.get("restarts", 0)), memory=int(clock.get("memory", 0)),
+    )  # fmt: skip
+
+
+def _text(facts: dict[str, Any], name: str) -> str:
+    return one_line(str(facts.get(name, "")))

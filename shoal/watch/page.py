@@ -1,0 +1,241 @@
+"""What a page or a report says of one run: its state, its figures, its program as it moves, its settings and events."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from shoal.metering.bottleneck import bottleneck
+from shoal.metering.glossary import SECTIONS
+from shoal.program.draw import human_bytes
+from shoal.program.draw_svg import draw
+from shoal.program.picture import Live, Picture
+from shoal.types import Values
+from shoal.untrusted import one_line, printable
+from shoal.watch.files import RunFiles, number
+from shoal.watch.series import Columns
+
+GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
+FIRST = ("episode_return", "evaluation_return", "loss", "entropy", "policy_lag_p95", "steps_per_second")
+OLD_ROWS = 20  # rows after which a value that no row has repeated is shown with its age
+HIDDEN = ("row",)
+UNENDED = ("running", "killed", "failed")  # states; any other is the reason for which a run ended
+
+
+def state(name: str, run: RunFiles) -> Values:
+    """Return everything that a page shows of a run, but for its curves, as JSON."""
+    run.refresh()
+    facts, report, status = run.config(), run.report(), run.state()
+    last = run.performance.columns.last | run.metrics.columns.last
+    recorded = metrics(run)
+    names = {metric["name"] for metric in recorded}
+    picture = run.picture()
+    shares = shares_of(run.performance.columns)
+    return {
+        "name": name, "path": str(run.path), "state": status, "running": status == "running",
+        "age": run.age(), "error": told(report.get("error", "")),
+        "title": f"{told(facts.get('system', '?'))} on {told(facts.get('config', {}).get('env', '?'))}, "
+                 f"seed {told(facts.get('seed', '?'))}",
+        "figures": figures(run, facts, report, status), "svg": program(run, picture, shares, status),
+        "text": printable(run.drawing()) if picture is None else "", "row": last.get("row", 0),
+        "metrics": recorded, "first": [name for name in FIRST if name in names],
+        "evaluations": run.evaluations(), "best": run.best(), "videos": run.videos(),
+        "events": [{"when": e.when, "level": e.level, "text": printable(e.text)} for e in reversed(run.events())],
+        "checkpoints": [{"steps": steps, "when": clock_time(when)} for steps, when in run.checkpoints()],
+        "facts": about(run, facts), "config": settings(facts), "logs": run.logs(), "problems": dict(run.problems),
+    }  # fmt: skip
+
+
+def told(value: Any) -> str:
+    """A value of a file as text of one line."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return one_line(text)[:2_000]
+
+
+def clock_time(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """3725 -> '1:02:05'."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{s:02d}" if hours else f"{minutes}:{s:02d}"
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def time_left(facts: Mapping[str, Any], last: Mapping[str, float]) -> tuple[float, float] | None:
+    """(share that is done, seconds left) until the nearest limit at the average pace so far; None if unknown."""
+    stop, seconds = facts.get("stop", {}), last.get("seconds", 0.0)
+    found = []
+    for name in ("steps", "updates", "seconds") if isinstance(stop, dict) else ():
+        limit, done = number(stop.get(name)), last.get(name, 0.0)
+        if limit and done > 0 and seconds > 0:
+            found.append((min(1.0, done / limit), max(0.0, limit - done) * seconds / done))
+    return min(found, key=lambda one: one[1]) if found else None
+
+
+def shares_of(columns: Columns) -> dict[str, dict[str, float]]:
+    """role -> phase -> share of its time, by the newest row in which the role reported any: one in the middle of a long
+    step reports nothing."""
+    found: dict[str, dict[str, str]] = {}
+    for name in columns.known_at:
+        if name.startswith("time/") and name.count("/") >= 2:
+            role, _, phase = name.removeprefix("time/").rpartition("/")
+            found.setdefault(role, {})[phase] = name
+    out = {}
+    for role, names in found.items():
+        newest = max(columns.known_at[name] for name in names.values())
+        out[role] = {p: columns.last[name] for p, name in names.items() if columns.known_at[name] == newest}
+    return out
+
+
+def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[list[str]]:
+    """The most important numbers of a run: [name, value, age], the age in words where the value is old."""
+    columns, clock = run.metrics.columns, run.performance.columns
+    last = clock.last | columns.last
+    out = [["state", status if status in UNENDED else f"ended: {status}", ""]]
+    stop = facts.get("stop", {})
+    goal = number(stop.get("steps")) if isinstance(stop, dict) else None
+    done = f"{last.get('steps', 0):,.0f}" + (f" of {goal:,.0f}" if goal else "")
+    out.append(["steps", f"{done} ({last.get('steps_per_second', 0.0):,.0f}/s)", ""])
+    if "updates" in last:
+        out.append(["updates", f"{last['updates']:,.0f} ({last.get('updates_per_second', 0.0):,.1f}/s)", ""])
+    out.append(["return", short(last["episode_return"]) if "episode_return" in last else "none yet", ""])
+    if best := run.best():
+        out.append(["best evaluation", f"{best.get('score', math.nan):.4g} at {best.get('steps', 0):,} steps", ""])
+    if (slow := bottleneck(shares_of(clock))) is not None:
+        out.append(["bottleneck", str(slow), ""])
+    for name, label in (("policy_lag_p95", "policy lag (95th percentile)"), ("loss", "loss"), ("entropy", "entropy"),
+                        ("samples_per_insert", "samples per insert")):  # fmt: skip
+        if name in columns.last:
+            missed = columns.last_row["row"] - columns.known_at[name]
+            out.append([label, short(columns.last[name]), f"{missed:.0f} rows old" if missed > OLD_ROWS else ""])
+    if "memory" in last:
+        out.append(["memory", human_bytes(last["memory"]), ""])
+    if last.get("restarts"):
+        out.append(["restarts", f"{last['restarts']:.0f}", ""])
+    seconds = number(report.get("seconds")) or last.get("seconds", 0.0)
+    left = time_left(facts, last) if status == "running" else None
+    out.append(["time", duration(seconds) + (f", {duration(left[1])} left ({left[0]:.0%} done)" if left else ""), ""])
+    return out
+
+
+def program(run: RunFiles, picture: Picture | None, shares: dict[str, dict[str, float]], status: str) -> str:
+    """The program as SVG, with what it does now or, of a run that has ended, did last; "" where none is recorded."""
+    if picture is None:
+        return ""
+    last = run.performance.columns.last
+    live, running = run.live(), status == "running"
+    fill = {c.name: last[f"fill/{c.name}"] for c in picture.channels if f"fill/{c.name}" in last}
+    rates = _dict(live.get("items_per_second"))
+    lines: dict[str, list[str]] = {}
+    for c in picture.channels:
+        told_of = [f"{fill[c.name]:.0%} full"] if c.name in fill else []
+        rate = number(rates.get(c.name))
+        if rate is not None:
+            told_of.append(f"{rate:,.1f} items/s, {human_bytes(rate * c.nbytes)}/s")
+        elif c.kind in ("params", "shared") and "updates_per_second" in last:
+            told_of.append(f"{last['updates_per_second']:,.1f} versions/s")
+        if c.kind in ("params", "shared") and "policy_lag_p95" in run.metrics.columns.last:
+            told_of.append(f"policy lag {run.metrics.columns.last['policy_lag_p95']:.0f} updates (95 %)")
+        if c.kind == "replay" and "samples_per_insert" in run.metrics.columns.last:
+            target = f", target {c.target:g}" if c.target is not None else ""
+            told_of.append(f"{run.metrics.columns.last['samples_per_insert']:.3g} samples per insert{target}")
+        lines[c.name] = told_of
+    phases = {}
+    for role, each in _dict(live.get("phases")).items() if running else ():
+        if isinstance(each, list) and all(isinstance(phase, str) for phase in each):
+            phases[role] = [phase[:60] for phase in each]
+    slow = bottleneck(shares)
+    told_of_roles = {r.name: [_busiest(shares.get(r.name, {}))] for r in picture.roles}
+    return draw(picture, Live(fill, told_of_roles, lines, phases, slow.role if slow is not None else ""))
+
+
+def _busiest(phases: Mapping[str, float]) -> str:
+    parts = sorted(phases.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.005)[:60] or "nothing reported yet"
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def meaning(name: str) -> tuple[str, str]:
+    """(unit, what it is) of a metric, by the glossary; ("", "") for one of the run's own."""
+    key = name
+    if name.startswith("fill/"):
+        key = "fill/CHANNEL"
+    elif name.startswith("time/"):
+        key = "time/ROLE/PHASE"
+    elif name.startswith("record/"):
+        key = "record/NAME"
+    elif name.startswith("evaluation_") and name not in GLOSSARY:
+        key = "evaluation_NAME"
+    entry = GLOSSARY.get(key)
+    return (entry.unit, entry.meaning) if entry is not None else ("", "")
+
+
+def metrics(run: RunFiles) -> list[Values]:
+    """Every metric that has been recorded, with its unit and meaning."""
+    names = {**run.metrics.columns.names, **run.performance.columns.names}
+    out = []
+    for name in names:
+        if name not in HIDDEN:
+            unit, is_ = meaning(name)
+            out.append({"name": name, "unit": unit, "meaning": is_.replace("`", "")})
+    return out
+
+
+def about(run: RunFiles, facts: Values) -> list[list[str]]:
+    """Command, machine, versions and seed, as rows of [name, value]."""
+    machine, versions = _dict(facts.get("hardware")), _dict(facts.get("versions"))
+    rows = [
+        ["command", run.command()], ["directory", str(run.path)], ["preset", facts.get("preset", "")],
+        ["seed", facts.get("seed", "")], ["runtime", facts.get("runtime", "")],
+        ["machine", ", ".join(f"{name} {value}" for name, value in machine.items())],
+        ["versions", ", ".join(f"{name} {value}" for name, value in versions.items())], ["git", facts.get("git") or ""],
+    ]  # fmt: skip
+    return [[name, told(value)] for name, value in rows if value not in ("", None)]
+
+
+def settings(facts: Values) -> list[Values]:
+    """Every setting with its value and where that came from; ``own`` where it is neither the preset's nor the default,
+    those first."""
+    origins = _dict(facts.get("origins"))
+    rows = []
+    for name, value in _dict(facts.get("config")).items():
+        origin = told(origins.get(name, ""))
+        own = origin != "default" and not origin.startswith("preset")
+        rows.append({"name": told(name), "value": told(value), "origin": origin, "own": own})
+    return sorted(rows, key=lambda row: not row["own"])
+
+
+def differing(runs: Mapping[str, RunFiles]) -> list[list[str]]:
+    """Settings in which runs differ: rows of [name, value in each run]."""
+    configs = [{**_dict(run.config().get("config")), "seed": run.config().get("seed", "")} for run in runs.values()]
+    names = dict.fromkeys(name for config in configs for name in config)
+    rows = [[told(name), *(told(c[name]) if name in c else "-" for c in configs)] for name in names]
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
+def seeds(runs: Mapping[str, RunFiles]) -> list[list[str]]:
+    """The names of runs that differ by their seed alone, in groups of two and more."""
+    groups: dict[str, list[str]] = {}
+    for name, run in runs.items():
+        facts = run.config()
+        key = json.dumps([facts.get("system"), facts.get("config")], sort_keys=True, default=str)
+        groups.setdefault(key, []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def cells(rows: Sequence[Sequence[str]], tag: str = "td") -> str:
+    """Rows of a table as HTML, their text escaped."""
+    return "\n".join("<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>" for row in rows)

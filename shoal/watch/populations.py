@@ -1,0 +1,93 @@
+"""A population as tables and figures: who copied whom, and the members' scores and hyperparameters over time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import numpy as np
+
+from shoal.types import Values
+from shoal.untrusted import excerpt
+from shoal.watch.charts import INK, figure, line, listed, plain
+from shoal.watch.folder import Folder
+
+Row = dict[str, str]
+OWN = ("member", "step", "score", "seconds")  # columns of scores.csv that are no hyperparameters
+MOST_MEMBERS = 200
+
+
+def is_population(folder: Folder) -> bool:
+    """Return whether the directory holds a population rather than a run."""
+    return folder.modified("population.json") is not None
+
+
+def state(name: str, folder: Folder) -> Values:
+    """Return what a page shows of a population, as JSON."""
+    problems: dict[str, str] = {}
+    scores, copies = (_rows(folder, file, problems) for file in ("scores.csv", "lineage.csv"))
+    members: dict[int, list[Row]] = {}
+    for row in scores:
+        index = _number(row.get("member"))
+        if math.isfinite(index):
+            members.setdefault(int(index), []).append(row)
+    names = [column for column in (scores[0] if scores else ()) if column not in OWN]
+    kept = dict(sorted(members.items())[:MOST_MEMBERS])
+    return {
+        "name": name, "path": str(folder.path), "members": len(members), "copies": len(copies), "problems": problems,
+        "columns": ["member", "steps", "score", *names],
+        "rows": [[str(i), rows[-1].get("step", ""), rows[-1].get("score", ""), *(rows[-1].get(n, "") for n in names)]
+                 for i, rows in kept.items()],
+        "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), c.get("score", ""),
+                     c.get("parent_score", "")] for c in copies[::-1][:500]],
+        "figures": [_figure(column, kept, copies) for column in ("score", *names)] if kept else [],
+    }  # fmt: skip
+
+
+def _figure(column: str, members: dict[int, list[Row]], copies: list[Row]) -> Values:
+    """A line for each member; where it copied another its line ends in a cross and begins again at the other's."""
+    data = []
+    for index, rows in members.items():
+        waiting = [c for c in copies if _number(c.get("child")) == index]
+        steps: list[float] = []
+        values: list[float] = []
+        for row in rows:
+            steps.append(_number(row.get("step")))
+            values.append(_number(row.get(column)))
+            if waiting and row.get("step") == waiting[0].get("step"):
+                copy = waiting.pop(0)
+                begun = copy.get("parent_score") if column == "score" else copy.get(f"after/{column}")
+                steps += [math.nan, _number(copy.get("parent_step"))]
+                values += [math.nan, _number(begun)]
+        one = line(np.array(steps), np.array(values), f"member {index}", index)
+        data.append(one | dict(x=listed(np.array(steps)), y=listed(np.array(values)), mode="lines+markers"))
+    ends = [
+        (_number(c.get("step")), _number(c.get("score" if column == "score" else f"before/{column}"))) for c in copies
+    ]
+    if ends:
+        x, y = np.array(ends).T
+        data.append(dict(type="scatter", mode="markers", x=listed(x), y=listed(y), name=plain("given up"),
+                         marker=dict(symbol="x", color=INK)))  # fmt: skip
+    positive = [v for one in data for v in one["y"] if v is not None]
+    log = column != "score" and bool(positive) and min(positive) > 0
+    return figure(data, column, "environment steps of a member", "", log)
+
+
+def _rows(folder: Folder, name: str, problems: dict[str, str]) -> list[Row]:
+    try:
+        found = list(csv.DictReader(io.StringIO(folder.read(name).decode("utf-8"))))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, csv.Error) as error:
+        problems[name] = f"damaged or half written: {excerpt(error)}"
+        return []
+    return [{str(k): str(v) for k, v in row.items() if k is not None and v is not None} for row in found]
+
+
+def _number(cell: str | None) -> float:
+    try:
+        value = float(cell) if cell else math.nan
+    except ValueError:
+        return math.nan
+    return value if abs(value) < 1e300 else math.nan

@@ -1,0 +1,155 @@
+"""A growing file of JSON rows as columns of numbers: read on from where it was read to, thinned to a bounded size."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from shoal.watch.folder import Folder
+
+MOST_ROWS = 2_000  # rows of a table that is full are halved to so many
+MOST_COLUMNS = 1_000
+MOST_LINE = 1 << 20  # bytes of a line; longer ones are damaged
+LARGE = 8 << 20  # bytes of a file of which only lines at even distances are read
+SEAM = 64  # bytes before the place of reading that must still be what they were
+
+
+class Columns:
+    """Rows of named numbers, at most ``2 * MOST_ROWS``: where there are more, every second one is left out, and of what
+    follows every 2nd, 4th, ... is kept by its number. The newest row is always there."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self._data = np.full((2 * MOST_ROWS, 16), np.nan)
+        self.used, self.stride = 0, 1
+        self.last: dict[str, float] = {}  # the newest value of each name
+        self.last_row: dict[str, float] = {}  # the newest row, whole
+        self.known_at: dict[str, float] = {}  # the row of the newest value of each name
+
+    def add(self, row: dict[str, float]) -> None:
+        """Take the next row, which has a number ``row``."""
+        number = row["row"]
+        self.last_row = row
+        self.last.update(row)
+        self.known_at.update(dict.fromkeys(row, number))
+        if number % self.stride:
+            return
+        if self.used == len(self._data):
+            self.stride *= 2
+            kept = self._data[: self.used : 2].copy()
+            self.used = len(kept)
+            self._data[: self.used] = kept
+            self._data[self.used :] = np.nan
+            if number % self.stride:
+                return
+        for name, value in row.items():
+            at = self.names.get(name)
+            if at is None:
+                if len(self.names) >= MOST_COLUMNS:
+                    continue
+                at = self.names[name] = len(self.names)
+                if at == self._data.shape[1]:
+                    self._data = np.hstack([self._data, np.full_like(self._data, np.nan)])
+            self._data[self.used, at] = value
+        self.used += 1
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column [rows], the newest row at its end; nan where it was not known."""
+        at = self.names.get(name)
+        kept: np.ndarray = np.full(self.used, np.nan) if at is None else self._data[: self.used, at].copy()
+        newest = self._data[self.used - 1, self.names["row"]] if self.used else -1.0
+        if self.last_row and newest != self.last_row["row"]:
+            return np.append(kept, self.last_row.get(name, math.nan))
+        return kept
+
+
+class Table:
+    """A file of a run with a row of JSON on each line. ``refresh`` reads what is new; a file that was replaced or cut,
+    as by a run that was resumed, is read anew. damaged: lines that hold no row."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder, self.name = folder, name
+        self._begin()
+
+    def _begin(self) -> None:
+        self.columns, self.damaged = Columns(), 0
+        self._inode, self._at, self._seam = -1, 0, b""
+
+    def refresh(self) -> Columns:
+        """Return all that is known by now."""
+        try:
+            with self._folder.open(self.name) as file:
+                self._read(file)
+        except FileNotFoundError:
+            self._begin()
+        return self.columns
+
+    def _read(self, file: BinaryIO) -> None:
+        status = os.fstat(file.fileno())
+        if status.st_ino != self._inode or status.st_size < self._at or not self._same(file):
+            self._begin()
+            self._inode = status.st_ino
+            if status.st_size > LARGE:
+                self._sample(file, status.st_size)
+        file.seek(self._at)
+        end = self._at
+        for line in _lines(file):
+            end += len(line)
+            self._take(line)
+        if end != self._at:
+            self._at = end
+            file.seek(max(0, end - SEAM))
+            self._seam = file.read(min(SEAM, end))
+
+    def _same(self, file: BinaryIO) -> bool:
+        file.seek(max(0, self._at - SEAM))
+        return file.read(min(SEAM, self._at)) == self._seam
+
+    def _sample(self, file: BinaryIO, size: int) -> None:
+        """Read lines at even distances, up to the last ``MOST_LINE`` bytes, which are then read whole."""
+        end = size - LARGE // 4
+        for position in np.linspace(0, end, MOST_ROWS, endpoint=False).astype(int):
+            file.seek(int(position))
+            if position:
+                file.readline(MOST_LINE)
+            if line := file.readline(MOST_LINE):
+                self._take(line)
+        file.seek(end)
+        file.readline(MOST_LINE)
+        self._at = file.tell()
+        if len(numbers := self.columns.column("row")) > 1:
+            distance = max(1.0, (numbers[-1] - numbers[0]) / len(numbers))
+            self.columns.stride = 1 << round(math.log2(distance))
+
+    def _take(self, line: bytes) -> None:
+        row = row_of(line)
+        if row is None:
+            self.damaged += 1
+        elif row["row"] > self.columns.last_row.get("row", -math.inf):
+            self.columns.add(row)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The whole lines from here on: the last one may be half written yet."""
+    while (line := file.readline(MOST_LINE)) and (line.endswith(b"\n") or len(line) == MOST_LINE):
+        yield line
+
+
+def row_of(line: bytes) -> dict[str, float] | None:
+    """The numbers of a row by their names; None where the line holds none."""
+    try:
+        data: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or type(data.get("row")) is not int or not 0 <= data["row"] < 1 << 53:
+        return None
+    return {name: float(value) for name, value in data.items() if _finite(value)}
+
+
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300

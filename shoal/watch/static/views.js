@@ -1,0 +1,331 @@
+// The views: each makes its elements once and puts new values into them. Text is only ever set as text.
+import { ask } from "/static/app.js";
+
+const TABS = [["", "Overview"], ["curves", "Curves"], ["time", "Time"], ["evaluations", "Evaluations"],
+  ["events", "Events"], ["settings", "Configuration"], ["logs", "Logs"]];
+const LEGEND = "Replicas: ● working, ○ waiting, ◆ starting, ▲ restarting, ✕ dead. Choose a role for its log.";
+const chosen = {};  // what was chosen for each set of runs, while this page is open
+
+function h(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name in made && typeof value !== "string") made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function address(kind, name, tab) {
+  return `#/${[kind, name, tab].filter((word) => word).map(encodeURIComponent).join("/")}`;
+}
+
+function table(heads, rows) {
+  return h("div", { class: "scroll" }, h("table", {},
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", {}, head)))), h("tbody", {}, rows)));
+}
+
+function row(cells, attributes) {
+  return h("tr", attributes, cells.map((cell) => h("td", {}, cell)));
+}
+
+function titled(text) {
+  document.getElementById("where").textContent = text;
+  document.title = text ? `${text} - Shoal` : "Shoal";
+}
+
+async function plotly() {
+  for (let tries = 0; !window.Plotly; tries++) {
+    if (tries > 600) throw new Error("the chart library did not load");
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  return window.Plotly;
+}
+
+async function draw(parent, figures) {
+  const library = await plotly();
+  while (parent.children.length > figures.length) {
+    library.purge(parent.lastChild);
+    parent.lastChild.remove();
+  }
+  while (parent.children.length < figures.length) parent.append(h("div", { class: "chart" }));  // before any is measured
+  for (const [i, figure] of figures.entries()) {
+    await library.react(parent.children[i], figure.data, figure.layout, { responsive: true, displaylogo: false });
+  }
+}
+
+// Takes over what differs, so that a bar that grows is the same bar.
+function morph(old, made) {
+  if (old.nodeName !== made.nodeName || old.childNodes.length !== made.childNodes.length) {
+    old.replaceWith(made);
+    return;
+  }
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== made.data) old.data = made.data;
+    return;
+  }
+  for (const { name, value } of [...(made.attributes || [])]) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  [...old.childNodes].forEach((child, i) => morph(child, made.childNodes[i]));
+}
+
+function program(parent, state, open) {
+  if (!state.svg) {
+    parent.replaceChildren(h("pre", {}, state.text || "this run recorded no drawing of its program"));
+    return;
+  }
+  const made = document.importNode(
+    new DOMParser().parseFromString(state.svg, "image/svg+xml").documentElement, true);
+  if (parent.firstElementChild && parent.firstElementChild.nodeName === "svg") morph(parent.firstElementChild, made);
+  else parent.replaceChildren(made);
+  parent.onclick = (event) => follow(event, open);
+  parent.onkeydown = (event) => { if (event.key === "Enter") follow(event, open); };
+}
+
+function follow(event, open) {
+  const role = event.target.closest("[data-role]");
+  if (role) open(role.getAttribute("data-role"));
+}
+
+// ------------------------------------------------------------------------------------------ the list
+function list(at, main) {
+  const columns = [["name", "run"], ["system", "system"], ["env", "environment"], ["seed", "seed"],
+    ["steps", "steps"], ["return", "return"], ["state", "state"], ["when", "written"]];
+  const filter = h("input", { type: "search", placeholder: "filter", "aria-label": "filter runs" });
+  const compare = h("button", { type: "button" }, "Compare chosen");
+  const body = h("div", {}), picked = new Set();
+  let runs = [], by = "written", down = true;
+  const key = { when: "written" };
+  function show() {
+    const words = filter.value.toLowerCase().split(/\s+/);
+    const found = runs.filter((run) => words.every((word) => JSON.stringify(run).toLowerCase().includes(word)));
+    found.sort((a, b) => {
+      const [x, y] = [a[by], b[by]];
+      const order = typeof x === "number" || typeof y === "number" ? (x ?? -Infinity) - (y ?? -Infinity)
+        : String(x).localeCompare(String(y), undefined, { numeric: true });
+      return down ? -order : order;
+    });
+    const heads = ["", ...columns.map(([name, title]) => h("button", { type: "button", onclick: () => {
+      const to = key[name] || name;
+      down = by === to ? !down : to === "written";
+      by = to;
+      show();
+    } }, title))];
+    const focused = document.activeElement && document.activeElement.getAttribute("data-key");
+    body.replaceChildren(found.length ? table(heads, found.map((run) => {
+      const box = h("input", { type: "checkbox", checked: picked.has(run.name), "aria-label": `choose ${run.name}`,
+        "data-key": run.name, onchange: () => { box.checked ? picked.add(run.name) : picked.delete(run.name); } });
+      return h("tr", {}, h("td", {}, run.kind === "run" ? box : ""),
+        h("td", {}, h("a", { href: address("run", run.name) }, run.name),
+          run.problem ? h("div", { class: "bad" }, run.problem) : ""),
+        h("td", {}, run.kind === "run" ? run.system : "population"), h("td", {}, run.env), h("td", {}, run.seed),
+        h("td", { class: "number" }, run.steps.toLocaleString()),
+        h("td", { class: "number" }, run.return === null || run.return === undefined ? "-" : run.return.toPrecision(5)),
+        h("td", {}, h("span", { class: `state ${run.state}` }, run.state)), h("td", {}, run.when));
+    })) : h("p", {}, runs.length ? "no run matches" : "there is no run here yet"));
+    if (focused) [...body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+  }
+  filter.addEventListener("input", show);
+  compare.addEventListener("click", () => {
+    if (picked.size) location.hash = address("compare", [...picked].join("\n"));
+  });
+  titled("");
+  main.replaceChildren(h("div", { class: "controls" }, filter, compare), body);
+  return { refresh: async () => {
+    const found = await ask("runs");
+    if (found.single && !location.hash) location.replace(address("run", found.single));
+    runs = found.runs;
+    show();
+    return runs.some((run) => run.state === "running" || run.kind !== "run");
+  } };
+}
+
+// ------------------------------------------------------------------------------------------ curves
+function curves(names, first) {
+  const choice = chosen[names.join("\n")] ||= { metrics: null, x: "steps", smooth: 0, log: false };
+  const search = h("input", { type: "search", placeholder: "find a metric ( / )", "aria-label": "find a metric" });
+  const x = h("select", { "aria-label": "axis" }, h("option", { value: "steps" }, "steps"), h("option", { value: "seconds" }, "time"));
+  const smooth = h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth), "aria-label": "smoothing" });
+  const log = h("input", { type: "checkbox", checked: choice.log });
+  const all = h("div", { class: "metrics" }), charts = h("div", { class: "charts" }), differing = h("div", {});
+  let known = "";
+  x.value = choice.x;
+  const again = () => { Object.assign(choice, { x: x.value, smooth: Number(smooth.value), log: log.checked }); update(); };
+  for (const control of [x, smooth, log]) control.addEventListener("change", again);
+  function offer(metrics) {
+    const text = JSON.stringify(metrics) + search.value;
+    if (text === known) return;
+    known = text;
+    const word = search.value.toLowerCase();
+    all.replaceChildren(...metrics.filter((m) => `${m.name} ${m.meaning}`.toLowerCase().includes(word)).map((m) => {
+      const box = h("input", { type: "checkbox", checked: choice.metrics.includes(m.name), onchange: () => {
+        choice.metrics = box.checked ? [...choice.metrics, m.name] : choice.metrics.filter((one) => one !== m.name);
+        update();
+      } });
+      return h("label", {}, box, " ", m.name, " ", h("small", {}, [m.unit, m.meaning].filter((t) => t).join(": ")));
+    }));
+  }
+  let metrics = [];
+  search.addEventListener("input", () => offer(metrics));
+  async function update() {
+    metrics = (await ask("metrics", { run: names })).metrics;
+    if (choice.metrics === null && metrics.length) choice.metrics = first.filter((name) => metrics.some((m) => m.name === name));
+    choice.metrics ||= [];
+    offer(metrics);
+    const found = await ask("curves", { run: names, metric: choice.metrics, x: choice.x, smooth: choice.smooth, log: choice.log ? 1 : 0 });
+    await draw(charts, found.figures);
+    differing.replaceChildren(...(found.differing.length ? [h("h2", {}, "Settings that differ"),
+      table(["setting", ...names], found.differing.map((cells) => row(cells)))] : []));
+  }
+  const element = h("div", {}, h("div", { class: "controls" }, search, h("label", {}, "over ", x),
+    h("label", {}, "smoothing ", smooth), h("label", {}, log, " log scale")), all, charts, differing);
+  return { element, update };
+}
+
+function compare(at, main) {
+  const names = at.name.split("\n");
+  titled(names.join(", "));
+  const part = curves(names, ["episode_return", "evaluation_return", "loss", "steps_per_second"]);
+  main.replaceChildren(h("h1", {}, `${names.length} runs`), part.element);
+  return { refresh: async () => { await part.update(); return true; } };
+}
+
+// --------------------------------------------------------------------------------------------- a run
+function run(at, main) {
+  const problems = h("div", { class: "bad", role: "alert" }), title = h("h1", {}), body = h("div", {});
+  const tabs = h("nav", { class: "tabs", "aria-label": "views" }, TABS.map(([tab, name]) =>
+    h("a", { href: address("run", at.name, tab), ...(tab === at.tab ? { "aria-current": "page" } : {}) }, name)));
+  titled(at.name);
+  main.replaceChildren(title, problems, tabs, body);
+  let part = null;
+  return { refresh: async () => {
+    const state = await ask("run", { run: at.name });
+    if (state.population) {
+      tabs.remove();
+      part ||= population(body);
+      await part(state.population, title, problems);
+      return true;
+    }
+    title.textContent = state.title;
+    problems.replaceChildren(...Object.entries({ ...(state.error ? { failed: state.error } : {}), ...state.problems })
+      .map(([name, text]) => h("p", {}, `${name}: ${text}`)));
+    part ||= (parts[at.tab] || parts[""])(at, body);
+    await part(state);
+    return state.running;
+  } };
+}
+
+const parts = {
+  "": (at, body) => {
+    const figures = h("dl", { class: "figures" }), picture = h("div", { class: "program" }), charts = h("div", { class: "charts" });
+    body.replaceChildren(figures, picture, h("p", { class: "legend" }, LEGEND), charts);
+    let drawn = -1;
+    return async (state) => {
+      figures.replaceChildren(...state.figures.map(([name, value, age]) => h("div", {}, h("dt", {}, name),
+        h("dd", name === "state" ? { class: state.running ? "state running" : "state" } : {}, value, age ? h("small", {}, ` (${age})`) : ""))));
+      program(picture, state, (role) => { location.hash = address("run", at.name, "logs") + `/${encodeURIComponent(role)}`; });
+      if (drawn !== state.row && state.first.length) {
+        drawn = state.row;
+        await draw(charts, (await ask("curves", { run: [at.name], metric: state.first, x: "steps" })).figures);
+      }
+    };
+  },
+  curves: (at, body) => {
+    let part = null, drawn = -1;
+    return async (state) => {
+      if (!part) {
+        part = curves([at.name], state.first);
+        body.replaceChildren(part.element);
+      }
+      if (drawn !== state.row) await part.update();
+      drawn = state.row;
+    };
+  },
+  time: (at, body) => {
+    const charts = h("div", { class: "charts" });
+    body.replaceChildren(charts);
+    let drawn = -1;
+    return async (state) => {
+      if (drawn !== state.row) await draw(charts, (await ask("times", { run: at.name })).figures);
+      drawn = state.row;
+    };
+  },
+  evaluations: (at, body) => {
+    let known = "";
+    return async (state) => {
+      const text = JSON.stringify([state.evaluations, state.videos, state.best, state.checkpoints]);
+      if (text === known) return;
+      known = text;
+      const heads = [...new Set(state.evaluations.flatMap((one) => Object.keys(one)))];
+      body.replaceChildren(
+        h("p", {}, state.best.steps === undefined ? "no evaluation yet (--eval-every N)"
+          : `best: ${state.best.score} at ${state.best.steps.toLocaleString()} steps, kept in best/`),
+        table(heads, state.evaluations.slice().reverse().map((one) =>
+          row(heads.map((head) => one[head] ?? ""), Number(one.steps) === state.best.steps ? { class: "own" } : {}))),
+        h("h2", {}, "Films"), state.videos.length ? h("div", { class: "films" }, state.videos.map((file) => h("figure", {},
+          h("video", { controls: true, preload: "metadata", src: `/api/film?${new URLSearchParams({ run: at.name, file })}` }),
+          h("figcaption", {}, `${Number(file.replace(".mp4", "")).toLocaleString()} steps`)))) : h("p", { class: "dim" }, "none (--eval-video)"),
+        h("h2", {}, "Checkpoints"),
+        table(["steps", "written"], state.checkpoints.map((one) => row([one.steps.toLocaleString(), one.when]))));
+    };
+  },
+  events: (at, body) => async (state) => {
+    body.replaceChildren(table(["when", "level", "what"], state.events.map((event) =>
+      h("tr", {}, h("td", {}, event.when), h("td", { class: event.level === "info" ? "" : "bad" }, event.level),
+        h("td", {}, event.text.includes("\n") ? h("pre", {}, event.text) : event.text)))));
+  },
+  settings: (at, body) => {
+    const filter = h("input", { type: "search", placeholder: "find a setting ( / )", "aria-label": "find a setting" });
+    const rows = h("div", {}), facts = h("div", {});
+    body.replaceChildren(facts, h("h2", {}, "Settings"), h("p", { class: "dim" }, "Marked: neither the preset's nor the default."), filter, rows);
+    let state = null;
+    function show() {
+      const word = filter.value.toLowerCase();
+      rows.replaceChildren(table(["setting", "value", "from"], state.config.filter((one) =>
+        `${one.name} ${one.value} ${one.origin}`.toLowerCase().includes(word)).map((one) =>
+        row([one.name, one.value, one.origin], one.own ? { class: "own" } : {}))));
+      facts.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells))));
+    }
+    filter.addEventListener("input", show);
+    return async (found) => {
+      const first = JSON.stringify(found.config) !== JSON.stringify(state && state.config);
+      state = found;
+      if (first) show();
+    };
+  },
+  logs: (at, body) => {
+    const select = h("select", { "aria-label": "log" }), text = h("pre", { tabindex: "0" });
+    body.replaceChildren(h("div", { class: "controls" }, h("label", {}, "log ", select)), text);
+    const role = decodeURIComponent(location.hash.split("/")[4] || "").replaceAll("/", ".");
+    select.addEventListener("change", () => update());
+    async function update() {
+      const bottom = text.scrollTop + text.clientHeight > text.scrollHeight - 20;
+      text.textContent = select.value ? (await ask("log", { run: at.name, file: select.value })).text : "no log yet";
+      if (bottom) text.scrollTop = text.scrollHeight;
+    }
+    return async (state) => {
+      if ([...select.options].map((one) => one.value).join() !== state.logs.join()) {
+        const before = select.value || state.logs.find((name) => role && name.startsWith(`${role}-`)) || "run.log";
+        select.replaceChildren(...state.logs.map((name) => h("option", { value: name }, name)));
+        if (state.logs.includes(before)) select.value = before;
+      }
+      await update();
+    };
+  },
+};
+
+function population(body) {
+  const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {});
+  body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage);
+  return async (state, title, problems) => {
+    title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies`;
+    problems.replaceChildren(...Object.entries(state.problems).map(([name, text]) => h("p", {}, `${name}: ${text}`)));
+    members.replaceChildren(table(state.columns, state.rows.map((cells) => row(cells))));
+    lineage.replaceChildren(table(["child", "parent", "at steps", "score given up", "parent's score"], state.lineage.map((cells) => row(cells))));
+    await draw(charts, state.figures);
+  };
+}
+
+export const views = { list, run, compare };

@@ -1,0 +1,322 @@
+"""What the page says of a run: by its files, also of damaged ones, of long ones, and of names that are markup."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.records.metric_files import MetricFiles
+from shoal.records.run_lock import RunLock
+from shoal.watch import charts, page, series
+from shoal.watch.catalogue import Catalogue
+from shoal.watch.files import RunFiles
+from shoal.watch.folder import Folder
+from shoal.watch.site import Site
+from tests.watch.runs import snapshot, write_run
+
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
+
+
+def numbers(state: dict[str, object]) -> dict[str, str]:
+    return {name: value for name, value, _ in state["figures"]}  # type: ignore[attr-defined]
+
+
+def test_a_run_is_told_by_its_files(tmp_path: Path) -> None:
+    state = page.state("one", RunFiles(write_run(tmp_path / "one", entropy_cost=0.5)))
+    shown = numbers(state)
+    assert (
+        shown["steps"] == "300 of 1,000 (200/s)"
+        and shown["return"] == "3"
+        and shown["bottleneck"].startswith("learner")
+    )
+    assert state["config"][0] | {} == {"name": "env", "value": "CartPole-v1", "origin": "flag", "own": True}
+    assert {row["name"]: row["own"] for row in state["config"]} == {
+        "env": True, "entropy_cost": True, "learning_rate": False,
+    }  # fmt: skip
+    assert {"name": "loss", "unit": "", "meaning": page.meaning("loss")[1]} in state["metrics"] and not state[
+        "problems"
+    ]
+    assert state["events"] == [{"when": "2026-01-02 03:04:05", "level": "info", "text": "3 processes start"}]
+
+
+@pytest.mark.parametrize(
+    "ended, locked, expected", [("", False, "killed"), ("", True, "running"), ("steps", False, "steps")]
+)
+def test_a_run_goes_on_while_its_lock_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str, locked: bool, expected: str
+) -> None:
+    monkeypatch.setattr("shoal.watch.files.FRESH", 0.0)
+    path = write_run(tmp_path / "one", ended=ended)
+    lock = RunLock(path) if locked else None
+    try:
+        assert RunFiles(path).state() == expected
+        RunLock(tmp_path).release(), "looking takes no lock that another needs"
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def test_the_program_of_a_running_run_shows_fills_rates_phases_and_the_bottleneck(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one")
+    lock = RunLock(path)
+    state = page.state("one", RunFiles(path))
+    lock.release()
+    root = ET.fromstring(state["svg"])
+    texts = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
+    assert "25% full" in texts and "8.0 items/s, 128 B/s" in texts and "bottleneck" in texts
+    dots = [node.get("data-phase") for node in root.iter() if node.get("data-phase")]
+    assert dots == ["work", "restarting", "work"]
+    (bar,) = [node for node in root.iter() if node.get("class") == "fill"]
+    frame = next(node for node in root.iter() if node.get("height") == bar.get("height") and node is not bar)
+    card = next(node for node in root.iter() if node.get("data-channel") == "unrolls")[0]
+    right, edge = (float(n.get("x", 0)) + float(n.get("width", 0)) for n in (frame, card))
+    assert right < edge, "the bar lies within its card"
+    assert float(bar.get("width", 0)) == pytest.approx(0.25 * float(frame.get("width", 0)), abs=0.1)
+
+
+def test_a_picture_moves_between_two_looks_and_keeps_its_layout(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one", rows=1)
+    run, files = RunFiles(path), MetricFiles(path, 1)
+    before = ET.fromstring(page.state("one", run)["svg"])
+    files.update(snapshot(2, fill={"unrolls": 0.75}, moved={"unrolls": 10_000}))
+    files.close()
+    after = ET.fromstring(page.state("one", run)["svg"])
+    assert before.get("viewBox") == after.get("viewBox")
+    widths = [[n.get("width") for n in root.iter() if n.get("class") == "fill"] for root in (before, after)]
+    assert widths[0] != widths[1]
+
+
+def test_names_that_are_markup_stay_text(tmp_path: Path) -> None:
+    run = RunFiles(write_run(tmp_path / "one", env=MARKUP, **{MARKUP: MARKUP}))
+    facts = json.loads((run.path / "program.json").read_text())
+    facts["caption"] = facts["roles"][0]["title"] = facts["channels"][0]["fields"][0] = MARKUP
+    (run.path / "program.json").write_text(json.dumps(facts))
+    drawn = page.state("one", run)["svg"]
+    tags = {node.tag.rpartition("}")[2] for node in ET.fromstring(drawn).iter()}
+    assert tags <= {"svg", "title", "defs", "marker", "path", "g", "rect", "text", "circle"} and "alert(1)" in drawn
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"row": 4, "steps": 400, MARKUP: 1.0}) + "\n")
+    run.refresh()
+    figure = charts.curve({MARKUP: run, "other": run}, MARKUP)
+    assert "<" not in json.dumps(figure), "Plotly reads markup"
+
+
+@pytest.mark.parametrize("name", [
+    "config.json", "report.json", "program.json", "live.json", "metrics.jsonl", "performance.jsonl", "evaluations.csv",
+    "best/params.json", "logs/run.log",
+])  # fmt: skip
+@pytest.mark.parametrize("content", [b"", b"{", b'{"config": 3', b"\xff\xfe\x00", b"[" * 10_000, b"null", b"[1]",
+                                     b'{"roles": [{}], "config": [], "phases": 3, "row": "x", "steps": "many"}\n',
+                                     b'{"row": 1e400}\n', b'{"format": 99}', b'"a","b\n1,2,3\n"'])  # fmt: skip
+def test_a_damaged_file_is_told_of_and_breaks_nothing(tmp_path: Path, name: str, content: bytes) -> None:
+    path = write_run(tmp_path / "one")
+    (path / "best").mkdir()
+    (path / name).write_bytes(content)
+    site = Site(Catalogue([tmp_path]))
+    text = json.dumps([site.listing(), site.run("one"), site.curves(["one"], ["loss"], "seconds", 0.5, True),
+                       site.times("one", "steps"), site.metrics(["one"])], allow_nan=False)  # fmt: skip
+    told = site.run("one")["problems"]
+    if content in (b"{", b"\xff\xfe\x00", b"null") and name.endswith(".json"):
+        assert name in told, text
+    assert {*told} <= {name}, "of the others nothing is wrong"
+
+
+def test_a_run_of_the_first_moment_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "config.json").write_text("")
+    site = Site(Catalogue([tmp_path]))
+    assert "config.json" in site.run("one")["problems"] and len(site.listing()["runs"]) == 1
+
+
+def test_old_values_stay_and_say_that_they_are_old(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one", rows=1)
+    files = MetricFiles(path, 1)
+    for row in range(2, 40):
+        files.update(snapshot(row, records={}))
+    files.close()
+    state = page.state("one", RunFiles(path))
+    assert ["loss", "1", "38 rows old"] in state["figures"]
+
+
+def test_shares_of_time_come_of_one_row(tmp_path: Path) -> None:
+    """Phases that a role was in at different times add up to more than its time."""
+    path = write_run(tmp_path / "one", rows=1)
+    files = MetricFiles(path, 1)
+    files.update(snapshot(2, shares={"learner": {"publish": 1.0}}))
+    files.update(snapshot(3, shares={}))
+    files.close()
+    run = RunFiles(path)
+    run.refresh()
+    found = page.shares_of(run.performance.columns)
+    assert found == {"actor": {"env": 0.7, "wait:params": 0.3}, "learner": {"publish": 1.0}}
+
+
+# --------------------------------------------------------------------------------- growing files
+def table(path: Path, rows: int) -> series.Table:
+    path.write_text(
+        "".join(json.dumps({"row": r, "steps": 10 * r, "x": math.sin(r)}) + "\n" for r in range(1, rows + 1))
+    )
+    return series.Table(Folder(path.parent), path.name)
+
+
+def test_a_table_reads_on_where_it_stopped_and_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    made = table(file, 3)
+    assert made.refresh().column("row").tolist() == [1, 2, 3]
+    with file.open("a") as out:
+        out.write('{"row": 4, "st')
+        out.flush()
+        assert made.refresh().column("row").tolist() == [1, 2, 3] and not made.damaged
+        out.write('eps": 40}\nnonsense\n{"row": 5, "new": 1}\n')
+    columns = made.refresh()
+    assert columns.column("row").tolist() == [1, 2, 3, 4, 5] and made.damaged == 1
+    assert np.isnan(columns.column("new")[:-1]).all() and columns.column("new")[-1] == 1
+
+
+@pytest.mark.parametrize("again", [1, 4, 9, 50])
+def test_a_run_that_was_resumed_is_read_anew(tmp_path: Path, again: int) -> None:
+    """Its files were cut, and have grown since, beyond where they were read to or not."""
+    file = tmp_path / "t.jsonl"
+    made = table(file, 5)
+    made.refresh()
+    file.write_text("".join(json.dumps({"row": r, "steps": 7 * r}) + "\n" for r in range(1, again + 1)))
+    assert made.refresh().column("steps").tolist() == [7.0 * r for r in range(1, again + 1)]
+
+
+def test_a_long_table_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:
+    rows = 5 * series.MOST_ROWS + 3
+    columns = table(tmp_path / "t.jsonl", rows).refresh()
+    kept = columns.column("row")
+    assert series.MOST_ROWS <= len(kept) <= 2 * series.MOST_ROWS + 1
+    assert kept[0] == 1 and kept[-1] == rows and (np.diff(kept) > 0).all()
+    assert np.diff(kept).max() <= 2 * rows / series.MOST_ROWS
+    np.testing.assert_allclose(columns.column("x"), np.sin(kept), rtol=1e-12)
+
+
+def test_of_a_file_too_large_to_read_lines_at_even_distances_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "LARGE", 1 << 16)
+    monkeypatch.setattr(series, "MOST_ROWS", 100)
+    rows, file = 20_000, tmp_path / "t.jsonl"
+    made = table(file, rows)
+    taken = []
+    monkeypatch.setattr(made, "_take", lambda line, take=made._take: (taken.append(line), take(line)))
+    columns = made.refresh()
+    kept = columns.column("row")
+    assert len(taken) < rows / 10 and kept[0] == 1 and kept[-1] == rows and not made.damaged
+    assert np.diff(kept).max() < rows / 20
+    np.testing.assert_allclose(columns.column("x"), np.sin(kept), rtol=1e-12)
+    with file.open("a") as out:
+        out.write(json.dumps({"row": rows + 1, "steps": 1}) + "\n")
+    assert made.refresh().column("row")[-1] == rows + 1
+
+
+# --------------------------------------------------------------------------------------- figures
+def test_a_curve_has_every_known_point_over_steps_and_over_time(tmp_path: Path) -> None:
+    run = RunFiles(write_run(tmp_path / "one", rows=4))
+    run.refresh()
+    for x, expected in (("steps", [100, 200, 300, 400]), ("seconds", [0.5, 1.0, 1.5, 2.0])):
+        (line,) = charts.curve({"one": run}, "loss", x=x)["data"]
+        assert line["x"] == expected
+        assert line["y"] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4], abs=1e-5)
+
+
+def test_smoothing_is_the_average_of_the_past_without_a_bias() -> None:
+    y = np.array([4.0, 4.0, math.nan, 4.0, 0.0])
+    found = charts.smoothed(y, 0.5)
+    assert found[[0, 1, 3]] == pytest.approx([4, 4, 4]) and math.isnan(found[2])
+    weights = np.array([0.5**3, 0.5**2, 0.5, 1.0])
+    assert found[4] == pytest.approx((weights * [4, 4, 4, 0]).sum() / weights.sum())
+    assert charts.smoothed(y, 0.0) is y
+
+
+def test_runs_that_differ_by_their_seed_share_a_band(tmp_path: Path) -> None:
+    runs = {f"s{seed}": RunFiles(write_run(tmp_path / f"s{seed}", rows=3 + seed, seed=seed)) for seed in range(2)}
+    runs["other"] = RunFiles(write_run(tmp_path / "other", learning_rate=0.1))
+    assert page.seeds(runs) == [["s0", "s1"]]
+    assert [row[0] for row in page.differing(runs)] == ["learning_rate", "seed"]
+    for run in runs.values():
+        run.refresh()
+    drawn = charts.curve(runs, "episode_return", bands=page.seeds(runs))
+    mean = drawn["data"][-1]
+    assert mean["name"].startswith("mean and range of 2 seeds") and mean["x"][-1] == 300, "which both cover"
+    assert mean["y"][-1] == pytest.approx(3.0)
+
+
+def test_a_changed_setting_and_a_restart_are_marks_on_the_axis(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one", rows=1)
+    files = MetricFiles(path, 1)
+    for row, restarts in ((2, 0), (3, 1)):
+        files.update(snapshot(row, restarts=restarts))
+    files.close()
+    facts = json.loads((path / "config.json").read_text())
+    facts["changes"] = [{"steps": 200, "settings": {"learning_rate": [0.001, 0.5]}}]
+    (path / "config.json").write_text(json.dumps(facts))
+    run = RunFiles(path)
+    run.refresh()
+    marks = charts.marks_of(run, "steps")
+    assert [(mark["note"]["text"], mark["note"]["x"]) for mark in marks] == [
+        ("resumed: learning_rate 0.5", 200.0), ("restart", 300.0),
+    ]  # fmt: skip
+
+
+def test_figures_are_of_a_bounded_size(tmp_path: Path) -> None:
+    x = np.arange(50_000.0)
+    drawn = charts.line(x, x, "name")
+    assert len(drawn["x"]) == charts.POINTS and drawn["x"][0] == 0 and drawn["x"][-1] == 49_999
+
+
+# ------------------------------------------------------------------------------------- catalogue
+def test_runs_are_found_below_a_directory_each_under_its_place(tmp_path: Path) -> None:
+    for name in ("a", "sweep/seed-0", "sweep/seed-1"):
+        write_run(tmp_path / name)
+    (tmp_path / "pbt" / "members").mkdir(parents=True)
+    (tmp_path / "pbt" / "population.json").write_text("{}")
+    write_run(tmp_path / "pbt" / "members" / "000")
+    found = Catalogue([tmp_path])
+    assert sorted(found.find()) == ["a", "pbt", "pbt/members/000", "sweep/seed-0", "sweep/seed-1"]
+    assert found.single is None and Catalogue([tmp_path / "a"]).single == "a"
+    assert sorted(Catalogue([tmp_path / "a", tmp_path / "sweep"]).find()) == ["a", "sweep/seed-0", "sweep/seed-1"]
+
+
+def test_runs_of_one_name_in_two_places_are_told_apart(tmp_path: Path) -> None:
+    for name in ("x/r", "y/r"):
+        write_run(tmp_path / name)
+    assert len(Catalogue([tmp_path / "x" / "r", tmp_path / "y" / "r"]).find()) == 2
+
+
+def test_a_population_has_its_scores_its_lineage_and_its_hyperparameters(tmp_path: Path) -> None:
+    path = tmp_path / "pbt"
+    path.mkdir()
+    (path / "population.json").write_text("{}")
+    (path / "scores.csv").write_text(
+        "member,step,score,seconds,learning_rate\n0,10,1,1,0.1\n1,10,5,1,0.2\n0,20,6,2,0.3\n"
+    )
+    (path / "lineage.csv").write_text(
+        "child,parent,step,parent_step,score,parent_score,before/learning_rate,after/learning_rate\n0,1,10,10,1,5,0.1,0.3\n"
+    )
+    state = Site(Catalogue([path])).run("pbt")["population"]
+    assert state["columns"] == ["member", "steps", "score", "learning_rate"] and state["rows"][0] == [
+        "0",
+        "20",
+        "6",
+        "0.3",
+    ]
+    score, rate = state["figures"]
+    assert score["data"][0]["y"] == [1, None, 5, 6], "its line ends, and goes on from the other's score"
+    assert rate["layout"]["yaxis"]["type"] == "log" and rate["data"][0]["y"] == [0.1, None, 0.3, 0.3]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"member\nx\n", b"member,step,score\n0,1e999,nan\n", b'"'])
+def test_a_damaged_population_breaks_nothing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "pbt"
+    path.mkdir()
+    for name in ("population.json", "scores.csv", "lineage.csv"):
+        (path / name).write_bytes(content)
+    json.dumps(Site(Catalogue([path])).run("pbt"), allow_nan=False)

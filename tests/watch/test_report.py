@@ -1,0 +1,74 @@
+"""A report: one file that holds everything, runs only its own scripts and loads nothing; and the card of a notebook."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.api import UsageError
+from shoal.watch import report
+from tests.watch.runs import write_run
+from tests.watch.test_page import MARKUP
+
+
+@pytest.fixture(autouse=True)
+def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "require_packages", lambda: None)
+    monkeypatch.setattr(report, "plotly_script", lambda: b"let Plotly = '</script>';")
+
+
+def test_a_report_holds_pictures_settings_machine_versions_and_events(tmp_path: Path) -> None:
+    text = report.html([write_run(tmp_path / "one", ended="steps")])
+    for part in ("impala on CartPole-v1, seed 0", "learning_rate", "preset classic", "python 3", "cores 2",
+                 "3 processes start", "<svg", "bottleneck"):  # fmt: skip
+        assert part in text, part
+    (data,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
+    titles = [figure["layout"]["title"]["text"] for figure in json.loads(data)]
+    assert titles[0] == "episode_return" and {"loss", "time of actor", "memory"} <= {*titles}
+    assert all(f'id="figure-{i}"' in text for i in range(len(titles)))
+
+
+def test_a_report_loads_nothing_and_runs_only_its_own_scripts(tmp_path: Path) -> None:
+    text = report.html([write_run(tmp_path / "one")])
+    assert not re.search(r"""(src|href)=["']?(?!data:)\w""", text) and "<link" not in text
+    (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', text)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
+    assert policy.startswith("default-src 'none'") and [h for h in hashes if f"'sha256-{h}'" in policy] == hashes
+    assert len(scripts) == 2 and "unsafe-inline" not in policy.split("style-src")[0]
+
+
+def test_markup_in_a_run_stays_text_in_its_report_and_its_card(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one", env=MARKUP, **{MARKUP: MARKUP})
+    (path / "logs" / "run.log").write_text(f"2026-01-02 03:04:05,678 WARNING {MARKUP}\n")
+    (path / "evaluations.csv").write_text(f"steps,{MARKUP.replace(',', '')}\n1,{MARKUP}\n")
+    for text in (report.html([path]), report.card(path)):
+        assert "<img" not in text and "<script>alert" not in text and "&lt;script&gt;alert(1)" in text
+
+
+def test_several_runs_are_in_the_same_figures(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", learning_rate=0.1)
+    text = report.html([tmp_path / "runs"])
+    assert "2 runs" in text and "Settings that differ" in text
+    (data,) = re.findall(r'id="figures">(.*?)</script>', text, re.DOTALL)
+    assert [line["name"] for line in json.loads(data)[0]["data"]] == ["a", "b"]
+
+
+def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run in"):
+        report.html([tmp_path])
+    with pytest.raises(UsageError, match="no such directory"):
+        report.html([tmp_path / "nothing"])
+
+
+def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    run = shoal.Run.open(write_run(tmp_path / "one"))
+    assert "<svg" in run._repr_html_() and "300 of 1,000" in run._repr_html_()
+    assert run.report_html().startswith("<!doctype html>")
