@@ -54,7 +54,7 @@ ALLOWED: dict[str, set[str] | None] = {
     | {"untrusted"},
     "simulation": {"program", "replay", "metering", "extras"},
     "planning": {"simulation", "local", "shm", "runtime", "program", "replay", "run", "settings", "systems", "envs"}
-    | {"topology", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},
+    | {"roles", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},
     "run": ANYTHING,  # the front door
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},
     "cli": ANYTHING,

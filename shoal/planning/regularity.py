@@ -11,7 +11,7 @@ from shoal.planning.taps import Entry, StepLog
 from shoal.simulation import Behaviour, Op, Step, Times
 
 LEVELS = 64  # values that stand for a distribution
-WARM = 0.3  # of the steps of a rehearsal, left out: caches fill, functions are compiled
+WARM = 0.2  # of the steps of a rehearsal, left out: caches fill, functions are compiled
 KEPT = ("env_steps", "updates")  # counts
 Signature = tuple[tuple[str, str], ...]
 
@@ -26,9 +26,7 @@ def behaviour(player: Player, lockstep: Sequence[str]) -> Behaviour:
     keeps: list[Callable[[Entry], bool]] = [
         lambda e: bool(e.do),
         lambda e: bool(e.do) and e.do not in ("copy", "add", "offer"),
-        lambda e: bool(e.do)
-        and e.do not in ("copy", "add", "offer")
-        and (e.do != "latest" or e.port in lockstep),
+        lambda e: bool(e.do) and e.do not in ("copy", "add", "offer") and (e.do != "latest" or e.port in lockstep),
     ]
     for keep in keeps:
         signatures = [_signature(log, keep) for log in logs]

@@ -171,11 +171,15 @@ class QueueReader:
             if not all(ring.items for ring in rings):
                 return self._arrived.wait()
             picked = list(rings)
+            versions = [ring.pop(True) for ring in rings]
         elif sum(len(ring.items) for ring in rings) < count:
             return self._arrived.wait()
         else:
-            picked = [self._pick() for _ in range(count)]
-        replica.received([ring.pop(self._holds) for ring in picked])
+            picked, versions = [], []
+            for _ in range(count):  # one after the other: a ring may have its turn again
+                picked.append(self._pick())
+                versions.append(picked[-1].pop(self._holds))
+        replica.received(versions)
         self._held = picked if self._holds else []
         return None
 
