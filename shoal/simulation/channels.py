@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.api import spec_nbytes
@@ -40,13 +40,13 @@ class Ring:
 
     def __init__(
         self, env: simpy.Environment, network: Network, capacity: int, nbytes: int, ends: tuple[int, int],
-        arrived: Signal,
+        arrived: Signal, moved: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._env, self._network, self._capacity, self._nbytes, self._ends = env, network, capacity, nbytes, ends
         self._away: deque[int] | None = deque() if ends[0] != ends[1] else None  # still at the writer
         self.items: deque[int] = deque()
         self.held = 0  # slots of items that the reader looks at
-        self.room, self._arrived = Signal(env), arrived
+        self.room, self._arrived, self._moved = Signal(env), arrived, moved
         self._sending = False
 
     @property
@@ -55,11 +55,8 @@ class Ring:
             len(self.items) + self.held >= self._capacity if self._away is None else len(self._away) >= self._capacity
         )
 
-    @property
-    def fill(self) -> int:
-        return len(self.items) + self.held + len(self._away or ())
-
     def put(self, version: int) -> None:
+        self._moved(1)
         if self._away is None:
             self.items.append(version)
             self._arrived.wake()
@@ -80,6 +77,7 @@ class Ring:
         self._freed()
 
     def _freed(self) -> None:
+        self._moved(-1)
         if self._away is None:
             self.room.wake()
         else:
@@ -114,7 +112,7 @@ class Queue:
 
         def ring(writer: int, reader: int) -> Ring:
             ends = writers[writer], readers[reader]
-            return Ring(env, network, channel.capacity, sizes[reader], ends, self.arrived[reader])
+            return Ring(env, network, channel.capacity, sizes[reader], ends, self.arrived[reader], self._move)
 
         self.of_writer: list[list[Ring]] = [[] for _ in writers]
         self.of_reader: list[list[Ring]] = [[] for _ in readers]
@@ -123,12 +121,17 @@ class Queue:
                 made = ring(w, r)
                 self.of_writer[w].append(made)
                 self.of_reader[r].append(made)
-        self.sent = 0  # items
+        self.slots = channel.capacity * sum(map(len, self.of_writer))
+        self._env, self._level, self._since, self._area = env, 0, env.now, 0.0
 
-    def fill(self) -> float:
-        """Share of the slots in use."""
-        rings = [ring for found in self.of_writer for ring in found]
-        return min(1.0, sum(ring.fill for ring in rings) / (len(rings) * self.channel.capacity))
+    def area(self) -> float:
+        """Items in the channel, those that are read in place too, times the seconds that they were in it so far."""
+        self._move(0)
+        return self._area
+
+    def _move(self, items: int) -> None:
+        self._area += self._level * (self._env.now - self._since)
+        self._level, self._since = self._level + items, self._env.now
 
 
 class QueueWriter:
@@ -143,7 +146,6 @@ class QueueWriter:
 
     def commit(self, replica: Replica) -> None:
         """Send an item that was made with the parameters that ``replica`` has."""
-        self._queue.sent += 1
         for ring in self._rings:
             ring.put(replica.version)
         if self._queue.channel.kind == "replay" and (newest := replica.newest()):

@@ -20,7 +20,6 @@ from shoal.simulation.wiring import Wiring
 if TYPE_CHECKING:
     import simpy
 
-LOOKS = 200  # at how full each queue is
 INSERT: Phases = (("insert", 1.0),)
 Going = Generator["simpy.Event", Any, None]
 
@@ -72,11 +71,9 @@ class Simulation:
         used = [p.used() for p in wiring.processors]
         sent, received = list(wiring.network.sent), list(wiring.network.received)
         queues = {name: c for name, c in wiring.channels.items() if isinstance(c, Queue)}
-        fill = dict.fromkeys(queues, 0.0)
-        for _ in range(LOOKS):
-            self.advance(seconds / LOOKS)
-            for name, queue in queues.items():
-                fill[name] += queue.fill() / LOOKS
+        area = {name: queue.area() for name, queue in queues.items()}
+        self.advance(seconds)
+        fill = {name: min(1.0, (q.area() - area[name]) / (seconds * q.slots)) for name, q in queues.items()}
         out = tuple((s - b) / seconds for s, b in zip(wiring.network.sent, sent, strict=True))
         into = tuple((s - b) / seconds for s, b in zip(wiring.network.received, received, strict=True))
         work = [p.used() - u for p, u in zip(wiring.processors, used, strict=True)]
