@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.api import UsageError
+from shoal.api import UsageError, WiringError
 from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.machine import cores
@@ -77,7 +77,7 @@ def _costs(
         known = files.read(path)
         known.check(cfg.system(), cfg.env, path)
         return known
-    known = measure(system, cfg, envs_of(cfg, todo), seconds, (lambda text: None) if quiet else show.note)
+    known = measure(system, cfg, envs_of(system, cfg, todo), seconds, (lambda text: None) if quiet else show.note)
     path = Path(opts.get("save_costs", "costs.json"))
     known.write(path)
     if not quiet:
@@ -86,21 +86,23 @@ def _costs(
     return known
 
 
-def envs_of(cfg: Any, todo: Sequence[Point]) -> list[int]:
-    """The environments of an actor for which costs are needed. UsageError if no point can be."""
-    found, why = [], ""
+def envs_of(system: Any, cfg: Any, todo: Sequence[Point]) -> list[int]:
+    """The environments of an actor for which costs are needed: what an actor has and, where a batch is one message of
+    each, what all have. UsageError if no point can be."""
+    found, why = set(), ""
     for point in todo:
         try:
             made = configured(cfg, point)
-        except UsageError as error:
+            program = system.program(made)
+        except (UsageError, WiringError) as error:
             why = why or str(error)
             continue
-        found.append(made.envs)
-        if point.actors > 1:
-            found.append(made.envs * point.actors if not made.total_envs else made.total_envs)
+        found.add(made.envs)
+        if any(port.each for role in program.roles for port in role.ports.values() if port.channel.kind == "queue"):
+            found.add(made.envs * made.num_actors())
     if not found:
         raise UsageError(f"none of the sizes can be: {why}")
-    return found
+    return sorted(found)
 
 
 def counts(flag: str, words: Sequence[str]) -> list[int]:

@@ -30,26 +30,25 @@ def measure(
     what is going on.
     """
     sizes = chosen(envs)
-    programs = [small(system, cfg, n) for n in sizes]
+    programs = _programs(system, cfg, sizes)
     each = seconds / (len(programs) + 1)
     roles: dict[str, list[tuple[float, list[Behaviour]]]] = {}
     alone: list[Measured] = []
-    for n, program in zip(sizes, programs, strict=True):
+    for n, program in programs.items():
         told(f"measuring {program.name} with {n} environments per actor, {each:.0f} s")
-        alone.append(apart(partial(_rehearse, program, each)))
+        alone.append(apart(partial(_rehearse, program, each, True)))
         for name, (bytes_, known) in alone[-1].items():
             if all(bytes_ != s for s, _ in roles.setdefault(name, [])):
                 roles[name].append((bytes_, known))
-    busy = 1.0
+    busy, last = 1.0, list(programs.values())[-1]
     if cores() > 1:
         told(f"measuring it with all {cores()} cores at work, {each:.0f} s")
         with ThreadPoolExecutor(cores()) as pool:
-            jobs = [pool.submit(apart, partial(_rehearse, programs[-1], each)) for _ in range(cores())]
+            jobs = [pool.submit(apart, partial(_rehearse, last, each, False)) for _ in range(cores())]
             together = [job.result() for job in jobs]
-        busy = min(1.0, max(0.2, _work(alone[-1]) * len(together) / sum(map(_work, together))))
-    first = programs[0]
+        busy = slowed(alone[-1], together)
     processor = str(hardware()["processor"])
-    return Costs(cfg.system(), cfg.env, network(first), cores(), processor, busy, roles)
+    return Costs(cfg.system(), cfg.env, network(last), cores(), processor, busy, roles)
 
 
 def chosen(envs: Sequence[int]) -> list[int]:
@@ -73,12 +72,25 @@ def small(system: Any, cfg: Any, envs: int) -> Program:
     raise AssertionError
 
 
-def _rehearse(program: Program, seconds: float) -> Measured:
+def _programs(system: Any, cfg: Any, sizes: Sequence[int]) -> dict[int, Program]:
+    """Those of ``sizes`` that the system can have. UsageError if there are none."""
+    out, why = dict[int, Program](), ""
+    for n in sizes:
+        try:
+            out[n] = small(system, cfg, n)
+        except (UsageError, WiringError) as error:
+            why = str(error)
+    if not out:
+        raise UsageError(f"the costs cannot be measured: {why}")
+    return out
+
+
+def _rehearse(program: Program, seconds: float, teams: bool) -> Measured:
     from shoal.planning.regularity import behaviour
     from shoal.planning.rehearsal import rehearse
 
     out: Measured = {}
-    players = rehearse(program, seconds)
+    players = rehearse(program, seconds, teams)
     for role in program.roles:
         lockstep = [key for key, port in role.ports.items() if port.lockstep]
         known = [behaviour(player, lockstep) for player in players if player.name == role.name]
@@ -87,11 +99,26 @@ def _rehearse(program: Program, seconds: float) -> Measured:
     return out
 
 
-def _work(measured: Measured) -> float:
-    """Seconds of a core for a step of each role, on average."""
-    total = 0.0
-    for _, known in measured.values():
-        for behaviour in known:
-            works = [op.busy.mean for step in behaviour.cycle for op in step.ops if op.do == "work"]
-            total += sum(works) / len(behaviour.cycle) + behaviour.insert.mean
-    return total
+def slowed(alone: Measured, together: Sequence[Measured]) -> float:
+    """Speed of a core while all work, relative to one that works alone: from the work of the same roles. What several
+    processes do together is left out."""
+    one = several = 0.0
+    for name, (_, known) in alone.items():
+        for index, behaviour in enumerate(known):
+            others = [found[name][1][index] for found in together]
+            if all(len(other.cycle) == len(behaviour.cycle) for other in others):
+                mine, theirs = _work(behaviour), [_work(other) for other in others]
+                for place in {*mine}.intersection(*theirs):
+                    one += mine[place]
+                    several += sum(found[place] for found in theirs) / len(theirs)
+    return min(1.0, max(0.2, one / several)) if several else 1.0
+
+
+def _work(behaviour: Behaviour) -> dict[tuple[int, int], float]:
+    """(step, operation) -> mean seconds of one core."""
+    return {
+        (i, k): op.busy.mean
+        for i, step in enumerate(behaviour.cycle)
+        for k, op in enumerate(step.ops)
+        if op.do == "work" and op.cores == 1
+    }

@@ -30,7 +30,9 @@ class Player:
     """One replica in a rehearsal. team: processes that share its gradients; start: what it did before its first step;
     updates: gradient steps, and publications, of what it learned."""
 
-    def __init__(self, spec: RoleSpec, index: int, arena: Arena, plan: layout.Plan, steps: Callable[[], int]) -> None:
+    def __init__(
+        self, spec: RoleSpec, index: int, arena: Arena, plan: layout.Plan, steps: Callable[[], int], teams: bool
+    ) -> None:
         self.name, self.index, self.recorder, self.team = spec.name, index, LoggingRecorder(), 1
         self._closing = ExitStack()
         session = Session(arena, self.recorder, self._waits)
@@ -39,7 +41,7 @@ class Player:
         taps: Values = {key: self._tap(spec.ports[key], key, end) for key, end in ends.items()}
         context = api.Context(
             spec.name, index, spec.replicas, 0, life_seed(0, index + 1_000 * len(spec.name)), self.recorder,
-            total_steps=1_000_000_000, steps=steps, team=self._team,
+            total_steps=1_000_000_000, steps=steps, team=self._team if teams else None,
         )  # fmt: skip
         self.role = spec.make(context, **taps)
         self.steps: list[StepLog] = []
@@ -136,9 +138,10 @@ def _sweep(players: list[Player], release: bool = False) -> bool:
     return fired
 
 
-def rehearse(program: Program, seconds: float) -> list[Player]:
+def rehearse(program: Program, seconds: float, teams: bool = True) -> list[Player]:
     """Step every replica of a program in turn for so many seconds, or until each has stepped often enough. The players,
-    with what they did; this process is spoiled for anything else."""
+    with what they did; this process is spoiled for anything else. teams: whether several processes may share a
+    gradient."""
     program = shortened(program)
     program.validate()
     torch.set_num_threads(max(role.threads for role in program.roles))
@@ -154,7 +157,7 @@ def rehearse(program: Program, seconds: float) -> list[Player]:
 
     for spec in program.roles:
         if not spec.background:
-            players += [Player(spec, index, arena, plan, steps) for index in range(spec.replicas)]
+            players += [Player(spec, index, arena, plan, steps, teams) for index in range(spec.replicas)]
     for player in players:
         player.begin()
     begun, warm = time.monotonic(), None
