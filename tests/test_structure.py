@@ -52,6 +52,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
+    "simulation": {"program", "replay", "metering", "extras"},
+    "planning": {"simulation", "local", "shm", "runtime", "program", "replay", "run", "settings", "systems", "envs"}
+    | {"roles", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},
     "run": ANYTHING,  # the front door
     "watch": {"program", "metering", "records", "paths", "untrusted", "extras"},  # reads the files of runs, no more
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},

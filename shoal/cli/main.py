@@ -229,6 +229,12 @@ def config(args: list[str]) -> int:
     return 0
 
 
+def plan(args: list[str]) -> int:
+    from shoal.planning.command import command
+
+    return command(args)
+
+
 def cluster(args: list[str]) -> int:
     from shoal.cli.cluster import command
 
@@ -284,7 +290,8 @@ def of_listing(command: str) -> Callable[[list[str]], int]:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train, "resume": resume, "config": config, "draw": draw, "profile": profile, "cluster": cluster,
+    "train": train, "resume": resume, "config": config, "draw": draw, "profile": profile, "plan": plan,
+    "cluster": cluster,
     "systems": of_listing("systems"),
     "eval": of_runs("evaluate"),
     "plot": of_runs("plot"),

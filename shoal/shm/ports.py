@@ -54,9 +54,7 @@ class QueueReader:
 
     def get(self) -> api.Batch:
         consumer = self._consumer
-        if self._held is not None:
-            consumer.release(self._held)
-            self._held = None
+        self.release()
         if self._batch is None:
             ring = self._pick()
             consumer.session.fresh = False
@@ -66,6 +64,12 @@ class QueueReader:
             self._batch.take(position, self._pick())
         consumer.session.fresh = False
         return self._batch.result()
+
+    def release(self) -> None:
+        """Give the slot that was read in place back to its writer, as the next ``get`` does first."""
+        if self._held is not None:
+            self._consumer.release(self._held)
+            self._held = None
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         raise _no_priorities(self._consumer.layout.channel.name)
@@ -115,10 +119,7 @@ class EachReader:
 
     def get(self) -> api.Batch:
         consumer, rings = self._consumer, range(len(self._consumer.writers))
-        if self._held:
-            self._held = 0
-            for ring in rings:
-                consumer.release(ring)
+        self.release()
         if not self.ready():
             consumer.wait(self.ready)
         consumer.session.fresh = False
@@ -128,6 +129,13 @@ class EachReader:
         if found is None:
             found = self._tensors[slot] = {name: torch.from_numpy(a) for name, a in consumer.joined().items()}
         return api.Batch(found.copy(), versions=tuple(map(consumer.version, rings)))
+
+    def release(self) -> None:
+        """Give the slots of the last batch back to their writers, as the next ``get`` does first."""
+        if self._held:
+            self._held = 0
+            for ring in range(len(self._consumer.writers)):
+                self._consumer.release(ring)
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         raise _no_priorities(self._consumer.layout.channel.name)

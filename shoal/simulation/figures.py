@@ -1,0 +1,73 @@
+"""What a simulation says of a program: rates, shares of time, lags, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from shoal.metering.bottleneck import bottleneck
+from shoal.types import Values
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of the simulated time that was measured.
+
+    rates: counts a second (``env_steps``, ``updates``, ...); shares: role -> phase -> share of its time; fill: queue ->
+    share of its slots in use; lag: role -> median and 95th percentile of the gradient steps that the parameters an item
+    was made with were behind; samples_per_insert: by replay; sent: bytes a second out of each node, received: into it;
+    cores: share of each node's that is at work; links: share of each node's bandwidth in use, the busier way.
+    """
+
+    seconds: float
+    rates: Mapping[str, float]
+    shares: Mapping[str, Mapping[str, float]]
+    fill: Mapping[str, float]
+    lag: Mapping[str, tuple[float, float]]
+    samples_per_insert: Mapping[str, float]
+    sent: tuple[float, ...]
+    received: tuple[float, ...]
+    cores: tuple[float, ...]
+    links: tuple[float, ...]
+
+    @property
+    def steps(self) -> float:
+        """Environment steps a second."""
+        return self.rates.get("env_steps", 0.0)
+
+    @property
+    def updates(self) -> float:
+        return self.rates.get("updates", 0.0)
+
+    def policy_lag(self) -> tuple[float, float] | None:
+        """Median and 95th percentile, of the role whose items are of policies."""
+        return next(iter(self.lag.values()), None)
+
+    def bottleneck(self) -> str:
+        """What sets the pace, in words: a link, all cores of a node, or the role that waits least, and its work."""
+        node = max(range(len(self.links)), key=lambda n: self.links[n])
+        if self.links[node] > 0.9:
+            way = "out of" if self.sent[node] >= self.received[node] else "into"
+            return f"network (link {way} node {node}: {self.links[node]:.0%} in use)"
+        slow = bottleneck(self.shares)
+        return "not known: every role waits" if slow is None else str(slow)
+
+    def limit(self) -> str:
+        """The kind of the bottleneck alone: network, learner, actor, inference, replay or the name of a role."""
+        return self.bottleneck().partition("-bound")[0].partition(" (")[0]
+
+    def as_json(self) -> Values:
+        return {**asdict(self), "bottleneck": self.bottleneck()}
+
+
+def quantiles(counts: Mapping[float, int], *shares: float) -> tuple[float, ...]:
+    """The values below which ``shares`` of what was counted lie."""
+    total, out = sum(counts.values()), []
+    for share in shares:
+        left = share * total
+        for value in sorted(counts):
+            left -= counts[value]
+            if left <= 0:
+                break
+        out.append(float(value))
+    return tuple(out)
