@@ -60,7 +60,7 @@ def validation(system: str, runs: list[Recorded]) -> str:
         lines += [
             f"![Learning curves of {system}](pictures/{system}-curves.svg)",
             "",
-            "*The mean return of 100 training episodes against environment steps: a line per seed, and the mark dashed.*",
+            "*The mean return of 100 training episodes by environment steps: a line per seed, and the mark dashed.*",
             "",
             "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**.",
             "",
