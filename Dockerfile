@@ -18,7 +18,7 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY shoal /src/shoal
 RUN pip install "/src[${EXTRAS}]"
 
-USER shoal
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["shoal"]
 CMD ["systems"]
