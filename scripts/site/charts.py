@@ -56,9 +56,7 @@ def _panel(panel: Panel) -> str:
         parts.append(f'<path d="M0 {y}H{WIDTH}" stroke="#d8dee4"/>')
         parts.append(f'<text x="-6" y="{y + 4:.1f}" text-anchor="end" fill="#57606a">{short(tick)}</text>')
     for x in (t for t in nice_ticks(0, right) if t <= right):
-        parts.append(
-            f'<text x="{at(x, 0)[0]}" y="{HEIGHT + 16}" text-anchor="middle" fill="#57606a">{short(x)}</text>'
-        )
+        parts.append(f'<text x="{at(x, 0)[0]}" y="{HEIGHT + 16}" text-anchor="middle" fill="#57606a">{short(x)}</text>')
     if panel.mark is not None:
         parts.append(f'<path d="M0 {at(0, panel.mark)[1]}H{WIDTH}" stroke="#cf222e" stroke-dasharray="4 3"/>')
     legends = list(dict.fromkeys(name for name, _ in panel.lines))

@@ -1,25 +1,26 @@
 """Write every drawing, curve and table of figures in README and docs, from the code and from committed raw files.
 
-    python scripts/site/figures.py            write what has changed
-    python scripts/site/figures.py --check    write nothing; exit 1 and name each file that would change
+python scripts/site/figures.py            write what has changed
+python scripts/site/figures.py --check    write nothing; exit 1 and name each file that would change
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
-from charts import Panel, chart  # noqa: E402 (scripts beside each other)
-from runs import RESULTS, ROOT, Recorded, all_runs, curve, read  # noqa: E402
+from charts import Panel, chart
+from runs import RESULTS, ROOT, Recorded, all_runs, curve, read
 
-from shoal.program.draw_svg import svg  # noqa: E402
-from shoal.systems import SYSTEMS, load  # noqa: E402
+from shoal.program.draw_svg import svg
+from shoal.systems import SYSTEMS, load
 
 PAGES = ROOT / "docs" / "systems"
+RESUMED = "tests/systems/test_resume.py"
 SOURCE = "https://github.com/shoal-rl/shoal/tree/main/"
 BEGIN, END = "<!-- figures: written by scripts/site/figures.py -->", "<!-- end of figures -->"
 SHOWN = 6  # panels of a system's picture
@@ -51,15 +52,15 @@ def validation(system: str, runs: list[Recorded]) -> str:
     assert (ROOT / test).exists(), test
     lines += [
         f"Its rule and its program have tests of their own, in [`{test}`]({SOURCE}{test}).",
-        "A serial run that is interrupted and resumed ends with the same bits as one that is not: [`tests/systems/test_resume.py`]"
-        f"({SOURCE}tests/systems/test_resume.py), for every system.",
+        "A serial run that is interrupted and resumed ends with the same bits as one that is not, for every system:",
+        f"[`{RESUMED}`]({SOURCE}{RESUMED}).",
         "",
     ]
     if runs:
         lines += [
             f"![Learning curves of {system}](pictures/{system}-curves.svg)",
             "",
-            "*The mean return of the last 100 training episodes against environment steps: a line per seed, and the mark dashed.*",
+            "*The mean return of 100 training episodes by environment steps: a line per seed, and the mark dashed.*",
             "",
             "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**.",
             "",
@@ -71,7 +72,10 @@ def validation(system: str, runs: list[Recorded]) -> str:
     used = {run.preset for run in runs}
     unused = [f"`{name}`" for name in load(system).PRESETS if name not in used]
     if unused:
-        lines += [f"Not yet validated, since no committed run has used them to their end: the presets {', '.join(unused)}.", ""]
+        lines += [
+            f"Not yet validated, since no committed run has used them to their end: the presets {', '.join(unused)}.",
+            "",
+        ]
     if "dm_control" in used and system in ("d4pg", "apex-dpg"):
         lines += ["The runs with `dm_control` were ended at 50,000 of its 500,000 steps.", ""]
     return "\n".join(lines)
@@ -111,46 +115,53 @@ def headline() -> str:
     """Return the README's figures beside other libraries, each with the command that measures it."""
     solve, speed = read(RESULTS / "solve" / "results.json"), read(RESULTS / "throughput" / "results.json")
 
-    def seconds(task: str, side: str) -> float:
-        return median(run["wall_s"] for run in solve[task]["figures"][side])
+    def seconds(task: str, side: str) -> str:
+        return f"{median(run['wall_s'] for run in solve[task]['figures'][side]):.3g} s"
 
-    def steps(case: str, side: str) -> float:
-        return median(run["env_steps_per_s"] for run in speed[case]["figures"]["sides"][side])
+    def steps(case: str, side: str) -> str:
+        return f"{median(run['env_steps_per_s'] for run in speed[case]['figures']['sides'][side]):,.0f}"
 
+    def beside(tell: Callable[[str, str], str], case: str, **peers: str) -> str:
+        return ", ".join(f"{name} {tell(case, side)}" for side, name in peers.items())
+
+    sb3, sf, rllib = "Stable-Baselines3", "Sample Factory", "RLlib"
+    cartpole, pong, dqn = "cartpole-ppo, EPYC", "pong-ppo", "pong-dqn, B"
     rows = [
         (
             "LunarLander to a mean return of 200, recurrent PPO",
-            f"{seconds('lunarlander', 'recurrent-ppo'):.0f} s",
-            f"Stable-Baselines3 {seconds('lunarlander', 'sb3'):.0f} s, Sample Factory {seconds('lunarlander', 'sf'):.0f} s",
+            seconds("lunarlander", "recurrent-ppo"),
+            beside(seconds, "lunarlander", sb3=sb3, sf=sf),
             "python benchmarks/solve.py --only lunarlander --seeds 0 1 2",
         ),
         (
             "CartPole to 475, recurrent PPO",
-            f"{seconds('cartpole', 'recurrent-ppo'):.1f} s",
-            f"Stable-Baselines3 {seconds('cartpole', 'sb3'):.1f} s",
+            seconds("cartpole", "recurrent-ppo"),
+            beside(seconds, "cartpole", sb3=sb3),
             "python benchmarks/solve.py --only cartpole --seeds 0 1 2 3 4 5 6 7 8 9",
         ),
         (
             "PPO on CartPole, four epochs, environment steps per second",
-            f"{steps('cartpole-ppo, EPYC', 'shoal'):,.0f}",
-            f"Stable-Baselines3 {steps('cartpole-ppo, EPYC', 'sb3'):,.0f}, RLlib {steps('cartpole-ppo, EPYC', 'rllib'):,.0f}",
+            steps(cartpole, "shoal"),
+            beside(steps, cartpole, sb3=sb3, rllib=rllib),
             "python benchmarks/throughput.py --only cartpole-ppo",
         ),
         (
             "PPO on Pong from pixels, four epochs, environment steps per second (bfloat16; peers have float32)",
-            f"{steps('pong-ppo', 'shoal bf16'):,.0f}",
-            f"Stable-Baselines3 {steps('pong-ppo', 'sb3'):,.0f}, RLlib {steps('pong-ppo', 'rllib'):,.0f}",
+            steps(pong, "shoal bf16"),
+            beside(steps, pong, sb3=sb3, rllib=rllib),
             "python benchmarks/throughput.py --only pong-ppo",
         ),
         (
             "DQN on Pong from pixels, environment steps per second (float32)",
-            f"{steps('pong-dqn, B', 'shoal fp32'):,.0f}",
-            f"Stable-Baselines3 {steps('pong-dqn, B', 'sb3'):,.0f}",
+            steps(dqn, "shoal fp32"),
+            beside(steps, dqn, sb3=sb3),
             "python benchmarks/throughput.py --only pong-dqn",
         ),
     ]
     head = ["| measured, on two CPU cores | Shoal | others | command |", "| --- | --- | --- | --- |"]
-    return "\n".join([*head, *(f"| {what} | **{ours}** | {theirs} | `{how}` |" for what, ours, theirs, how in rows), ""])
+    return "\n".join(
+        [*head, *(f"| {what} | **{ours}** | {theirs} | `{how}` |" for what, ours, theirs, how in rows), ""]
+    )
 
 
 def put(page: str, block: str) -> str:

@@ -1,4 +1,4 @@
-"""MkDocs hooks: Mermaid diagrams become SVG and LaTeX becomes MathML while the site is built, so that pages need no script for either."""
+"""Hooks of MkDocs: draw Mermaid as SVG and LaTeX as MathML while the site is built, so that pages need no script."""
 
 from __future__ import annotations
 

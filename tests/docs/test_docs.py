@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal.cli import main as cli, record as cli_record, runs as cli_runs
+import shoal
+from shoal.cli import help, main as cli, record as cli_record, runs as cli_runs
 from shoal.run.population.member import check_space
 from shoal.settings.flags import options, parse_flags, split
 from shoal.systems import SYSTEMS, load
@@ -112,6 +115,19 @@ def test_python_parses(info: str, text: str, tmp_path: Path, monkeypatch: pytest
             exec(compile(ast.Module([node], []), "snippet", "exec"), {})
     if info == "run":
         exec(compile(text, "snippet", "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda p: p.name)
+def test_what_a_guide_calls_a_setting_is_one(page: Path) -> None:
+    """In the last column of its tables, where the names of this library stand."""
+    known = {field.name for name in SYSTEMS for field in fields(load(name).Config)}
+    known |= set(inspect.signature(shoal.train).parameters) | set(inspect.signature(shoal.resume).parameters)
+    known |= {word.replace("-", "_") for word in re.findall(r"--([a-z-]+)", help.COMMANDS["train"])}
+    cells = [line.split("|")[-2] for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    code = [part for cell in cells for part in re.findall(r"`([^`]+)`", cell)]
+    flags = {flag for part in code for flag in re.findall(r"--([a-z-]+)", part)}
+    keywords = {word for part in code for word in re.findall(r"(?:^|[(, ])([a-z_]+)=", part)}
+    assert {flag.replace("-", "_") for flag in flags} | keywords <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""Drawings, curves and tables of figures in README and docs are what ``scripts/site/figures.py`` makes of the raw files."""
+"""Drawings, curves and tables in README and docs are what ``scripts/site/figures.py`` makes of the raw files."""
 
 from __future__ import annotations
 
