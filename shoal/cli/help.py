@@ -67,6 +67,9 @@ shoal train SYSTEM --env ID: train a system; every field of its config is a flag
       --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
       --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names); --log-args
                                 wandb.group=NAME ... are arguments of theirs
+      --watch                   a live page of the run, as `shoal watch` shows it, until it ends
+      --alert COMMAND           call COMMAND 'a sentence' when the run ends, fails, stalls or loses a replica;
+                                --alert-after S: without progress (default 300)
       --quiet, --json           show nothing; how it ended as JSON
       --trust                   with --config RUN: import the code that it names
 """,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.api import UsageError
 from shoal.paths import fixed, require_folder, shown
-from shoal.settings.flags import options, split
+from shoal.settings.flags import Groups, options, split
 from shoal.settings.ranges import Port
 
 FLAGS: dict[str, object] = {"port": Port, "host": str, "open": bool, "terminal": bool}
@@ -15,16 +15,16 @@ FLAGS: dict[str, object] = {"port": Port, "host": str, "open": bool, "terminal":
 
 def command(args: list[str]) -> int:
     """shoal watch [RUN|DIRECTORY ...]"""
-    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
-    opts = options(split(args[n:]), FLAGS, "watch")
-    paths = [fixed(word) for word in args[:n]] or [fixed("runs")]
+    words, groups = _divide(args, ("--terminal", "--open"))
+    opts = options(groups, FLAGS, "watch")
+    paths = [fixed(word) for word in words] or [fixed("runs")]
     if opts.get("terminal"):
         from shoal.run.elsewhere import show
 
         if others := [f"--{name}" for name in ("port", "host", "open") if name in opts]:
             raise UsageError(f"{others[0]} is of the page, and --terminal shows none")
-        if n != 1:
-            raise UsageError(f"shoal watch --terminal shows one run, found {n} directories")
+        if len(words) != 1:
+            raise UsageError(f"shoal watch --terminal shows one run, found {len(words)} directories")
         return show(paths[0])
     return serve(paths, opts.get("host", "127.0.0.1"), opts.get("port"), bool(opts.get("open")))
 
@@ -57,13 +57,29 @@ def report(args: list[str]) -> int:
     """shoal report RUN..."""
     from shoal.watch.report import html
 
-    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
-    if n == 0:
-        raise UsageError("shoal report needs a run directory first, for example: shoal report runs/NAME")
-    opts = options(split(args[n:]), {"out": str}, "report")
+    words, groups = _divide(args)
+    if not words:
+        raise UsageError("shoal report needs a run directory, for example: shoal report runs/NAME")
+    opts = options(groups, {"out": str}, "report")
     out = Path(opts.get("out", "report.html"))
     require_folder(out)
-    paths = [fixed(word) for word in args[:n]]
+    paths = [fixed(word) for word in words]
     out.write_text(html(paths), encoding="utf-8")
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {len(paths)} run{'s' * (len(paths) != 1)}")
     return 0
+
+
+def _divide(args: list[str], alone: tuple[str, ...] = ()) -> tuple[list[str], Groups]:
+    """(the directories, the flags): a flag takes one word, those that stand ``alone`` none."""
+    words: list[str] = []
+    groups: Groups = []
+    waiting = iter(args)
+    for word in waiting:
+        if not word.startswith("--"):
+            words.append(word)
+        elif word in alone or "=" in word:
+            groups += split([word])
+        else:
+            value = next(waiting, None)
+            groups += split([word] if value is None else [word, value])
+    return words, groups

@@ -12,7 +12,7 @@ from shoal.paths import shown
 from shoal.run.progress import Played, Progress
 from shoal.runtime.launch import Stop
 from shoal.untrusted import one_line
-from shoal.watch.files import RunFiles, number
+from shoal.watch.files import Event, RunFiles, number
 
 LOOK_SECONDS = 1.0  # between two looks at the files
 TRAINING = {"row", "steps", "updates", "episodes", "episode_return", "episode_length"}
@@ -28,13 +28,17 @@ def show(path: Path) -> int:
         raise UsageError(f"'{shown(path)}' holds no run: {why}")
     progress = panel_of(run, facts)
     try:
-        told = -1.0
+        told, known = -1.0, set[Event]()
         while True:
             running = run.running()
             run.refresh()
             row = run.metrics.columns.last_row.get("row", -1.0)
             if row > told:
                 told = row
+                for event in run.events():
+                    if event.level != "info" and event not in known:
+                        known.add(event)
+                        progress.alerts.tell(event.text.partition("\n")[0], event.when)
                 progress.update(snapshot(run))
             if not running:
                 break

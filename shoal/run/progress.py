@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import math
 import os
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.program import Program
 from shoal.program.draw import human_bytes
+from shoal.run import panel
 from shoal.run.symptoms import Symptoms
 from shoal.runtime.launch import Stop
 from shoal.terminal import OFF_TERMINAL, styled
@@ -27,7 +29,8 @@ KNOWN = {  # records that have a name and a place of their own
     "replay_size": "replay", "loss": "loss", "entropy": "entropy",
     "learning_rate": "learning rate", "grad_norm": "gradient norm", "kl": "KL",
 }  # fmt: skip
-OWN_PLACE = {*KNOWN, "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
+OLD_SECONDS = 30.0  # seconds after which a value that is not told anew is shown with its age
+OWN_PLACE = {*KNOWN, "evaluation_return", "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
 
 
 def watched() -> bool:
@@ -95,6 +98,20 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def packed(figures: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Lines of figures, of ``width`` characters at most: one that does not fit begins the next line."""
+    out: list[str] = []
+    for key, value in figures:
+        text = one_line(f"{key} {value}")
+        if out and len(out[-1]) + len(text) + 3 <= width:
+            out[-1] += f" | {text}"
+        else:
+            indent = "    | " if out else ""
+            first, *rest = textwrap.wrap(text, width - len(indent), subsequent_indent="      ") or [""]
+            out += [indent + first, *rest]
+    return out
+
+
 class Progress:
     """Shows a run on ``file`` (standard output): call ``close`` at its end."""
 
@@ -122,6 +139,10 @@ class Progress:
         self._made = (0.0, 0)  # seconds and steps, those that are not counted yet among them, when it was last told
         self._last_line = -math.inf
         self._rates: tuple[float, float] | None = None
+        self._records: dict[str, tuple[float, float]] = {}  # the last value of each, and when it was told
+        self._spark = panel.Spark()
+        self.alerts = Alerts()
+        logging.getLogger("shoal").addHandler(self.alerts)
         self._shares: dict[str, dict[str, float]] = {}
         self._last: Snapshot | None = None
         self._printed: Snapshot | None = None
@@ -158,6 +179,9 @@ class Progress:
             before = self._shares.get(role, phases)
             names = dict.fromkeys([*before, *phases])
             self._shares[role] = {p: 0.7 * before.get(p, 0.0) + 0.3 * phases.get(p, 0.0) for p in names}
+        self._records.update({name: (value, snapshot.seconds) for name, value in snapshot.records.items()})
+        if snapshot.episodes:
+            self._spark.add(snapshot.episode_return)
         self._last = snapshot
         with self._heard():
             if self.live is not None:
@@ -167,6 +191,7 @@ class Progress:
                 self._print(snapshot)
 
     def close(self) -> None:
+        logging.getLogger("shoal").removeHandler(self.alerts)
         with self._heard():
             if self.live is not None:
                 self.live.stop()
@@ -175,8 +200,7 @@ class Progress:
 
     def _print(self, snapshot: Snapshot) -> None:
         self._printed = snapshot
-        lines = textwrap.wrap(self.line(snapshot), OFF_TERMINAL, subsequent_indent="    ", break_long_words=False)
-        print("\n".join(lines), file=self.file, flush=True)
+        print("\n".join(packed(self._figures(snapshot), OFF_TERMINAL)), file=self.file, flush=True)
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
@@ -185,10 +209,6 @@ class Progress:
             yield
         except OSError:
             self.live, self.file = None, _Nobody()
-
-    def line(self, snapshot: Snapshot) -> str:
-        """The state of the run in one line."""
-        return " | ".join(f"{key} {value}" for key, value in self._figures(snapshot))
 
     # ----------------------------------------------------------------------------------- contents
     def _heading(self) -> list[tuple[str, str]]:
@@ -212,35 +232,49 @@ class Progress:
         shown = "none yet"
         if s.episodes:
             shown = f"{number(s.episode_return)} (mean of {min(s.episodes, WINDOW)}, {s.episodes:,} episodes)"
+            curve = self._spark.text(24) if self.live is not None else ""
+            shown += f" {curve}" if curve else ""
         out = [
             ("steps", f"{max(s.steps, self._made[1]):,}{goal} ({rate})"),
             ("updates", f"{s.updates:,} ({updates_rate:,.1f}/s)"),
             ("return", shown),
+            ("time", f"{clock(s.seconds)}, {clock(time_left(self.stop, s))} left"),
         ]
         if not s.updates and self.first:
             out.insert(2, ("first update", self._awaited(s)))
-        if s.infos:
-            out.append(("episodes", ", ".join(f"{name} {number(value)}" for name, value in s.infos.items())))
-        r = s.records
-        if "policy_lag_max" in r:
-            lag = (r["policy_lag_p50"], r["policy_lag_p95"], r["policy_lag_max"])
-            out.append(("policy lag", "{:.0f} p50, {:.0f} p95, {:.0f} max (updates)".format(*lag)))
-        if "samples_per_insert" in r:
-            target = f" (target {number(self.ratio)})" if self.ratio is not None else ""
-            out.append(("samples per insert", number(r["samples_per_insert"]) + target))
-        out += [(label, number(r[key])) for key, label in KNOWN.items() if key in r]
-        out += [(name, number(v)) for name, v in r.items() if name not in OWN_PLACE]
-        if s.fill:
-            out.append(("fill", ", ".join(f"{name} {share:.0%}" for name, share in s.fill.items())))
         if (slow := bottleneck(self._shares)) is not None:
             out.append(("bottleneck", str(slow)))
         if s.restarts:
             out.append(("restarts", str(s.restarts)))
+        if self.alerts.newest:
+            out.append(("alert", self.alerts.newest))
         if self.symptoms is not None and (found := self.symptoms.sentences()):
             out.append(("not improved", found[0]))
+        if s.infos:
+            out.append(("episodes", ", ".join(f"{name} {number(value)}" for name, value in s.infos.items())))
+        r = self._records
+        if "evaluation_return" in r:
+            out.append(("evaluation", number(r["evaluation_return"][0]) + self._age("evaluation_return", s)))
+        if "policy_lag_max" in r:
+            lag = (r["policy_lag_p50"][0], r["policy_lag_p95"][0], r["policy_lag_max"][0])
+            told = "{:.0f} p50, {:.0f} p95, {:.0f} max (updates)".format(*lag)
+            out.append(("policy lag", told + self._age("policy_lag_max", s)))
+        if "samples_per_insert" in r:
+            target = f" (target {number(self.ratio)})" if self.ratio is not None else ""
+            out.append(("samples per insert", number(r["samples_per_insert"][0]) + target))
+        out += [(label, number(r[key][0]) + self._age(key, s)) for key, label in KNOWN.items() if key in r]
+        if s.fill:
+            out.append(("fill", ", ".join(f"{name} {share:.0%}" for name, share in s.fill.items())))
         out.append(("memory", human_bytes(s.memory)))
-        out.append(("time", f"{clock(s.seconds)}, {clock(time_left(self.stop, s))} left"))
+        taken = {key for key, _ in out}
+        own = [name for name in r if name not in OWN_PLACE]
+        out += [(f"record/{n}" if n in taken else n, number(r[n][0]) + self._age(n, s)) for n in own]
         return out
+
+    def _age(self, name: str, s: Snapshot) -> str:
+        """Of a value that was told long ago, when that was."""
+        age = s.seconds - self._records[name][1]
+        return f" ({clock(age)} ago)" if age > OLD_SECONDS else ""
 
     def _awaited(self, s: Snapshot) -> str:
         """When the first update comes, at the pace so far."""
@@ -251,46 +285,51 @@ class Progress:
         return f"{after}, in {clock(max(0.0, self.first - made) * s.seconds / made)} at this pace"
 
     def _panel(self, snapshot: Snapshot | None) -> Any:
-        from rich.console import Group
-        from rich.panel import Panel
-        from rich.table import Table
-
-        head = Table.grid(padding=(0, 2))
-        for key, value in self._heading():
-            head.add_row(f"[dim]{key}[/dim]", _escape(value))
-        if snapshot is None:
-            return Panel(Group(head, "", "starting"), title="shoal", title_align="left")
-        figures = Table.grid(padding=(0, 2))
-        for key, value in self._figures(snapshot):
-            value = f"[bold]{_escape(value)}[/bold]" if key == "return" else _escape(value)
-            figures.add_row(f"[dim]{key}[/dim]", value)
-        parts: list[Any] = [head, self._bar(snapshot), figures]
-        if snapshot.shares:
-            parts += ["", self._time_table()]
-        return Panel(Group(*parts), title="shoal", title_align="left")
-
-    def _bar(self, snapshot: Snapshot) -> Any:
-        from rich.padding import Padding
         from rich.progress_bar import ProgressBar
 
-        left = time_left(self.stop, snapshot)
-        total = snapshot.seconds + left if left is not None else None
-        bar = ProgressBar(total=total, completed=snapshot.seconds if total is not None else 0)
-        return Padding(bar, (1, 0))  # a bare bar does not end its line
-
-    def _time_table(self) -> Any:
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
+        size = self.live.console.size
+        width, height = size.width - 4, size.height - 4  # of what is within its frame, under its bar
         slow = bottleneck(self._shares)
-        for role, phases in self._shares.items():
-            mark = "[yellow]" if slow is not None and slow.role == role else "[dim]"
-            parts = sorted(((p, share) for p, share in phases.items() if share >= 0.005), key=lambda item: -item[1])
-            table.add_row(f"{mark}{_escape(role)}[/]", ", ".join(f"{_escape(p)} {share:.0%}" for p, share in parts))
-        return table
+        figures = [("state", "starting")]
+        total: float | None = None
+        if snapshot is not None:
+            figures = self._figures(snapshot)
+            left = time_left(self.stop, snapshot)
+            total = None if left is None else snapshot.seconds + left
+        bar = ProgressBar(total=total, completed=0 if snapshot is None or total is None else snapshot.seconds)
+        times = {role: self._told_times(phases) for role, phases in self._shares.items()}
+        shown = panel.lines(self._heading(), figures, times, "" if slow is None else slow.role, width, height)
+        return panel.render(f"shoal: {self.system} on {self.env.id}", shown, Bar(bar))
+
+    def _told_times(self, phases: Mapping[str, float]) -> str:
+        parts = sorted(((p, share) for p, share in phases.items() if share >= 0.005), key=lambda item: -item[1])
+        return ", ".join(f"{phase} {share:.0%}" for phase, share in parts)
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
+class Bar:
+    """A bar of rich's that ends its line."""
 
-    return escape(one_line(text))
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.segment import Segment
+
+        yield from console.render(self._bar, options)
+        yield Segment.line()
+
+
+class Alerts(logging.Handler):
+    """Keeps the newest warning of Shoal, and how many there were, for a line that stays."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.count, self.newest = 0, ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.tell(record.getMessage().partition("\n")[0], time.strftime("%H:%M:%S"))
+
+    def tell(self, text: str, when: str) -> None:
+        """Note a warning."""
+        self.count += 1
+        self.newest = f"{when} {text}" + (f" ({self.count} in all)" if self.count > 1 else "")

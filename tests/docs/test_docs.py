@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.cli import help, main as cli, record as cli_record, runs as cli_runs
+from shoal.cli import help, main as cli, record as cli_record, runs as cli_runs, watch as cli_watch
 from shoal.run.population.member import check_space
 from shoal.settings.flags import options, parse_flags, split
 from shoal.systems import SYSTEMS, load
@@ -87,7 +87,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     if "--demonstrations" in words:  # of data sets that the reader has
         at = words.index("--demonstrations")
         words = words[:at] + words[at + 2 :]
-    own = {**cli_runs.FLAGS, "record": cli_record.FLAGS}
+    own = {**cli_runs.FLAGS, "record": cli_record.FLAGS, "watch": cli_watch.FLAGS, "report": {"out": str}}
     if words[0] in own or words[0] == "resume":  # of runs that the reader has made
         flags = [word for word in words[1:] if word.startswith("--")]
         groups = split(words[words.index(flags[0]) if flags else len(words) :])

@@ -1,0 +1,104 @@
+"""``--alert COMMAND``: a command that is called when a run ends, fails, stalls or loses a replica."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+from collections.abc import Hashable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shoal.run.run import Run
+from shoal.types import Values
+
+AFTER = 300.0  # seconds without progress that are a stall
+FALL = 0.5  # of what the return has gained, lost again
+END_SECONDS = 10.0  # seconds that the last command has before the run's own ends without it
+
+log = logging.getLogger("shoal.run")
+
+
+class Alarm:
+    """An observer of a run that calls ``command`` by the shell, with a sentence as its last argument, once for each
+    cause: ``SHOAL_ALERT`` (ended, failed, stalled, fell, restarted) and ``SHOAL_RUN``, the run's directory, are in its
+    environment. As a context it tells how the run ended.
+
+    after: seconds of training without a step, or with a return that has lost half of what it had gained, that are told.
+    A command that fails, or cannot be started, costs a warning.
+    """
+
+    def __init__(self, command: str, path: Path, after: float = AFTER) -> None:
+        self._command, self._path, self._after = command, path, after
+        self._told: set[Hashable] = set()
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._steps, self._moved = -1.0, 0.0  # and the seconds at which they moved last
+        self._lowest, self._well = math.inf, 0.0  # of all returns; the seconds at which the return was last well
+        self._best, self._began = -math.inf, math.inf  # the highest, and the lowest before it
+        self.result: Run | None = None  # what the run left behind
+
+    def __call__(self, row: Values) -> None:
+        self._collect()
+        seconds, steps = float(row["seconds"]), float(row["steps"])
+        if steps != self._steps:
+            self._steps, self._moved = steps, seconds
+        elif seconds - self._moved >= self._after:
+            self._tell("stalled", steps, f"no step for {seconds - self._moved:.0f} s, at {steps:,.0f} steps")
+        if row.get("restarts"):
+            self._tell("restarted", None, f"a replica failed and was restarted, at {steps:,.0f} steps")
+        if (score := row.get("episode_return")) is not None and math.isfinite(score):
+            self._look(float(score), seconds)
+
+    def _look(self, score: float, seconds: float) -> None:
+        """Tell of a return that has fallen and stays there."""
+        self._lowest = min(self._lowest, score)
+        if score > self._best:
+            self._best, self._began = score, self._lowest
+        gained = self._best - self._began
+        if not gained or score >= self._best - FALL * gained:
+            self._well = seconds
+        elif seconds - self._well >= self._after:
+            self._tell("fell", self._best, f"the return fell from {self._best:.4g} to {score:.4g}")
+
+    def __enter__(self) -> Alarm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        report = self.result.report if self.result is not None else None
+        if error is None and report is not None:
+            told = "" if math.isnan(report.episode_return) else f", return {report.episode_return:.4g}"
+            self._tell("ended", None, f"ended: {report.reason}, {report.steps:,} steps{told}")
+        elif isinstance(error, Exception):
+            self._tell("failed", None, f"failed: {str(error).strip().partition(chr(10))[0] or type(error).__name__}")
+        elif error is not None:
+            self._tell("ended", None, f"ended: {error or 'interrupted'}")
+        for process in self._running:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.warning("the command of --alert still runs after %.0f s and is left to itself", END_SECONDS)
+        self._collect()
+
+    def _tell(self, what: str, cause: Any, sentence: str) -> None:
+        if (what, cause) in self._told:
+            return
+        self._told.add((what, cause))
+        words = ["/bin/sh", "-c", f'{self._command} "$@"', "shoal", f"{self._path.name}: {sentence}"]
+        environ = {**os.environ, "SHOAL_ALERT": what, "SHOAL_RUN": str(self._path)}
+        try:
+            self._running.append(subprocess.Popen(
+                words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            ))  # fmt: skip
+        except (OSError, ValueError) as error:
+            log.warning("the command of --alert cannot be started: %s", error)
+
+    def _collect(self) -> None:
+        for process in [p for p in self._running if p.poll() is not None]:
+            self._running.remove(process)
+            if process.returncode:
+                log.warning("the command of --alert ended with exit code %d", process.returncode)

@@ -1,0 +1,162 @@
+"""The panel of a run in a terminal: what matters stays in sight, where it was, with the last value that is known."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from shoal.cli.main import main
+from shoal.metering.aggregator import Snapshot
+from shoal.run import elsewhere, panel
+from shoal.run.progress import Played, Progress, packed
+from shoal.runtime.launch import Stop
+from tests.watch.runs import snapshot, write_run
+
+ENV = Played("CartPole-v1", "toy", "fastest")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def window(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name, value in (("TERM", "xterm-256color"), ("COLUMNS", "80"), ("LINES", "24")):
+        monkeypatch.setenv(name, value)
+    return Terminal()
+
+
+def looks(progress: Progress, file: Terminal, snapshots: list[Snapshot]) -> list[list[str]]:
+    """The lines of the panel after each snapshot."""
+    out = []
+    for each in snapshots:
+        file.seek(0)
+        file.truncate()
+        progress.update(each)
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+        out.append([line for line in text.replace("\r", "\n").split("\n") if line.strip()])
+    progress.close()
+    return out
+
+
+MANY = {f"a_metric_with_a_long_name_{i}": i / 7 for i in range(40)}
+
+
+def test_a_small_window_keeps_time_left_and_bottleneck(window: Terminal, tmp_path: Path) -> None:
+    progress = Progress("impala", ENV, Stop(steps=10_000), path=tmp_path / ("x" * 200), file=window)
+    busy = {f"role-{i}": {"env": 0.9, "wait:q": 0.1} for i in range(12)}
+    (shown,) = looks(progress, window, [snapshot(10, records=MANY, shares=busy)])
+    assert len(shown) <= 24 and max(map(cell_len, shown)) <= 80
+    text = "\n".join(shown)
+    for part in ("0:05, 0:45 left", "actor-bound (role-0: 90% of its time in env)", "1,000 of 10,000", "more figures"):
+        assert part in text, part
+
+
+def test_the_last_value_stays_where_it_was_and_says_its_age(window: Terminal) -> None:
+    progress = Progress("impala", ENV, Stop(steps=10_000), file=window)
+    quiet = [snapshot(row, records={"entropy": 0.5} if row == 1 else {}) for row in (1, 2, 80)]
+    first, second, last = looks(progress, window, quiet)
+    where = [next(i for i, line in enumerate(look) if "entropy" in line) for look in (first, second, last)]
+    assert len({*where}) == 1 and len({len(first), len(second), len(last)}) == 1, "the layout stays"
+    assert "0.5" in second[where[1]] and "ago" not in second[where[1]]
+    assert "0.5 (0:39 ago)" in last[where[2]]
+
+
+def test_a_warning_is_a_line_that_stays(window: Terminal) -> None:
+    progress = Progress("impala", ENV, Stop(), file=window)
+    logging.getLogger("shoal.runtime").warning("actor[0] failed, restarting in 0.1 s: Traceback\nof many lines")
+    shown = looks(progress, window, [snapshot(1), snapshot(2)])
+    assert all(any("alert" in line and "actor[0] failed, restarting" in line for line in look) for look in shown)
+    assert progress.alerts not in logging.getLogger("shoal").handlers, "it ends with the panel"
+
+
+def test_the_return_has_a_curve(window: Terminal) -> None:
+    progress = Progress("impala", ENV, Stop(), file=window)
+    *_, last = looks(progress, window, [snapshot(row) for row in range(1, 9)])
+    assert any("▁▂▃▄▅▆▇█" in line for line in last)
+
+
+@pytest.mark.parametrize("n", [2, 64, 65, 1_000, 10_007])
+def test_a_sparkline_is_of_bounded_length_from_the_lowest_to_the_highest(n: int) -> None:
+    spark = panel.Spark()
+    for value in range(n):
+        spark.add(float(value))
+        spark.add(math.nan)
+    text = spark.text(24)
+    assert len(text) == min(n, 24) and text[0] == "▁" and text[-1] == "█" and [*text] == sorted(text)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [math.nan, 1.0]])
+def test_one_point_is_no_curve(values: list[float]) -> None:
+    spark = panel.Spark()
+    for value in values:
+        spark.add(value)
+    assert spark.text(24) == ""
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (40, 10), (200, 60), (20, 1), (76, 3)])
+def test_a_panel_fits_its_window(width: int, height: int) -> None:
+    figures = [
+        ("time", "0:05"),
+        ("alert", "word " * 100),
+        ("bottleneck", "x" * 300),
+        *((k, f"{v}") for k, v in MANY.items()),
+    ]
+    shown = panel.lines([("run", "y" * 300)], figures, {"actor": "env 100%"}, "actor", width, height)
+    assert 1 <= len(shown) <= height and all(len(text) <= width for _, text in shown)
+    assert "time" in shown[0 if height < panel.TALL else 2][1]
+
+
+def test_off_a_terminal_lines_are_short_and_name_nothing_twice() -> None:
+    file = io.StringIO()
+    progress = Progress("impala", ENV, Stop(steps=10_000), file=file)
+    taken = {"return": 7.0, "memory": 8.0, "time": 9.0, "n" * 300: 1.0}
+    progress.update(snapshot(1, records={**MANY, **taken}))
+    progress.close()
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 160
+    keys = [re.split(r" (?=\S+$| )", field)[0] for field in " ".join(lines[2:]).split(" | ")]
+    starts = [key.split()[0] for key in keys]
+    assert starts.count("return") == starts.count("memory") == starts.count("time") == 1
+    assert {"record/return", "record/memory", "record/time"} <= {*starts}
+
+
+def test_figures_are_packed_whole() -> None:
+    assert packed([("a", "1 2"), ("b", "3"), ("c", "4 5 6")], 11) == ["a 1 2 | b 3", "    | c 4 5", "      6"]
+
+
+def test_the_panel_of_a_run_that_was_started_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path / "one", ended="steps")
+    (path / "logs" / "run.log").write_text("2026-01-02 03:04:05,678 WARNING actor[1] failed\nTraceback\n")
+    assert main(["watch", "--terminal", str(path)]) == 0
+    shown = capsys.readouterr().out
+    for part in ("impala", "steps 300 of 1,000", "return 3 (mean of 3", "learner-bound", "actor[1] failed", "steps: "):
+        assert part in shown, part
+
+
+def test_the_panel_follows_a_run_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_run(tmp_path / "one")
+    looked = iter([True, True, False])
+    monkeypatch.setattr(elsewhere.RunFiles, "running", lambda self: next(looked, False))
+    monkeypatch.setattr(elsewhere.time, "sleep", lambda seconds: None)
+    assert elsewhere.show(path) == 0 and next(looked, None) is None
+
+
+@pytest.mark.parametrize("words, expected", [
+    ([], "'{}' holds no run: there is no config.json"), (["--port", "1"], "--port is of the page"),
+    (["--prot", "1"], "did you mean '--port'"),
+])  # fmt: skip
+def test_what_cannot_be_shown_is_said_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    assert main(["watch", str(tmp_path), "--terminal", *words]) == 2
+    assert expected.format(tmp_path) in capsys.readouterr().err
