@@ -22,6 +22,7 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal compare RUN...           final return, speed, time to a threshold, what differs
   shoal export RUN --to F        the policy without Shoal
   shoal profile RUN|SYSTEM       what takes the time
+  shoal plan SYSTEM --env ID     how fast it would be with more actors or machines, and what would hold it back
   shoal record SOURCE --out SET  whole episodes into a data set
   shoal draw SYSTEM              the program, before anything runs
   shoal config SYSTEM            every setting, what it means and where its value came from
@@ -119,6 +120,24 @@ shoal profile RUN|SYSTEM: run for --seconds S (default 15), say what takes the t
 """
     + JSON
     + TRUST,
+    "plan": """\
+shoal plan SYSTEM --env ID: measure what the roles cost here, in about 20 s, and simulate the system at other sizes
+
+      --actors N,N,...          numbers of actors (default 1,2,4,8,16; "1,2,4,..." goes on)
+      --learners, --envs N,N,...
+                                numbers of learners, and of environments per actor
+      --target STEPS            the smallest number of actors that makes so many steps per second
+      --machine FILE            a TOML file of other machines (docs/scaling.md); --nodes N,N,...: how many of them
+      --costs FILE              costs that were measured before, instead of measuring them
+      --save-costs FILE         where measured costs are kept (default costs.json)
+      --seconds S               of measuring (default 14, beside the starts of processes)
+      --seed N                  of the simulation (default 0)
+      --out FILE.svg            a picture: steps per second against actors, and what holds them back
+"""
+    + JSON
+    + """\
+other flags are the system's (shoal train SYSTEM --help)
+""",
     "systems": "shoal systems: the systems there are, by kind\n" + JSON,
     "config": """\
 shoal config SYSTEM: every value, what it means and where it came from; --toml prints a file for --config,

@@ -22,7 +22,7 @@ REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descrip
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 }  # fmt: skip
 HELP = ("-h", "--help", "--help-all")
-OF_SYSTEMS = ("train", "config", "draw")  # commands whose flags are also the fields of a system's config
+OF_SYSTEMS = ("train", "config", "draw", "plan")  # commands whose flags are also the fields of a system's config
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,8 +22,8 @@ from shoal.settings.flags import split
 from shoal.simulation import Machine, machine as machines
 
 FLAGS = {
-    "actors": str, "learners": str, "nodes": str, "envs-per-actor": str, "target": float, "costs": str, "machine": str,
-    "out": str, "json": bool, "save-costs": str, "seconds": float, "seed": int, "measure": bool,
+    "target": float, "costs": str, "machine": str,
+    "out": str, "json": bool, "save-costs": str, "seconds": float, "seed": int,
 }  # fmt: skip
 ACTORS = (1, 2, 4, 8, 16)
 SEARCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # actors that --target tries
@@ -77,8 +77,10 @@ def _costs(
         known = files.read(path)
         known.check(cfg.system(), cfg.env, path)
         return known
-    known = measure(system, cfg, envs_of(system, cfg, todo), seconds, (lambda text: None) if quiet else show.note)
-    path = Path(opts.get("save_costs", "costs.json"))
+    learners = max(point.learners for point in todo)  # several are joined by a channel that one does not have
+    several = configured(cfg, Point(cfg.actors, learners)) if learners else cfg
+    known = measure(system, several, envs_of(system, cfg, todo), seconds, (lambda text: None) if quiet else show.note)
+    path = Path(opts.get("save-costs", "costs.json"))
     known.write(path)
     if not quiet:
         show.costs(known)
@@ -131,8 +133,8 @@ def _check_outputs(opts: dict[str, Any]) -> None:
         if Path(out).suffix != ".svg":
             raise UsageError(f"--out expects a name that ends in .svg, found '{out}'")
         require_folder(Path(out))
-    if "save_costs" in opts:
-        require_folder(Path(opts["save_costs"]))
+    if "save-costs" in opts:
+        require_folder(Path(opts["save-costs"]))
 
 
 def _tell(rows: list[Row], known: Costs, cfg: Any, opts: dict[str, Any], target: float | None) -> None:

@@ -44,6 +44,7 @@ class Costs:
                 known = ", ".join(self.roles)
                 raise UsageError(f"these costs say nothing of role '{role.name}': they are of {known}")
             out[role.name] = at_size(self.roles[role.name], size(program, role))
+            check_ports(role, out[role.name][0])
         return out
 
     def write(self, path: Path) -> None:
@@ -110,6 +111,19 @@ def network(program: Program) -> Network:
         if channel.kind in kinds
         for name, f in channel.spec.items()
     }
+
+
+def check_ports(role: RoleSpec, behaviour: Behaviour) -> None:
+    """UsageError for costs of a role that had other channels to wait for, such as one learner in place of several."""
+    ops = [*behaviour.start, *(op for step in (*behaviour.first, *behaviour.cycle) for op in step.ops)]
+    used = {op.port for op in ops if op.port}
+    kinds = ("queue", "replay", "reduce")
+    missing = {key for key, port in role.ports.items() if port.channel.kind in kinds} - used
+    if other := missing or used - role.ports.keys():
+        raise UsageError(
+            f"these costs are of a role '{role.name}' that was wired otherwise: they disagree on its port "
+            f"'{min(other)}'; measure them with the same --learners and shards"
+        )
 
 
 def check_network(known: Mapping[str, Sequence[int]], found: Network) -> None:

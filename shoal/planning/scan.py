@@ -72,16 +72,17 @@ class Planner:
         )  # fmt: skip
 
     def row(self, point: Point) -> Row:
-        """What a point makes. The costs, and what the program is, may raise UsageError; a point that this system cannot
-        have is a row that says why."""
+        """What a point makes; one that this system cannot have, or of which the costs say nothing, is a row that says
+        why."""
         try:
             cfg = configured(self.cfg, point)
             program = shortened(self.system.program(cfg))
             program.validate()
+            known = self.costs.behaviours(program)
         except (UsageError, WiringError) as error:
             return Row(point, why=str(error))
         point = replace(point, envs=cfg.envs, learners=getattr(cfg, "learners", 1))
-        behaviours = on_gpu(program, self.costs.behaviours(program), self.machine.gpu)
+        behaviours = on_gpu(program, known, self.machine.gpu)
         machine = self.machine.repeated(point.nodes) if point.nodes > 1 else self.machine
         seconds = duration(program, behaviours, machine)
         found = [

@@ -67,6 +67,10 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     def connect(address: str) -> None:
         raise KeyboardInterrupt
 
+    def measure(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.planning.command.measure", measure)
     monkeypatch.setattr("shoal.ray_runtime.instance.attached", connect)
     monkeypatch.setattr("shoal.ray_runtime.instance.check_installed", lambda: None)
     monkeypatch.setattr("shoal.run.start", validate_only)
@@ -87,6 +91,12 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     if "--demonstrations" in words:  # of data sets that the reader has
         at = words.index("--demonstrations")
         words = words[:at] + words[at + 2 :]
+    if words[0] == "plan":
+        (machine,) = [b.values[1] for b in blocks("toml") if "[[node]]" in b.values[1]]
+        (tmp_path / "cluster.toml").write_text(machine)
+        if "--costs" in words:  # that the reader has measured
+            at = words.index("--costs")
+            words = words[:at] + words[at + 2 :]
     own = {**cli_runs.FLAGS, "record": cli_record.FLAGS, "watch": cli_watch.FLAGS, "report": {"out": str}}
     if words[0] in own or words[0] == "resume":  # of runs that the reader has made
         flags = [word for word in words[1:] if word.startswith("--")]
@@ -97,7 +107,7 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         else:
             options(groups, own[words[0]], words[0])
         return
-    if words[0] in ("train", "profile", "cluster"):
+    if words[0] in ("train", "profile", "plan", "cluster"):
         with pytest.raises(KeyboardInterrupt):
             cli.main(words)
     else:

@@ -1,0 +1,245 @@
+"""``shoal plan``: what roles are seen to do, what is refused, and the files that it reads and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal import systems
+from shoal.api import UsageError
+from shoal.cli.main import main
+from shoal.planning.costs import Costs, at_size, network, read, size
+from shoal.planning.regularity import behaviour, period
+from shoal.planning.rehearsal import rehearse
+from shoal.planning.scan import Planner, Point, knee
+from shoal.program import Program
+from shoal.simulation import Behaviour, Behaviours, Machine, Op, Step, Times, machine as machines, simulate
+from shoal.simulation.behaviour import work
+
+pytest.importorskip("simpy")
+TOY = "toy:chain"
+
+
+def program(system: str, **fields: Any) -> Program:
+    module = systems.load(system)
+    found: Program = module.program(
+        module.Config(env="CartPole-v1", **{"actors": 1, "envs": 2, "total_envs": 0, **fields})
+    )
+    return found
+
+
+def seen(found: Program, seconds: float = 0.2) -> dict[str, list[Behaviour]]:
+    """What the roles of a program are seen to do in a moment."""
+    players = rehearse(found, seconds)
+    lockstep = {r.name: [k for k, p in r.ports.items() if p.lockstep] for r in found.roles}
+    out: dict[str, list[Behaviour]] = {}
+    for player in players:
+        out.setdefault(player.name, []).append(behaviour(player, lockstep[player.name]))
+    return out
+
+
+def order(steps: tuple[Step, ...]) -> list[tuple[str, str]]:
+    return [(op.do, op.port) for step in steps for op in step.ops if op.do != "work"]
+
+
+@pytest.fixture(scope="module")
+def impala() -> Costs:
+    found = program("impala")
+    roles = {
+        name: [(size(found, role), known)]
+        for role in found.roles
+        for name, known in seen(found).items()
+        if name == role.name
+    }
+    return Costs("impala", "CartPole-v1", network(found), 2, "a processor", 0.9, roles)
+
+
+def test_what_an_actor_and_a_learner_do_is_seen(impala: Costs) -> None:
+    actor, learner = impala.roles["actor"][0][1][0], impala.roles["learner"][0][1][0]
+    assert order(actor.cycle) == [("reserve", "trajectories"), ("latest", "params"), ("commit", "trajectories")]
+    assert actor.cycle[0].counts["env_steps"] == pytest.approx(40, abs=2)  # all but the steps that reset
+    assert order(learner.cycle) == [("get", "trajectories"), ("publish", "params")]
+    assert [(op.do, op.port) for op in learner.start] == [("publish", "params")]
+    works = [op for op in actor.cycle[0].ops if op.do == "work"]
+    assert {"env", "inference"} <= {name for op in works for name, _ in op.phases}
+    assert all(sum(share for _, share in op.phases) == pytest.approx(1.0) for op in works)
+
+
+def test_a_rank_is_seen_to_collect_in_slices_and_to_reduce_each_minibatch() -> None:
+    found = seen(program("dd-ppo", unroll=32, epochs=1, minibatches=2, actors=2), 2.0)
+    (rank, other) = found["rank"]
+    assert rank.regular and rank.preempt == (0.6, 0.25)
+    ops = order(rank.cycle)
+    assert ops.count(("put", "gradients")) == ops.count(("get", "gradients")) == 2
+    assert ops[:2] == [("put", "progress"), ("put", "moments")] and ("publish", "params") in ops
+    assert len(rank.cycle) == 32 + 1 + 2  # slices, the sum of moments, a step of each minibatch
+    assert ("publish", "params") not in order(other.cycle)
+
+
+def test_what_was_seen_can_be_simulated(impala: Costs) -> None:
+    module = systems.load("impala")
+    cfg = module.Config(env="CartPole-v1", actors=1, envs=2, total_envs=0)
+    rows = Planner(module, cfg, impala, Machine.here(16), seeds=1).rows([Point(1), Point(2), Point(16)])
+    assert all(row.steps > 0 for row in rows) and rows[1].steps > 1.2 * rows[0].steps
+    assert rows[0].figures is not None and rows[0].figures.updates * 40 == pytest.approx(rows[0].steps, rel=0.1)
+    assert knee(rows) is not None  # one learner has not the work of sixteen actors
+
+
+@pytest.mark.parametrize(
+    "steps, expected",
+    [
+        ("aaaa", (0, 1)),
+        ("xababab", (1, 2)),
+        ("xyaabaab", (2, 3)),
+        ("abcd", None),
+        ("a", None),
+    ],
+)
+def test_the_period_of_steps(steps: str, expected: tuple[int, int] | None) -> None:
+    assert period([((c, ""),) for c in steps]) == expected
+
+
+def test_costs_between_two_sizes_lie_on_a_line() -> None:
+    def takes(seconds: float, steps: float) -> list[Behaviour]:
+        return [Behaviour((Step((work(Times((seconds, 3 * seconds))),), {"env_steps": steps}),))]
+
+    known = [(10.0, takes(1.0, 10)), (30.0, takes(2.0, 30))]
+    for wanted, seconds, steps in ((10, 1.0, 10), (20, 1.5, 20), (50, 3.0, 50), (30, 2.0, 30)):
+        (found,) = at_size(known, wanted)
+        assert found.cycle[0].ops[0].busy.values == pytest.approx((seconds, 3 * seconds))
+        assert found.cycle[0].counts["env_steps"] == pytest.approx(steps)
+
+
+def test_costs_are_the_same_after_a_file(impala: Costs, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    impala.write(path)
+    again = read(path)
+    assert again.network == impala.network and again.roles.keys() == impala.roles.keys()
+    (_, (mine, *_)), (_, (theirs, *_)) = impala.roles["learner"][0], again.roles["learner"][0]
+    assert order(mine.cycle) == order(theirs.cycle) and mine.start == theirs.start
+    for a, b in zip(mine.cycle[0].ops, theirs.cycle[0].ops, strict=True):
+        assert a.busy.values == pytest.approx(b.busy.values, rel=1e-3)
+
+
+def test_a_rank_that_lags_is_preempted() -> None:
+    """Of four ranks one takes ten times as long for a slice: the others do not wait for the whole of its rollout."""
+    found = program("dd-ppo", actors=4, unroll=32, epochs=1, minibatches=1)
+
+    def rank(seconds: float, preempt: tuple[float, float] | None) -> Behaviour:
+        part = work(seconds, "env")
+        slices = [Step((part,), {"env_steps": 1})] * 31
+        ended = Step((part, Op("put", "progress"), Op("put", "moments")), {"env_steps": 1})
+        learn = Step((Op("get", "moments"), Op("put", "gradients"))), Step((Op("get", "gradients"),), {"updates": 0.25})
+        return Behaviour((*slices, ended, *learn), preempt=preempt)
+
+    def rounds(preempt: tuple[float, float] | None) -> float:
+        behaviours: Behaviours = {"rank": [rank(0.01, preempt)] * 3 + [rank(0.1, preempt)]}
+        return simulate(found, behaviours, Machine.here(4), seconds=100, warm_up=10).updates
+
+    assert rounds(None) == pytest.approx(1 / 3.2, rel=0.05)
+    assert rounds((0.6, 0.25)) == pytest.approx(1 / 0.9, rel=0.05)  # a quarter of 32, and the last
+    assert rounds((0.6, 1.0)) == pytest.approx(1 / 3.2, rel=0.05)
+
+
+# ------------------------------------------------------------------------------------------ refusals
+MACHINE = '[[node]]\ncores = 4\ncount = 2\nbandwidth = "25 Gbit/s"\nlatency = "50 us"\n'
+
+
+def test_a_machine_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    path.write_text(MACHINE + '[gpu]\nlearn = { 640 = "3 ms" }\n')
+    found = machines.read(path)
+    assert [n.cores for n in found.nodes] == [4, 4] and found.nodes[0].bandwidth == 25e9 / 8
+    assert found.nodes[1].latency == pytest.approx(5e-5) and found.gpu == {"learn": ((640.0, 0.003),)}
+
+
+@pytest.mark.parametrize(
+    "before, after, told",
+    [
+        ("25 Gbit/s", "25 Gbit", "node 1: bandwidth is '25 Gbit', expected a number and Gbit/s"),
+        ('"25 Gbit/s"', "25", "node 1: bandwidth is 25, expected a number and"),
+        ("cores = 4\n", "", "node 1 has no cores"),
+        ('latency = "50 us"\n', "", "node 1 has no latency, which every one of several nodes needs"),
+        ("cores = 4", "core = 4", "has no field 'core'; did you mean 'cores'?"),
+        ("cores = 4", "cores = -4", "cores is -4, expected a whole number above 0"),
+        ("cores = 4", "cores = 4.5", "cores is 4.5, expected a whole number above 0"),
+        ("[[node]]", "[node]", r"has no \[\[node\]\]"),
+        ("[[node]]", "[[node", "is not TOML"),
+        ("cores = 4", 'cores = 4\nspeed = "fast"', "speed is 'fast', expected a number above 0"),
+    ],
+)
+def test_a_wrong_machine_file_is_refused_in_a_sentence(before: str, after: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    path.write_text(MACHINE.replace(before, after))
+    with pytest.raises(UsageError, match=told):
+        machines.read(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = main(["plan", *args])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.mark.parametrize(
+    "args, told",
+    [
+        ((), "needs a system first"),
+        (("impala", "--actors", "0"), "--actors expects numbers above 0"),
+        (("impala", "--actors", "a,b"), "--actors expects numbers above 0"),
+        (("impala", "--target", "-1"), "--target expects a number above 0"),
+        (("impala", "--nodes", "2"), "--machine FILE.toml"),
+        (("impala", "--out", "plan.png"), "ends in .svg"),
+        (("impala", "--costs", "nowhere.json"), "no file of costs 'nowhere.json'"),
+        (("impala", "--machine", "nowhere.toml"), "no machine file 'nowhere.toml'"),
+        (("impala", "--targt", "3"), "did you mean"),
+    ],
+)
+def test_a_wrong_command_is_refused_in_a_sentence(
+    args: tuple[str, ...],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *args)
+    assert code == 2 and told in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "args, told",
+    [
+        (("dqn",), "has the costs of the system impala, not of dqn"),
+        (("impala", "--env", "Acrobot-v1"), "of the environment CartPole-v1, not of Acrobot-v1"),
+        (("impala", "--hidden", "8,8"), "another network"),
+        (("impala", "--target", "1e12"), "no size reaches 1,000,000,000,000 steps per second: the most is"),
+    ],
+)
+def test_costs_that_do_not_fit_and_targets_that_nothing_reaches_are_refused(
+    args: tuple[str, ...], told: str, impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "costs.json"
+    impala.write(path)
+    code, _, err = run(capsys, *args, "--costs", str(path), "--preset", "none", "--actors", "1,2", "--envs", "2")
+    assert code == 2 and told in err.splitlines()[-1]
+
+
+def test_a_plan_is_told_as_json_and_drawn(impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path, picture = tmp_path / "costs.json", tmp_path / "plan.svg"
+    impala.write(path)
+    code, out, _ = run(
+        capsys, "impala", "--costs", str(path), "--preset", "none", "--actors", "1,2", "--learners", "1,2",
+        "--envs", "2", "--json", "--out", str(picture),
+    )  # fmt: skip
+    assert code == 0
+    found = json.loads(out)
+    assert [(row["actors"], row["learners"]) for row in found["rows"]] == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    assert "must be no more than actors" in found["rows"][2]["why"]
+    assert "wired otherwise" in found["rows"][3]["why"]
+    assert found["rows"][0]["steps_per_second"] > 0
+    assert {"shares", "fill", "lag", "bottleneck", "memory"} <= found["rows"][0].keys()
+    assert picture.read_text().startswith("<svg") and "learner" in picture.read_text()
