@@ -34,6 +34,7 @@ LONG: dict[str, tuple[str, ...]] = {
         f"bit_for_bit[{system}]"
         for system in ("apex-dqn", "rainbow", "r2d3", "d4pg", "unreal", "gorila", "async-sarsa")
     ),
+    "watch/test_browser.py": ("",),
 }  # fmt: skip
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shoal.types import Values
 from shoal.watch import charts, page, populations
 from shoal.watch.catalogue import Catalogue
 from shoal.watch.files import RunFiles, number
+from shoal.watch.folder import Folder
+from shoal.watch.series import row_of
 
 MOST_COMPARED = 20  # runs in one figure
 MOST_KEPT = 200  # runs whose tables are kept
@@ -26,13 +29,14 @@ class Site:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self._runs: dict[Path, RunFiles] = {}
+        self._entries: dict[Path, tuple[Any, Values]] = {}
         self._lock = threading.Lock()
 
     def listing(self) -> Values:
         """Return every run with its score and state, the newest first."""
         with self._lock:
             found = self.catalogue.find()
-            rows = [_entry(name, RunFiles(path)) for name, path in found.items()]
+            rows = [self._entry(name, path) for name, path in found.items()]
             return {"single": self.catalogue.single, "runs": sorted(rows, key=lambda row: -row["written"])}
 
     def run(self, name: str) -> Values:
@@ -84,6 +88,16 @@ class Site:
                 raise Unknown(f"no film '{file}'")
             return run
 
+    def _entry(self, name: str, path: Path) -> Values:
+        """A run's row in the list; that of one that has ended is kept until a file of it is written again."""
+        folder = Folder(path)
+        written = tuple(folder.modified(file) for file in ("report.json", "config.json", "performance.jsonl"))
+        kept, entry = self._entries.get(path, (None, {}))
+        if kept != written or written[0] is None or entry["name"] != name:
+            entry = _entry(name, RunFiles(path))
+            self._entries[path] = written, entry
+        return entry
+
     def _several(self, names: Sequence[str]) -> dict[str, RunFiles]:
         runs = {name: self._get(name) for name in names[:MOST_COMPARED]}
         for run in runs.values():
@@ -119,8 +133,6 @@ def _entry(name: str, run: RunFiles) -> Values:
 
 def last_rows(run: RunFiles, most: int = 64 << 10) -> dict[str, float]:
     """The newest value of each metric within the last ``most`` bytes of the files."""
-    from shoal.watch.series import row_of
-
     out: dict[str, float] = {}
     for name in ("performance.jsonl", "metrics.jsonl"):
         try:

@@ -320,3 +320,18 @@ def test_a_damaged_population_breaks_nothing(tmp_path: Path, content: bytes) -> 
     for name in ("population.json", "scores.csv", "lineage.csv"):
         (path / name).write_bytes(content)
     json.dumps(Site(Catalogue([path])).run("pbt"), allow_nan=False)
+
+
+def test_the_list_tells_of_a_run_that_ends_and_of_one_that_goes_on_again(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one")
+    site = Site(Catalogue([tmp_path]))
+    found = [site.listing()["runs"][0]["state"]]
+    report = {"format": 2, "reason": "steps", "steps": 300, "episode_return": 7.0}
+    (path / "report.json").write_text(json.dumps(report))
+    found.append(site.listing()["runs"][0]["state"])
+    assert site.listing() == site.listing()
+    (path / "report.json").unlink()
+    lock = RunLock(path)
+    found.append(site.listing()["runs"][0]["state"])
+    lock.release()
+    assert found[1:] == ["steps", "running"] and found[0] in ("running", "killed")
