@@ -108,7 +108,10 @@ MINATAR: Preset = dict(  # an update every 4 steps, a target network every 1,000
     replay=100_000, min_replay=1_000, target_period=250, priority_exponent=0.5, v_min=-20.0, v_max=20.0, atoms=51,
     epsilon_end=0.01, epsilon_steps=20_000,
 )  # fmt: skip
-STATES: Preset = dict(dqn.STATES, streams=128, returns="quantile", atoms=51)  # whatever the range of returns
+# Noise in layers hardly explores where each input is a code of its own. Chosen on FrozenLake and CliffWalking
+STATES: Preset = dict(
+    dqn.STATES, streams=128, returns="quantile", atoms=51, noisy=False, n_step=1,
+)
 VECTOR: Preset = dict(dqn.VECTOR, streams=128, returns="quantile", atoms=51)
 PRESETS: Presets = {
     "paper": RAINBOW, "rainbow": RAINBOW, "dqn": DQN, "double": DOUBLE, "dueling": DUELING, "prioritised": PRIORITISED,
