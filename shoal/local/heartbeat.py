@@ -98,6 +98,13 @@ class Watch:
             return "restarting" if replica.restart_at is not None else "dead"
         return self._phase(replica) or "start"
 
+    def phases(self, replicas: list[Replica]) -> dict[str, list[str]]:
+        """Return the ``phase`` of each replica, by role."""
+        out: dict[str, list[str]] = {}
+        for replica in replicas:
+            out.setdefault(replica.role.name, []).append(self.phase(replica))
+        return out
+
     def look_for_hangs(self, replicas: list[Replica]) -> None:
         """As ``look``, of replicas that wait for others who are not among them."""
         if elapsed := self._elapsed():

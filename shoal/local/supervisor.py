@@ -46,7 +46,7 @@ class Supervisor:
         self, program: Program, plan: Plan, launch: Launch, failures: Failures, grace: float, hang_timeout: float
     ) -> None:
         self._program, self._plan, self._launch, self._failures, self._grace = program, plan, launch, failures, grace
-        self._shown = [launch.display] if launch.display is not None else []
+        self._shown = [launch.display] if launch.display is not None else []  # while states are loaded, too
         self._told = [*launch.observers, *self._shown]
         self._arena = Arena(plan.total)
         self._aggregator = Aggregator()
@@ -67,11 +67,10 @@ class Supervisor:
         if saving is not None:
             for replica in self._replicas:
                 replica.generation = saving.launch * LAUNCH
-            self._checkpoints = Checkpointer(
-                saving, program, plan, self._arena, self._aggregator, self._ring_bells, self._groups
-            )
-        # replicas that have yet to load their states
-        self._loading = {r.label for r in self._replicas if launch.resume is not None and checkpointer.saves(r.role)}
+            shared = self._arena, self._aggregator, self._ring_bells, self._groups
+            self._checkpoints = Checkpointer(saving, program, plan, *shared)
+        resumed = self._replicas if launch.resume is not None else []
+        self._loading = {r.label for r in resumed if checkpointer.saves(r.role)}  # those yet to load their states
 
     def go(self) -> Report:
         try:
@@ -204,11 +203,10 @@ class Supervisor:
                 replica.repeats = True
             elif kind == "loaded":
                 self._has_loaded(replica)
-            elif kind == "unloadable":
-                if replica.label in self._loading and self._launch.resume is not None:  # else it fails as others do
-                    raise Unloadable(self._launch.resume, content)
-            else:
+            elif kind != "unloadable":
                 replica.cause = content
+            elif replica.label in self._loading and self._launch.resume is not None:  # else it fails as others do
+                raise Unloadable(self._launch.resume, content)
 
     def _has_loaded(self, replica: Replica) -> None:
         """A life of a replica has put itself where it was saved: the first may be the last that was waited for."""
@@ -252,7 +250,7 @@ class Supervisor:
         if not observers:
             return
         snapshot = self._aggregator.snapshot(self._fill(), self._used(), self._limited(MAKING))
-        snapshot.phases, snapshot.moved = self._phases(), self._items_moved()
+        snapshot.phases, snapshot.moved = self._watch.phases(self._replicas), self._items_moved()
         with self._interrupts.in_foreign_code():
             for observer in observers:
                 observer.update(snapshot)
@@ -270,13 +268,6 @@ class Supervisor:
         """channel -> items put into it since the launch; not of rings that others hold, where none arrives here."""
         moved = {name: ring.moved(self._arena, r) for name, r in self._plan.rings.items()}
         return {name: n for name, n in moved.items() if n}
-
-    def _phases(self) -> dict[str, list[str]]:
-        """role -> what each replica does at this moment."""
-        out: dict[str, list[str]] = {}
-        for replica in self._replicas:
-            out.setdefault(replica.role.name, []).append(self._watch.phase(replica))
-        return out
 
     def _used(self) -> int:
         """Bytes of memory that the run takes."""

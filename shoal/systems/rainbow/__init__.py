@@ -110,7 +110,12 @@ MINATAR: Preset = dict(  # an update every 4 steps, a target network every 1,000
 )  # fmt: skip
 # Noise in layers hardly explores where each input is a code of its own. Chosen on FrozenLake and CliffWalking
 STATES: Preset = dict(
-    dqn.STATES, streams=128, returns="quantile", atoms=51, noisy=False, n_step=1,
+    dqn.STATES,
+    streams=128,
+    returns="quantile",
+    atoms=51,
+    noisy=False,
+    n_step=1,
 )
 VECTOR: Preset = dict(dqn.VECTOR, streams=128, returns="quantile", atoms=51)
 PRESETS: Presets = {
