@@ -14,7 +14,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 from charts import Panel, chart
-from runs import RESULTS, ROOT, Recorded, all_runs, curve, read
+from recorded import RESULTS, ROOT, Recorded, all_runs, curve, read
 
 from shoal.program.draw_svg import svg
 from shoal.systems import SYSTEMS, load
