@@ -16,13 +16,13 @@ def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
     for _ in range(-(-count // env.num_envs)):
         for name, rows in seen.items():
             rows.append(np.array(obs[name]))
-        chosen = random_actions(action, env.num_envs, obs.get(MASK), generator)
+        chosen = uniform_actions(action, env.num_envs, obs.get(MASK), generator)
         obs = env.step(chosen).obs
     env.close()
     return {name: np.concatenate(rows)[:count] for name, rows in seen.items()}
 
 
-def random_actions(action: Action, count: int, mask: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
+def uniform_actions(action: Action, count: int, mask: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
     """Return ``count`` actions drawn uniformly from those that ``mask`` (bool [count, sizes in a row]) allows and from
     the box; along a side without a bound from one unit."""
     drawn = generator.integers(0, action.sizes, (count, len(action.sizes)))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from restated import put, restate
 
 import shoal
 from shoal.analysis.curves import load as load_curve
 from shoal.api import RoleFailed, ShoalError
-from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records import checkpoint
 from shoal.records.run_dir import RunDirectory
 
 from .conftest import FAKE
@@ -111,25 +110,6 @@ def test_a_checkpoint_without_its_manifest_is_named_and_set_aside(run: Path, cap
 
 def newest(run: Path) -> checkpoint.Checkpoint:
     return checkpoint.newest(run / checkpoint.FOLDER)
-
-
-def restate(run: Path, part: str, change: Any) -> Path:
-    """Change what the newest checkpoint holds, and let its manifest agree; its folder."""
-    found = newest(run)
-    state = found.read(part)
-    change(state)
-    (aside := run.parent / "aside").mkdir(exist_ok=True)  # arrays that were read lie in the file itself
-    for name, written in state_files.write(state_files.pack(state), aside, part).items():
-        (aside / name).replace(found.path / name)
-        found.manifest["files"][name] = asdict(written)
-    (found.path / "manifest.json").write_text(json.dumps(found.manifest))
-    return found.path
-
-
-def put(*way: Any) -> Any:
-    """Put the last of ``way`` where the others lead."""
-    *path, last, value = way
-    return lambda state: reduce(lambda found, step: found[step], path, state).__setitem__(last, value)
 
 
 STATES: dict[str, tuple[str, Any]] = {

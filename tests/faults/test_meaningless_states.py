@@ -6,17 +6,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from functools import reduce
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from restated import put, restate
 
 import shoal
 from shoal.api import ShoalError
-from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint, Unloadable
 from shoal.records.report import Report
 from shoal.runtime.launch import CannotGoOn, Launch, run_from_newest
@@ -45,25 +45,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "r"))
-
-
-def restate(run: Path, part: str, change: Callable[[Any], Any]) -> Path:
-    """Change what the newest checkpoint holds, and let its manifest agree; its folder."""
-    found = checkpoint.newest(run / checkpoint.FOLDER)
-    state = found.read(part)
-    change(state)
-    (aside := run.parent / "aside").mkdir(exist_ok=True)  # arrays that were read lie in the file itself
-    for name, written in state_files.write(state_files.pack(state), aside, part).items():
-        (aside / name).replace(found.path / name)
-        found.manifest["files"][name] = asdict(written)
-    (found.path / "manifest.json").write_text(json.dumps(found.manifest))
-    return found.path
-
-
-def put(*way: Any) -> Callable[[Any], None]:
-    """Put the last of ``way`` where the others lead."""
-    *path, last, value = way
-    return lambda state: reduce(lambda found, step: found[step], path, state).__setitem__(last, value)
 
 
 AVERAGES = "role", "learner", "optimiser", "state", 0
