@@ -86,10 +86,17 @@ def _programs(system: Any, cfg: Any, sizes: Sequence[int]) -> dict[int, Program]
 
 
 def _rehearse(program: Program, seconds: float, teams: bool) -> Measured:
+    """Rehearse in a process of its own, which is set up as the processes of a run are."""
+    import torch
+
+    from shoal.local import processes
     from shoal.planning.regularity import behaviour
     from shoal.planning.rehearsal import rehearse
 
     out: Measured = {}
+    torch.set_num_threads(max(role.threads for role in program.roles))
+    torch.set_flush_denormal(True)
+    processes.keep_freed_memory()
     players = rehearse(program, seconds, teams)
     for role in program.roles:
         lockstep = [key for key, port in role.ports.items() if port.lockstep]

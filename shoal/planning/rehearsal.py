@@ -8,10 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from shoal import api
-from shoal.local import processes
 from shoal.local.workers import Team
 from shoal.planning.taps import LoggingRecorder, StepLog, Tap
 from shoal.program import Port, Program, RoleSpec
@@ -140,13 +137,10 @@ def _sweep(players: list[Player], release: bool = False) -> bool:
 
 def rehearse(program: Program, seconds: float, teams: bool = True) -> list[Player]:
     """Step every replica of a program in turn for so many seconds, or until each has stepped often enough. The players,
-    with what they did; this process is spoiled for anything else. teams: whether several processes may share a
+    with what they did. teams: whether several processes may share a
     gradient."""
     program = shortened(program)
     program.validate()
-    torch.set_num_threads(max(role.threads for role in program.roles))
-    torch.set_flush_denormal(True)
-    processes.keep_freed_memory()
     plan = layout.plan(program)
     arena = Arena(plan.total)
     players: list[Player] = []

@@ -83,7 +83,13 @@ ACTION_TABLE = {
     "Dict of discrete parts": POLICIES,
     "Tuple of Boxes": (*NONE[:5], *EVERY[5:13], *NONE[13:]),
     "Dict of one Discrete": (*EVERY[:5], *NONE[5:8], *EVERY[8:]),
-    "Dict of both": NONE,
+    "Dict of both": (
+        *NONE[:8],
+        *EVERY[8:10],
+        *NONE[10:11],
+        *EVERY[11:13],
+        *NONE[13:],
+    ),  # es draws no choices beside a box
 }
 CELLS = list(product(HEAD, OBSERVATIONS, ACTIONS))
 
