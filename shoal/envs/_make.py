@@ -203,7 +203,7 @@ def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
     assert found.single is not None
     first = found.single()
     if is_parallel(first):
-        return ManyAgents(first, found.single, num, found.id, options.max_episode_steps or options.episode_bound or 0)
+        return ManyAgents(first, found.single, num, found.id, registry.time_limit(options, None) or 0)
     return _sync(found.id, chain([lambda: first], repeat(found.single)), num, options)
 
 

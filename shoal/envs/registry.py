@@ -190,7 +190,7 @@ def _has_vector(registered: EnvSpec) -> bool:
     return registered.vector_entry_point is not None and not registered.additional_wrappers
 
 
-def _limit(options: EnvOptions, own: int | None) -> int | None:
+def time_limit(options: EnvOptions, own: int | None) -> int | None:
     """The time limit that an environment is to get, whose own is ``own`` (None: it has none); None: it stays."""
     bound = options.episode_bound if own is None and options.episode_bound else None
     return options.max_episode_steps or bound
@@ -198,7 +198,7 @@ def _limit(options: EnvOptions, own: int | None) -> int | None:
 
 def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
     kwargs: Values = dict(options.env_kwargs)
-    if (limit := _limit(options, gym.registry[env].max_episode_steps)) is not None:
+    if (limit := time_limit(options, gym.registry[env].max_episode_steps)) is not None:
         kwargs["max_episode_steps"] = limit
     with constructing(env):
         return gym.make_vec(env, num_envs=num, vectorization_mode="vector_entry_point", **kwargs)
@@ -207,7 +207,7 @@ def _make_vec(env: str, num: int, options: EnvOptions) -> Vector:
 def _make_one(env: str, options: EnvOptions) -> Env:
     kwargs: Values = dict(options.env_kwargs)
     with constructing(env):
-        limit = _limit(options, gym.registry[env].max_episode_steps)
+        limit = time_limit(options, gym.registry[env].max_episode_steps)
         made = gym.make(env, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         return wrappers.DropText(made) if env.startswith(PACKAGES["minigrid"]) else made
 
@@ -319,7 +319,7 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
             if not isinstance(made, gym.Env):
                 raise UsageError(f"environment {env!r} made {no_env(made)}")
             own = made.spec.max_episode_steps if made.spec is not None else None
-            if (limit := _limit(options, own)) is not None:
+            if (limit := time_limit(options, own)) is not None:
                 made = gym.wrappers.TimeLimit(made, limit)
             return made
 
