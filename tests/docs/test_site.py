@@ -111,6 +111,10 @@ def test_every_diagram_is_drawn(pages: dict[Path, str]) -> None:
     assert not [page for page, text in pages.items() if "```mermaid" in text or 'class="mermaid"' in text]
 
 
+def test_every_fenced_block_is_code(pages: dict[Path, str]) -> None:
+    assert not [page.parent.name for page, text in pages.items() if "```" in PROSE_OF_CODE.sub("", text)]
+
+
 def test_every_formula_is_drawn(pages: dict[Path, str]) -> None:
     raw = [
         (page.parent.name, found[0])
