@@ -10,7 +10,6 @@ if sys.platform == "win32":
     raise ImportError("Shoal runs on Linux and macOS; on Windows it runs in WSL (the Windows Subsystem for Linux)")
 
 if TYPE_CHECKING:
-    from shoal import systems as systems
     from shoal.api import Field, ShoalError, UsageError, WiringError
     from shoal.policy import Policy
     from shoal.program import Channel, Program
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from shoal.run.population.hyperparameters import Choice, Interval
     from shoal.runtime.launch import Stop
     from shoal.settings.schedule import linear
+    from shoal.systems import _Systems
+
+    systems: _Systems  # a folder of modules that is called, too
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
         if told := unsuitable():
             raise ImportError(told)
-    if name == "systems":  # a folder of modules that is called, too
+    if name == "systems":
         return importlib.import_module("shoal.systems")
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
 
