@@ -46,4 +46,4 @@ def test_check_runs_the_tools_and_the_tier_that_is_asked_for(
     subprocess.run([ROOT / "scripts" / "check", *given], env=environ, check=True)
     *checks, tests = [line.split("\037")[:-1] for line in told.read_text().splitlines()]
     assert [" ".join(words[1:]).split(" --")[0].removesuffix(" .") for words in checks] == tools
-    assert tests[:6] == ["-m", "pytest", "-n", "2", "--dist", "worksteal"] and tests[6:] == asked
+    assert tests[:6] == ["-m", "pytest", "-n", "4", "--dist", "worksteal"] and tests[6:] == asked

@@ -128,7 +128,33 @@ def test_the_table_names_every_system() -> None:
     assert tuple(SYSTEMS) == HEAD
 
 
-@pytest.mark.parametrize("system,obs,action", [cell for cell in CELLS if expected(*cell) == TRAINS])
+def in_pairs() -> set[tuple[str, str, str]]:
+    """Cells that train, such that each system meets each observation and each action once or more: those of the short
+    tier. Another system begins with other pairs, so that together they meet most pairs of observation and action."""
+    found = set()
+    for column, system in enumerate(HEAD):
+        seen = [name for name in OBSERVATIONS if OBSERVATION_TABLE[name][column] == TRAINS]
+        done = [name for name in ACTIONS if ACTION_TABLE[name][column] == TRAINS]
+        for k in range(max(len(seen), len(done))):
+            found.add((system, seen[k % len(seen)], done[(k + k // len(done) + column) % len(done)]))
+    return found
+
+
+def cells_that_train() -> list[Any]:
+    short = in_pairs()
+    cells = [cell for cell in CELLS if expected(*cell) == TRAINS]
+    return [pytest.param(*cell, marks=() if cell in short else pytest.mark.long) for cell in cells]
+
+
+def test_the_short_tier_has_every_observation_and_every_action_of_each_system() -> None:
+    trains = [cell for cell in CELLS if expected(*cell) == TRAINS]
+    short = in_pairs()
+    assert short < set(trains)
+    assert {cell[:2] for cell in short} == {cell[:2] for cell in trains}
+    assert {cell[::2] for cell in short} == {cell[::2] for cell in trains}
+
+
+@pytest.mark.parametrize("system,obs,action", cells_that_train())
 def test_trains(system: str, obs: str, action: str) -> None:
     program = load(system).program(cfg_of(system, obs, action))
     before: dict[str, torch.Tensor] = {}
