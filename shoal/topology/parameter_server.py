@@ -91,8 +91,8 @@ class ParameterServer:
         )  # fmt: skip
 
     def server(self, role: Callable[..., ServerRole] = ServerRole, memory: int = 0, **ports: Any) -> None:
-        """Add the role ``server``, made as ``role``. memory: bytes that each replica holds beside its channels. ports: further
-        ones, which it is given by keyword."""
+        """Add the role ``server``, made as ``role``. memory: bytes that each replica holds beside its channels.
+        ports: further ones, which it is given by keyword."""
         cfg, size, spec = self._cfg, self._size, self.params.spec
 
         def make(ctx: Context, gradients: Reader, params: ParamsWriter, **others: Any) -> ServerRole:
