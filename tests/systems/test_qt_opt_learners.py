@@ -16,7 +16,7 @@ import torch
 from helpers import Snapshots, config, run, spy
 from torch import Tensor
 
-from shoal.api import PART, Batch, Context, UsageError, spec_size
+from shoal.api import PART, Batch, Context, UsageError, places, spec_size
 from shoal.learning.learner import SGDLearner
 from shoal.learning.optimiser import make_optimiser
 from shoal.learning.parameter_server import RemoteLearner, Shard
@@ -36,7 +36,8 @@ SGD: dict[str, Any] = {"optimiser": "sgd", "momentum": 0.0, "weight_decay": 0.0,
 
 # -------------------------------------------------------------------------------------- identities
 @pytest.mark.parametrize("shards, fields", [
-    (1, {}), (3, {"optimiser": "sgd", "target_lag": 24}), (2, {"label_uses": 2.0, "polyak": 0.99, "max_grad_norm": 0.01}),
+    (1, {}), (3, {"optimiser": "sgd", "target_lag": 24}),
+    (2, {"label_uses": 2.0, "polyak": 0.99, "max_grad_norm": 0.01}),
 ])  # fmt: skip
 def test_one_learner_with_a_server_is_the_learner_alone(
     shards: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -92,14 +93,15 @@ def test_two_learners_without_delay_at_half_the_rate_are_one_with_their_batches_
         other.load_state_dict(nets[0].state_dict())
     halves = labelled(16, 1), labelled(16, 2)
     whole = {name: torch.cat([half[name] for half in halves]) for name in halves[0]}
-    alone = SGDLearner(LabelledQ(cfg, nets[2]), make_optimiser(cfg, nets[2]))
+    alone = SGDLearner(LabelledQ(cfg, nets[2]), make_optimiser(cfg, nets[2]), progress=lambda update: 0.0)
     began = [p.detach().clone() for p in nets[2].parameters()]
     alone.update(Batch(whole))
 
-    messages = []
+    messages: list[tuple[int, Tensor]] = []
     for net, half in zip(nets, halves, strict=False):
         learner = RemoteLearner(LabelledValue(cfg, net))
-        messages.append((0, learner.weights.clone())) if not messages else None
+        if not messages:
+            messages.append((0, learner.weights.clone()))
         learner.add(Batch(half))
         messages.append((1, learner.total.clone()))
     spec = parameters("online", lambda: qt_opt.network(cfg)).spec
@@ -114,22 +116,16 @@ def test_two_learners_without_delay_at_half_the_rate_are_one_with_their_batches_
     assert online.version == average.version == 3
     found = torch.cat([p.detach().flatten() for p in nets[2].parameters()])
     moved = found - torch.cat([p.flatten() for p in began])
-    got = torch.cat([online.published[-1][first:last] for first, last in _places(spec)])
+    got = torch.cat([online.published[-1][first:last] for first, last in places(spec).values()])
     assert moved.abs().max() > 1e-3
     torch.testing.assert_close(got, found, rtol=1e-5, atol=1e-6)
-
-
-def _places(spec: Any) -> list[tuple[int, int]]:
-    from shoal.api import places
-
-    return list(places(spec).values())
 
 
 # ------------------------------------------------------------------------------------ what it does
 def test_the_server_applies_every_gradient_and_keeps_both_target_networks() -> None:
     """A plain loop in float64 over the gradients that arrived: the parameters, their average and the average as it was
     24 updates before, of each of two shards. Both learners send gradients, of labels of their own."""
-    cfg = config("qt-opt", **TWO, **SGD, learning_rate=0.01, shards=2, polyak=0.9, target_lag=24)
+    cfg = config("qt-opt", **TWO, **SGD, learning_rate=0.01, shards=2, polyak=0.9, target_lag=24, labels=64)
     arrived: dict[int, list[tuple[int, np.ndarray]]] = {}
     learned: dict[int, set[bytes]] = {}
     program = qt_opt.program(cfg)

@@ -133,8 +133,8 @@ class Config(CEMConfig, SamplingConfig, ServerConfig):
 PAPER: Preset = dict(  # sections 4 and 5, appendices; the tensor2robot code where the paper gives no number
     actors=7, updaters=1_000, learners=10, replay_servers=7, envs=1, unroll=20, gamma=0.9, n_step=1,
     loss="cross-entropy", cem_samples=64, cem_elites=6, cem_iterations=2, optimiser="sgd", learning_rate=1e-4,
-    momentum=0.9, weight_decay=7e-5, max_grad_norm=None, batch=32, polyak=0.9999, target_lag=6_000, samples_per_insert=0.0,
-    replay=1_000_000, labels=100_000, hidden=(64, 64), online_share=linear(0.01, 0.5),
+    momentum=0.9, weight_decay=7e-5, max_grad_norm=None, batch=32, polyak=0.9999, target_lag=6_000,
+    samples_per_insert=0.0, replay=1_000_000, labels=100_000, hidden=(64, 64), online_share=linear(0.01, 0.5),
 )  # fmt: skip
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0, label_uses=4.0,
