@@ -68,15 +68,20 @@ class Run:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {self.ending}>"
+        how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
+        return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{self._gained}>"
 
     @property
     def ending(self) -> str:
-        """How it ended, in words: after how many steps, why, with what return."""
+        """How it ended, in words."""
         if self.report is None:
             return "running, or killed"
-        gained = "" if math.isnan(self.report.episode_return) else f", return {self.report.episode_return:.4g}"
-        return f"{self.report.steps:,} steps, {self.report.reason}{gained}"
+        return f"{self.report.reason}, {self.report.steps:,} steps{self._gained}"
+
+    @property
+    def _gained(self) -> str:
+        score = self.report.episode_return if self.report is not None else math.nan
+        return "" if math.isnan(score) else f", return {score:.4g}"
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``,
@@ -95,9 +100,10 @@ class Run:
         raise UsageError("a DataFrame needs pandas or polars (pip install pandas); run.metrics() gives plain columns")
 
     def plot(self, out: str | Path | None = None, x: str = "both", *, trust: bool = False) -> Any:
-        """Draw the return over ``x``: ``steps``, ``seconds`` or ``both``, as ``shoal plot`` does. Returns the matplotlib
-        figure, which a notebook shows; ``out``: a file that it is also written to (.png, .svg or .pdf). ``trust``: as
-        in ``open``. UsageError without the extra ``plot``, or where no episode has ended."""
+        """Return the learning curve as a matplotlib figure, which a notebook shows, drawn as ``shoal plot`` does.
+
+        x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). trust: as in
+        ``open``. UsageError without the extra ``plot``, or where no episode has ended."""
         from shoal.analysis.plot import plot
 
         return plot([self.path], out, x, trust or self.trusted)

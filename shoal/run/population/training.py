@@ -73,7 +73,7 @@ class Ended:
     def ending(self) -> str:
         """How it ended, in words."""
         best = "" if self.best.score is None else f", best score {self.best.score:.4g}"
-        return f"{self.steps:,} steps of all members, {self.reason}{best}"
+        return f"{self.reason}, {self.steps:,} steps of all members{best}"
 
 
 class PopulationRun:
