@@ -85,6 +85,8 @@ shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH: population-based trai
       --eval-episodes N         a member's score, instead of its training episodes
       --slots N                 members at a time; default one per core in serial, one in local
       --runtime R               of members: serial (default) or local
+      --watch, --alert COMMAND, --alert-after S
+                                as of shoal train, for all members together
 other flags are the system's (shoal train SYSTEM --help)
 """,
     "tune": """\
@@ -109,6 +111,8 @@ shoal resume RUN: go on from a run's newest checkpoint
       --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --log-args, --eval-...
                                 and any field of its config that changes no shape, such as --learning-rate X, are
                                 changed from there on
+      --watch, --alert COMMAND, --alert-after S
+                                as of shoal train
 """
     + TRUST,
     "cluster": """\

@@ -119,9 +119,9 @@ def train(args: list[str]) -> int:
         from shoal.cli.population import train as train_population
 
         return train_population(args[1:])
-    from shoal.cli import accompany, seeds
+    from shoal.cli import seeds
     from shoal.cli.resume import report
-    from shoal.run import Run, RunOptions, start
+    from shoal.run import Run, RunOptions, beside, start
     from shoal.run.flags import resolve_flags
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import RUNTIMES
@@ -130,16 +130,15 @@ def train(args: list[str]) -> int:
     from shoal.settings.flags import choice
 
     name, system, groups = _system(args, "train")
-    opts, resolved = resolve_flags(name, system, groups, {**FLAGS, **accompany.FLAGS, "seeds": list, "json": bool})
+    opts, resolved = resolve_flags(name, system, groups, {**FLAGS, **beside.FLAGS, "seeds": list, "json": bool})
     choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
     several, as_text = seeds.read(opts), not opts.pop("json", False)
-    beside = accompany.read(opts)
+    company = beside.read(opts)
     options = RunOptions.from_flags(opts if as_text else {"quiet": True, **opts})
     note(name, as_json(resolved))
 
     def run(options: RunOptions) -> Run:
-        with beside.of(name, resolved.cfg.env, options) as (placed, observers, told):
-            return told(start(name, system, resolved, placed, observers=observers, trust=bool(opts.get("trust"))))
+        return start(name, system, resolved, options, trust=bool(opts.get("trust")), beside=company)
 
     def done(run: Run) -> int:
         return report(run, not options.shows, not as_text)

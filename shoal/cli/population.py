@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from shoal.api import UsageError
 from shoal.paths import fixed, shown
+from shoal.run import beside
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas
@@ -18,7 +19,7 @@ from shoal.types import Values
 FLAGS: Values = {
     "of": str, "population": Parts, "mutate": str, "interval": Count, "exploit": str, "explore": str,
     "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
-    "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone,
+    "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone, **beside.FLAGS,
 }  # fmt: skip
 RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``
 
@@ -41,7 +42,7 @@ def train(args: list[str]) -> int:
         raise UsageError(f"shoal train pbt needs the system of its members, for example: {example}")
     name = names[0][0]
     opts, resolved = resolve_flags(name, systems.load(name), groups, FLAGS)
-    runtime = opts.get("runtime", "serial")
+    company, runtime = beside.read(opts), opts.get("runtime", "serial")
     choice("--runtime", runtime, ("serial", "local"))
     for flag, kind in (("exploit", Exploit), ("explore", Explore)):
         if flag in opts:
@@ -67,7 +68,7 @@ def train(args: list[str]) -> int:
     quiet = bool(opts.get("quiet"))
     named = contextlib.nullcontext(fixed(opts["run-dir"])) if "run-dir" in opts else None
     with named or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
-        return tell(PopulationRun.begin(path, setup, None if quiet else show).go(), quiet)
+        return tell(PopulationRun.begin(path, setup, None if quiet else show).go(company), quiet)
 
 
 def space_of(
@@ -96,14 +97,14 @@ def space_of(
     return out
 
 
-def resume(path: Path, limits: Values, quiet: bool, trust: bool = False) -> int:
+def resume(path: Path, limits: Values, quiet: bool, trust: bool, company: beside.Beside) -> int:
     """shoal resume, of a population; of the ``limits``, it has steps only."""
     from shoal.run.population.training import PopulationRun
 
     if others := [name for name, value in limits.items() if value is not None and name != "steps"]:
         raise UsageError(f"a population ends after its steps; it takes no --{others[0].replace('_', '-')}")
     steps = limits["steps"]
-    return tell(PopulationRun.reopen(path, steps, None if quiet else show, trust).go(), quiet)
+    return tell(PopulationRun.reopen(path, steps, None if quiet else show, trust).go(company), quiet)
 
 
 def show(line: str) -> None:

@@ -89,8 +89,9 @@ def skipped(before: int, loss: float, norm: float, unit: str, patience: int = MA
 
 
 def require_no_buffers(nets: nn.Module, why: str) -> None:
-    """UsageError where ``nets`` has buffers, which no gradient moves."""
-    if buffers := [name for name, _ in nets.named_buffers()]:
+    """UsageError where ``nets`` has buffers that belong to its state, which no gradient moves."""
+    parameters = {name for name, _ in nets.named_parameters(remove_duplicate=False)}
+    if buffers := [name for name in nets.state_dict() if name not in parameters]:
         raise UsageError(f"{why}, and the network has the buffer '{buffers[0]}'")
 
 

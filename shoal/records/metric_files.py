@@ -29,6 +29,7 @@ from shoal.types import Values
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
 EPISODES = ("row", "steps", "return", "length")
+TAIL = 1 << 16  # bytes, in which the newest row is looked for
 RESERVED_NAMES = frozenset({*TRAINING, *PERFORMANCE, "bytes_per_second"})  # of the run, whatever a role records
 NOTHING: Mapping[str, Any] = {}
 
@@ -115,6 +116,18 @@ def read_curve(run: str | Path) -> list[dict[str, float]]:
     run = Path(run)
     performance = {row["row"]: row for row in _read(run / "performance.csv")}
     return [{**performance.get(row["row"], {}), **row} for row in _read(run / "metrics.csv")]
+
+
+def newest_steps(run: Path) -> int:
+    """Return the steps in the newest whole row of a run's directory, without reading the others; 0: there is none."""
+    try:
+        with open(run / "metrics.csv", "rb") as file:
+            names = file.readline().decode().strip().split(",")
+            file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - TAIL))
+            rows = file.read().rpartition(b"\n")[0].splitlines()
+        return int(float(rows[-1].split(b",")[names.index("steps")])) if rows else 0
+    except (OSError, ValueError, IndexError):  # not yet there, or its columns are just being written anew
+        return 0
 
 
 def _read(path: Path) -> list[dict[str, float]]:

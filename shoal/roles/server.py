@@ -93,6 +93,7 @@ class ServerRole:
             if not self.params.version:
                 self.shard.offer(part)
                 self.params.publish(self.shard.params())
+                self._moved()
             return
         version = self.params.version
         lag = max(0, version - made_with)
@@ -110,8 +111,12 @@ class ServerRole:
             part, self._sum, self._count = self._sum.div_(self.pieces), None, 0
         with self.params.slot() as new:
             metrics.record("learning_rate", self.shard.descend(part, version - 1, new[PART]))
+        self._moved()
         if self.ctx.index == 0:
             metrics.count("updates")
+
+    def _moved(self) -> None:
+        """Called when a version of the part has been published: the place to follow it."""
 
     def state_dict(self) -> State:
         pieces = {"sum": self._sum, "count": self._count}

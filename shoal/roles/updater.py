@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from shoal.api import Arrays, Batch, Context, Learner, ParamsReader, ParamsWriter, Reader, Tensors, Writer
+from shoal.api import (
+    Arrays,
+    Batch,
+    Context,
+    Learner,
+    ParamsReader,
+    ParamsWriter,
+    Reader,
+    Stateful,
+    Tensors,
+    Update,
+    Writer,
+)
 from shoal.roles.learner import LearnerRole
+from shoal.roles.server import GradientRole, ServerRole, Shard
 from shoal.types import State
 
 
@@ -96,3 +111,82 @@ class LabelledLearnerRole(LearnerRole):
         super()._publish()
         if (tensors := self.learner.lagged()) is not None:
             self.lagged.publish(tensors)
+
+
+class LabelledGradientRole(GradientRole):
+    """One of several learners from labelled transitions, which tells how old labels are."""
+
+    def _add(self, batch: Batch) -> Update:
+        seen = self.version - 1  # updates of its parameters; an older copy than the label's is no negative age
+        self.ctx.metrics.tally("label_age", (seen - batch.items.pop("step")).clamp(min=0).tolist())
+        return super()._add(batch)
+
+
+class FollowingTargets(Protocol):
+    """A server's part of the two target networks; see ``systems.qt_opt.rule.Averages``."""
+
+    tensors: Tensors
+    kept: deque[Tensors]
+
+    def follow(self, newest: Tensors, step: int) -> None: ...
+    def begin(self, average: Tensors, kept: Iterable[Tensors]) -> None: ...
+    def lagged(self, step: int) -> Tensors | None: ...
+
+
+class TargetServerRole(ServerRole):
+    """A server that also keeps its part of both target networks, and publishes it beside that of the parameters: the
+    first with the same version, so that it tells the updates that a label's parameters have seen."""
+
+    def __init__(
+        self, ctx: Context, shard: Shard, gradients: Reader, params: ParamsWriter, max_lag: int | None, pieces: int,
+        *, targets: Callable[[Tensors], FollowingTargets], average: ParamsWriter, lagged: ParamsWriter,
+    ) -> None:  # fmt: skip
+        super().__init__(ctx, shard, gradients, params, max_lag, pieces)
+        self.targets = targets(_copies(shard.params()))
+        self.average, self.lagged = average, lagged
+
+    def start(self) -> None:
+        super().start()
+        if self.params.version:  # what an earlier life has published, as far as it had come
+            first = _published(self.average) or _copies(self.shard.params())
+            self.targets.begin(first, [_published(self.lagged) or first])
+            self._catch_up()
+
+    def _moved(self) -> None:
+        newest, step = self.shard.params(), self.params.version - 1
+        if step:
+            self.targets.follow(newest, step)
+        else:
+            self.targets.begin(newest, [_copies(newest)])
+        self.average.publish(self.targets.tensors)
+        if (lagged := self.targets.lagged(step)) is not None:
+            self.lagged.publish(lagged)
+
+    def _catch_up(self) -> None:
+        """Publish what an earlier life, which ended between two channels, has not."""
+        while self.average.version < self.params.version:
+            self.average.publish(self.targets.tensors)
+        if not self.lagged.version:
+            self.lagged.publish(self.targets.kept[0])
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "average": _copies(self.targets.tensors), "kept": list(self.targets.kept)}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        if state["version"]:
+            self.targets.begin(state["average"], state["kept"])
+            if self.params.version:
+                self._catch_up()
+
+
+def _published(params: ParamsWriter) -> Tensors | None:
+    """Return a copy of what an earlier life of this replica has published last; None if it has published nothing."""
+    if not params.version:
+        return None
+    assert isinstance(params, Stateful)
+    return _copies(params.state_dict()["tensors"])
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

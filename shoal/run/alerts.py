@@ -1,4 +1,5 @@
-"""``--alert COMMAND``: a command that is called when a run ends, fails, stalls or loses a replica."""
+"""``--alert COMMAND``: a command that is called when a run ends, fails, stalls or loses a replica (or a population a
+member)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shoal.run.run import Run
 from shoal.types import Values
 
 AFTER = 300.0  # seconds without progress that are a stall
@@ -30,6 +30,8 @@ class Alarm:
     A command that fails, or cannot be started, costs a warning.
     """
 
+    part = "a replica"  # what a restart is of
+
     def __init__(self, command: str, path: Path, after: float = AFTER) -> None:
         self._command, self._path, self._after = command, path, after
         self._told: set[Hashable] = set()
@@ -37,7 +39,7 @@ class Alarm:
         self._steps, self._moved = -1.0, 0.0  # and the seconds at which they moved last
         self._lowest, self._well = math.inf, 0.0  # of all returns; the seconds at which the return was last well
         self._best, self._began = -math.inf, math.inf  # the highest, and the lowest before it
-        self.result: Run | None = None  # what the run left behind
+        self.ended: str | None = None  # how the run ended, as a sentence; None: nobody has said
 
     def __call__(self, row: Values) -> None:
         self._collect()
@@ -47,7 +49,7 @@ class Alarm:
         elif seconds - self._moved >= self._after:
             self._tell("stalled", steps, f"no step for {seconds - self._moved:.0f} s, at {steps:,.0f} steps")
         if row.get("restarts"):
-            self._tell("restarted", None, f"a replica failed and was restarted, at {steps:,.0f} steps")
+            self._tell("restarted", None, f"{self.part} failed and was restarted, at {steps:,.0f} steps")
         if (score := row.get("episode_return")) is not None and math.isfinite(score):
             self._look(float(score), seconds)
 
@@ -68,10 +70,8 @@ class Alarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        report = self.result.report if self.result is not None else None
-        if error is None and report is not None:
-            told = "" if math.isnan(report.episode_return) else f", return {report.episode_return:.4g}"
-            self._tell("ended", None, f"ended: {report.reason}, {report.steps:,} steps{told}")
+        if error is None and self.ended is not None:
+            self._tell("ended", None, f"ended: {self.ended}")
         elif isinstance(error, Exception):
             self._tell("failed", None, f"failed: {str(error).strip().partition(chr(10))[0] or type(error).__name__}")
         elif error is not None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from shoal.api import ShoalError
+from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.records.metric_files import performance_row, training_row
 from shoal.types import Values
 
 Observer = Callable[[Values], object]
+
+
+def observing(functions: Any) -> Sequence[Observer]:
+    """The functions in the argument ``observers``, which may be one alone."""
+    several = [functions] if callable(functions) else functions
+    if not isinstance(several, Sequence) or not all(map(callable, several)):
+        raise UsageError(f"'observers' expects functions, found {functions!r}")
+    return several
 
 
 class Observers:

@@ -16,13 +16,14 @@ from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.run import changes, ranks
+from shoal.run.beside import ALONE, Beside
 from shoal.run.evaluation import Evaluation
 from shoal.run.finished import check_unfinished
-from shoal.run.observers import Observer
+from shoal.run.observers import Observer, observing
 from shoal.run.options import JSON_KEYS, TYPES, RunOptions, back_ends, check_limits
 from shoal.run.run import Run, check_config, with_environment
 from shoal.run.runtimes import check_runtime, environment_call, runtime_to_resume
-from shoal.run.training import Training, observing
+from shoal.run.training import Training
 from shoal.run.trust import check as check_trust, check_connections, connections, note_connections
 from shoal.settings.config import Resolved, build, coerce_all
 from shoal.settings.flags import expect, ranged
@@ -48,6 +49,9 @@ def resume(
     trust: bool = False,
     env: Any = None,
     observers: Observer | Sequence[Observer] = (),
+    alert: str | None = None,
+    alert_after: float | None = None,
+    watch: bool = False,
     **settings: Any,
 ) -> Run:
     """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
@@ -57,9 +61,9 @@ def resume(
 
     hang_timeout, evaluation, checkpoint_every, checkpoint_replay_gb, log and log_args: as in ``train``, from here on;
     None: as they were. All other options of the run stay.
-    env: the class or function that makes its environment, again, where that was given in Python. observers: as in
-    ``train``. settings: fields of its config that change from here on; UsageError for one that changes the shape of
-    something that was saved. Each change is noted with its step in config.json."""
+    env: the class or function that makes its environment, again, where that was given in Python. observers, alert,
+    alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one that
+    changes the shape of something that was saved. Each change is noted with its step in config.json."""
     limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
     given = {
         "hang_timeout": hang_timeout, "checkpoint_every": checkpoint_every,
@@ -71,17 +75,29 @@ def resume(
     anew = {name: value for name, value in given.items() if value is not None}
     return go_on(
         path, limits, settings, anew, runtime=runtime, address=address, quiet=quiet, trust=trust, env=env,
-        observers=observing(observers),
+        observers=observing(observers), beside=Beside(alert, alert_after, watch),
     )  # fmt: skip
 
 
 def go_on(
     path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], anew: Mapping[str, Any], *,
     runtime: str | None = None, address: str | None = None, quiet: bool | None, trust: bool, env: Any = None,
-    observers: Sequence[Observer] = (), flags: bool = False,
+    observers: Sequence[Observer] = (), flags: bool = False, beside: Beside = ALONE,
 ) -> Run:  # fmt: skip
     """Return what ``resume`` and ``shoal resume`` share. anew: options of the run, of those in ``RESUMABLE``; flags:
     the settings were given as flags."""
+    with beside.of(fixed(path)) as company:
+        seen = [*observers, *company.observers]
+        return company.ended(
+            _go_on(path, limits, settings, anew, runtime, address, quiet, trust, env, seen, flags)
+        )  # fmt: skip
+
+
+def _go_on(
+    path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], anew: Mapping[str, Any],
+    runtime: str | None, address: str | None, quiet: bool | None, trust: bool, env: Any,
+    observers: Sequence[Observer], flags: bool,
+) -> Run:  # fmt: skip
     own_code.forget_edited()
     check_limits(**limits)
     changes.refuse_options(settings, flags)

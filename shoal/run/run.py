@@ -69,9 +69,19 @@ class Run:
 
     def __repr__(self) -> str:
         how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
+        return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{self._gained}>"
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        if self.report is None:
+            return "running, or killed"
+        return f"{self.report.reason}, {self.report.steps:,} steps{self._gained}"
+
+    @property
+    def _gained(self) -> str:
         score = self.report.episode_return if self.report is not None else math.nan
-        gained = "" if math.isnan(score) else f", return {score:.4g}"
-        return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{gained}>"
+        return "" if math.isnan(score) else f", return {score:.4g}"
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``,
@@ -88,6 +98,15 @@ class Run:
             if importlib.util.find_spec(library) is not None:
                 return importlib.import_module(library).DataFrame(self.metrics())
         raise UsageError("a DataFrame needs pandas or polars (pip install pandas); run.metrics() gives plain columns")
+
+    def plot(self, out: str | Path | None = None, x: str = "both", *, trust: bool = False) -> Any:
+        """Return the learning curve as a matplotlib figure, which a notebook shows, drawn as ``shoal plot`` does.
+
+        x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). trust: as in
+        ``open``. UsageError without the extra ``plot``, or where no episode has ended."""
+        from shoal.analysis.plot import plot
+
+        return plot([self.path], out, x, trust or self.trusted)
 
     def report_html(self) -> str:
         """Return the run as one self-contained HTML page, as ``shoal report`` writes it. UsageError without the extra

@@ -26,11 +26,12 @@ from shoal.records.publication import Publication
 from shoal.records.run_dir import RunDirectory
 from shoal.records.summary import Summary
 from shoal.run import ranks
+from shoal.run.beside import ALONE, Beside
 from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.kinds import playing
 from shoal.run.observed import observed
-from shoal.run.observers import Observer, Observers
+from shoal.run.observers import Observer, Observers, observing
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.progress import Progress
 from shoal.run.run import Run
@@ -77,6 +78,9 @@ def train(
     log_args: Mapping[str, Any] = MappingProxyType({}),
     quiet: bool | None = RunOptions.quiet,
     observers: Observer | Sequence[Observer] = (),
+    alert: str | None = None,
+    alert_after: float | None = None,
+    watch: bool = False,
     trust: bool = False,
     **overrides: Any,
 ) -> Run:
@@ -106,6 +110,7 @@ def train(
     observers: functions (one, or several) that are given the metrics of every report, a dict of their own with the
     columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that
     returns True ends the run.
+    alert, alert_after, watch: a command that is told of its end and troubles, and a page of it (docs/watch.md).
     trust: code that a run's directory, given as ``config``, names may run, though this user has never trained with it.
 
     Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails, and
@@ -116,7 +121,7 @@ def train(
     if isinstance(system, SystemConfig):
         overrides = {**system.given_fields(), **overrides}
         system = name_of(system)
-    name, functions = _name(system), observing(observers)
+    name, functions, beside = _name(system), observing(observers), Beside(alert, alert_after, watch)
     own_code.forget_edited()
     options = RunOptions(
         runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
@@ -134,15 +139,7 @@ def train(
         resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
-    return start(name, module, resolved, options, observers=functions, trust=trust)
-
-
-def observing(functions: Any) -> Sequence[Observer]:
-    """The functions in the argument ``observers``, which may be one alone."""
-    several = [functions] if callable(functions) else functions
-    if not isinstance(several, Sequence) or not all(map(callable, several)):
-        raise UsageError(f"'observers' expects functions, found {functions!r}")
-    return several
+    return start(name, module, resolved, options, observers=functions, trust=trust, beside=beside)
 
 
 def _name(system: Any) -> str:
@@ -156,7 +153,7 @@ def _name(system: Any) -> str:
 
 def start(
     name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None,
-    observers: Sequence[Observer] = (), trust: bool = False,
+    observers: Sequence[Observer] = (), trust: bool = False, beside: Beside = ALONE,
 ) -> Run:  # fmt: skip
     """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
     spans, which are recorded for it."""
@@ -164,7 +161,7 @@ def start(
     cfg = resolved.cfg
     if options.run_dir is None:
         with ranks.new_directory(name, cfg.env, options.seed) as path:
-            return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust)
+            return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust, beside)
     path, resolved = fixed(options.run_dir), replace(resolved, cfg=rooted(resolved.cfg))
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
@@ -173,11 +170,12 @@ def start(
         "preset": resolved.preset,
         "actors": cfg.num_actors(),
     }
-    training = Training(path, system, resolved, options, facts, trace, observers)
-    if options.init_from is not None:
-        begin_with(training.program, read_initial(options.init_from, trust), options.init_from)
-    note_connections(path, connections(options.address, options.log))
-    return training.go(ranks.directory(path))
+    with beside.of(path) as company:
+        training = Training(path, system, resolved, options, facts, trace, [*observers, *company.observers])
+        if options.init_from is not None:
+            begin_with(training.program, read_initial(options.init_from, trust), options.init_from)
+        note_connections(path, connections(options.address, options.log))
+        return company.ended(training.go(ranks.directory(path)))
 
 
 def as_json(resolved: Resolved) -> Values:

@@ -16,7 +16,9 @@ RUN_FLAGS = frozenset({  # of shoal train, beside a system's fields
     "eval_every", "eval_episodes", "eval_sampled", "eval_video", "eval_max_steps", "checkpoint_every",
     "checkpoint_replay_gb", "init_from", "log", "log_args", "quiet",
 })  # fmt: skip
-RUN_OPTIONS = RUN_FLAGS | {"system", "evaluation", "observers", "trust"}  # also of shoal.train and shoal.resume
+RUN_OPTIONS = RUN_FLAGS | {  # also of shoal.train and shoal.resume
+    "system", "evaluation", "observers", "alert", "alert_after", "watch", "trust",
+}  # fmt: skip
 PLAIN = (bool, int, float, str, type(None))
 
 

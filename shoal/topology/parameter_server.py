@@ -49,12 +49,13 @@ class ParameterServer:
     """Learners -> gradients -> server -> parameters -> learners: adds the channels to ``p``, and the roles when asked.
 
     network: makes the network, of which learner 0's is the first. progress: share of the run that is done after so many
-    updates, for settings that are schedules. gradients, params: the channels; others may read the latter as well.
+    updates, for settings that are schedules. name: of the channel of parameters. gradients, params: the channels;
+    others may read the latter as well.
     """
 
     def __init__(
         self, p: Program, cfg: ServerConfig, network: Callable[[], Any],
-        progress: Callable[[Context, int], float] | None = None,
+        progress: Callable[[Context, int], float] | None = None, name: str = "params",
     ) -> None:  # fmt: skip
         self._p, self._cfg, self._network, self._progress = p, cfg, network, progress
         if progress is None and (planned := schedules(cfg)):
@@ -64,13 +65,14 @@ class ParameterServer:
         message = gradient_spec(shapes(network))
         self._size = message[GRADIENT].shape[0]
         self.gradients = p.channel(Channel("gradients", "queue", message, capacity=1, divided=UNIT))
-        self.params = p.channel(parameters("params", network, divided=UNIT))
+        self.params = p.channel(parameters(name, network, divided=UNIT))
 
     def learners(
         self, algorithm: Callable[[Any, Context], Algorithm], batches: Channel, *, count: int = 1, device: str = "cpu",
-        threads: int = 1,
+        threads: int = 1, role: type[GradientRole] = GradientRole,
     ) -> None:  # fmt: skip
-        """Add the role ``learner``. algorithm: of its network. count: items of ``batches`` that make a batch."""
+        """Add the role ``learner``, made as ``role``. algorithm: of its network. count: items of ``batches`` that make
+        a batch."""
         cfg, network = self._cfg, self._network
 
         def make(ctx: Context, params: PartsReader, gradients: PartsWriter, **ports: Reader) -> GradientRole:
@@ -80,7 +82,7 @@ class ParameterServer:
                 algorithm(begin(ctx, network().to(device)), ctx), max_norm=cfg.max_grad_norm, device=device,
                 outliers=OutlierFilter(cfg.outliers) if cfg.outliers else None, progress=self._done(ctx),
             )  # fmt: skip
-            return GradientRole(ctx, learner, reader, params, gradients, cfg.n_fetch, cfg.n_push)
+            return role(ctx, learner, reader, params, gradients, cfg.n_fetch, cfg.n_push)
 
         into: Any = {batches.name: batches.reader(count)}
         self._p.role(
@@ -88,17 +90,18 @@ class ParameterServer:
             params=self.params.reader(), gradients=self.gradients.writer(), **into,
         )  # fmt: skip
 
-    def server(self) -> None:
-        """Add the role ``server``."""
+    def server(self, role: Callable[..., ServerRole] = ServerRole, memory: int = 0, **ports: Any) -> None:
+        """Add the role ``server``, made as ``role``. memory: bytes that each replica holds beside its channels.
+        ports: further ones, which it is given by keyword."""
         cfg, size, spec = self._cfg, self._size, self.params.spec
 
-        def make(ctx: Context, gradients: Reader, params: ParamsWriter) -> ServerRole:
+        def make(ctx: Context, gradients: Reader, params: ParamsWriter, **others: Any) -> ServerRole:
             shard = Shard(cfg, spec, *bounds(size, ctx.replicas, UNIT)[ctx.index], self._done(ctx))
-            return ServerRole(ctx, shard, gradients, params, cfg.max_lag or None, cfg.pieces)
+            return role(ctx, shard, gradients, params, cfg.max_lag or None, cfg.pieces, **others)
 
         self._p.role(
-            "server", make, replicas=cfg.shards, on_failure="restore", gradients=self.gradients.reader(),
-            params=self.params.writer(),
+            "server", make, replicas=cfg.shards, on_failure="restore", memory=memory, gradients=self.gradients.reader(),
+            params=self.params.writer(), **ports,
         )  # fmt: skip
 
     def _done(self, ctx: Context) -> Callable[[int], float] | None:

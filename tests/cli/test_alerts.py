@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+import shoal
 from shoal.cli.main import main
+from shoal.records.metric_files import newest_steps
 from shoal.run.alerts import Alarm
+from shoal.run.population.slots import Slots
 
 TRAIN = [
     "train",
@@ -162,3 +165,93 @@ def test_the_page_beside_a_training_answers_while_it_goes_on_and_ends_with_it(
     assert "watch this run at http://127.0.0.1:" in capsys.readouterr().err
     code = f"import os; os.kill({seen[1]}, 0)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
+
+
+# ------------------------------------------------------------------ all that trains, by one mechanism
+SMALL: dict[str, Any] = dict(
+    env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=2, unroll=5, hidden=(8,), seed=1, quiet=True
+)
+PBT = [
+    "train", "pbt", "--of", "impala", "--env", "CartPole-v1", "--mutate", "learning_rate", "--population", "2",
+    "--interval", "150", "--unroll", "5", "--envs", "2", "--hidden", "8", "--slots", "1", "--quiet",
+]  # fmt: skip
+
+
+def test_a_training_and_a_resumed_one_from_python_tell_of_their_ends(tmp_path: Path) -> None:
+    told = command(tmp_path / "noted")
+    run = shoal.train("impala", run_dir=tmp_path / "run", steps=300, alert=told, **SMALL)
+    shoal.resume(run.path, steps=600, alert=told, quiet=True)
+    assert main(["resume", str(run.path), "--steps", "900", "--quiet", "--alert", told]) == 0
+    lines = noted(tmp_path / "noted")
+    assert [line.partition(",")[0] for line in lines] == [f"ended|{run.path}|run: ended: steps"] * 3
+    assert [line.split(", ")[1] for line in lines] == ["300 steps", "600 steps", "900 steps"]
+
+
+def test_a_resumed_run_that_fails_tells_of_it(tmp_path: Path) -> None:
+    told = command(tmp_path / "noted")
+    run = shoal.train("impala", run_dir=tmp_path / "run", steps=300, **SMALL)
+
+    def fail(row: Any) -> None:
+        raise ValueError("enough")
+
+    with pytest.raises(shoal.ShoalError, match="enough"):
+        shoal.resume(run.path, steps=600, alert=told, observers=fail, quiet=True)
+    (line,) = noted(tmp_path / "noted")
+    assert line.startswith("failed|") and "ValueError: enough" in line
+
+
+def test_a_population_tells_of_its_end_and_of_its_resumed_end(tmp_path: Path) -> None:
+    told, path = command(tmp_path / "noted"), tmp_path / "pbt"
+    assert main([*PBT, "--steps", "300", "--run-dir", str(path), "--alert", told]) == 0
+    assert main(["resume", str(path), "--steps", "450", "--quiet", "--alert", told]) == 0
+    first, second = noted(tmp_path / "noted")
+    assert first.startswith(f"ended|{path}|pbt: ended: steps, 600 steps of all members")
+    assert second.startswith(f"ended|{path}|pbt: ended: steps, 900 steps of all members")
+
+
+def test_a_population_shows_those_beside_it_its_steps_and_failed_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = []
+    show, wait = Alarm.__call__, Slots.wait
+
+    def shown(self: Alarm, row: dict[str, Any]) -> None:
+        rows.append(row)
+        show(self, row)
+
+    def waited(self: Slots, **limits: Any) -> list[Any]:
+        """The first slice that is done counts as failed."""
+        done = wait(self, **limits)
+        failed = any(row["restarts"] for row in rows)
+        return done if failed else [(index, reached, "RuntimeError: torn") for index, reached, _ in done]
+
+    monkeypatch.setattr(Alarm, "__call__", shown)
+    monkeypatch.setattr(Slots, "wait", waited)
+    path = tmp_path / "pbt"
+    assert main([*PBT, "--steps", "300", "--run-dir", str(path), "--alert", command(tmp_path / "noted")]) == 0
+    steps = [row["steps"] for row in rows]
+    assert steps == sorted(steps) and steps[-1] == 600
+    kinds = [line.split("|") for line in noted(tmp_path / "noted")]
+    assert [kind for kind, *_ in kinds] == ["restarted", "ended"] and "a member failed" in kinds[0][2]
+
+
+@pytest.mark.parametrize("wrong, says", [
+    ({"alert": " "}, "'alert' expects a command, found nothing"),
+    ({"alert_after": 3.0}, "'alert_after' expects 'alert' COMMAND beside it"),
+    ({"alert": "true", "alert_after": 0}, "'alert_after' expects a finite number above 0"),
+    ({"alert": 3}, "'alert' expects"), ({"watch": "yes"}, "'watch' expects"),
+])  # fmt: skip
+def test_alerts_that_make_no_sense_are_refused_in_python(tmp_path: Path, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(shoal.UsageError, match=says):
+        shoal.train("impala", run_dir=tmp_path / "run", steps=300, **SMALL, **wrong)
+    with pytest.raises(shoal.UsageError, match=says):
+        shoal.resume(tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
+def test_newest_steps_are_those_of_the_last_whole_row(tmp_path: Path) -> None:
+    assert newest_steps(tmp_path) == 0
+    (tmp_path / "metrics.csv").write_text("row,steps,updates\n")
+    assert newest_steps(tmp_path) == 0
+    (tmp_path / "metrics.csv").write_text("row,steps,updates\n" + "0,100,7\n" * 20_000 + "1,2300,8\n2,24")
+    assert newest_steps(tmp_path) == 2_300

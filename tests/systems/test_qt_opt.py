@@ -207,7 +207,7 @@ def test_the_average_and_its_lagged_copy() -> None:
         torch.testing.assert_close(algorithm.params()[name].double(), expected, rtol=1e-5, atol=1e-5)
         if step % 2 == 0:
             was = past[step - 24] if step >= 24 else past[0]
-            torch.testing.assert_close(algorithm.kept[0][name].double(), was, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(algorithm.averages.kept[0][name].double(), was, rtol=1e-5, atol=1e-5)
 
 
 def test_item_4() -> None:
@@ -232,7 +232,7 @@ def test_without_a_lag_both_target_networks_are_one() -> None:
             for parameter in algorithm.nets.parameters():
                 parameter.add_(1.0)
         algorithm.after_step(step)
-        assert all(torch.equal(algorithm.kept[0][k], v) for k, v in algorithm.params().items())
+        assert all(torch.equal(algorithm.averages.kept[0][k], v) for k, v in algorithm.params().items())
 
 
 # ------------------------------------------------------------------------------------------- roles

@@ -52,6 +52,10 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, updaters=2,
         label_uses=2.0, labels=64, target_lag=10, cem_samples=8, cem_elites=3, optimiser="sgd", momentum=0.5,
     ),
+    "qt-opt, two learners": dict(
+        env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, learners=2,
+        shards=2, n_fetch=2, n_push=3, label_uses=2.0, labels=64, target_lag=10, cem_samples=8, cem_elites=3,
+    ),
     "gorila": dict(
         REPLAY, actors=3, shards=3, n_fetch=2, n_push=3, optimiser="rmsprop", outliers=3.0, max_lag=2, prioritised=True,
     ),

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,11 +23,12 @@ from shoal.local.apart import apart
 from shoal.paths import fixed, require_new, shown
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
-from shoal.records.metric_files import append_row
+from shoal.records.metric_files import append_row, newest_steps
 from shoal.records.presence import Presence
 from shoal.records.run_dir import NO_OVERWRITE
 from shoal.records.run_lock import RunLock
 from shoal.records.whole_files import write_whole
+from shoal.run.beside import ALONE, Beside, Company
 from shoal.run.population.controller import WINDOW, Copy, Member, Population, Rules
 from shoal.run.population.files import (
     FILE as FILE,
@@ -64,6 +66,14 @@ class Ended:
     best: Member
     copies: int
     reason: str
+    steps: int
+    """Of all members together."""
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        best = "" if self.best.score is None else f", best score {self.best.score:.4g}"
+        return f"{self.reason}, {self.steps:,} steps of all members{best}"
 
 
 class PopulationRun:
@@ -86,6 +96,7 @@ class PopulationRun:
         self.failures = [0] * setup.size
         self._advised = False  # what to do where slices are shorter than episodes
         self.slots = Slots(train_slice, min(setup.slots, setup.size))
+        self.company = Company()
 
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
@@ -113,8 +124,14 @@ class PopulationRun:
             setup = dataclasses.replace(setup, steps=steps)
         return cls(path, setup, tell, state)
 
-    def go(self) -> Ended:
-        """Train until every member has made its steps, or until a signal."""
+    def go(self, beside: Beside = ALONE) -> Ended:
+        """Train until every member has made its steps, or until a signal; ``beside``: what goes beside it."""
+        with beside.of(self.path) as self.company:
+            if self.company.alarm is not None:
+                self.company.alarm.part = "a member"
+            return self.company.ended(self._go())
+
+    def _go(self) -> Ended:
         lock = RunLock(self.path)
         try:
             if not self._waiting():
@@ -132,10 +149,12 @@ class PopulationRun:
             self._save()
         finally:
             lock.release()
-        return Ended(self.path, self.control.best(), len(self.control.lineage), interrupts.reason or "steps")
+        return Ended(
+            self.path, self.control.best(), len(self.control.lineage), interrupts.reason or "steps", self._steps()
+        )
 
     def _train(self, slots: Slots, interrupts: Interrupts) -> None:
-        asked, present = False, Presence(self.path)
+        asked, present, began = False, Presence(self.path), time.monotonic()
         while True:
             while slots.free and not interrupts.reason and (waiting := self._waiting(slots.busy())):
                 slots.submit(waiting[0].index, self._slice(waiting[0]))
@@ -146,11 +165,26 @@ class PopulationRun:
                 return
             done = slots.wait(timeout=0.5)
             present.require()
+            self._show(time.monotonic() - began, any(failure for _, _, failure in done))
             for index, reached, failure in done:
                 if failure:
                     self._failed(index, failure)
                 else:
                     self._reached(index, reached)
+
+    def _show(self, seconds: float, failed: bool) -> None:
+        """Tell those beside it how far all members are, and the best score."""
+        if not self.company.observers:
+            return
+        scores = [m.score for m in self.control.members if m.score is not None]
+        self.company.row({
+            "seconds": seconds, "steps": self._steps(), "restarts": int(failed),
+            "episode_return": max(scores, default=math.nan),
+        })  # fmt: skip
+
+    def _steps(self) -> int:
+        """Steps of all members, those of a slice as it goes on too."""
+        return sum(max(m.step, newest_steps(member_path(self.path, m.index))) for m in self.control.members)
 
     def _waiting(self, busy: Collection[int] = ()) -> list[Member]:
         return self.control.waiting(self.setup.steps, busy)

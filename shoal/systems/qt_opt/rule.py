@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -59,20 +59,55 @@ class CEMConfig(OptimiserConfig):
     """Standard deviation of the Gaussian noise on actions that are not drawn uniformly, in units of half the box."""
 
 
-class LabelledQ(Algorithm):
-    """The loss of labelled transitions, and the two target networks that the next labels are made with: a Polyak
-    average of the parameters, and that average as it was ``target_lag`` updates ago (section 4.1)."""
+class Averages:
+    """The two target networks that labels are made with: a Polyak average of the parameters, and that average as it was
+    ``target_lag`` updates ago (section 4.1). All is done element by element, so part of the parameters will do.
+
+    tensors: the average, which begins as it is; it changes in place. kept: averages of the past, the oldest first.
+    """
+
+    def __init__(self, cfg: CEMConfig, tensors: Tensors) -> None:
+        self.tensors, self._share = tensors, 1.0 - cfg.polyak
+        self.stride = max(1, -(-cfg.target_lag // SNAPSHOTS))
+        strides = -(-cfg.target_lag // self.stride)
+        self.kept: deque[Tensors] = deque([self._copy()], maxlen=strides + 1)
+
+    @torch.no_grad()
+    def follow(self, newest: Tensors, step: int) -> None:
+        """Move the average towards the parameters after the ``step``-th update."""
+        pairs = [(average, newest[name]) for name, average in self.tensors.items()]
+        numbers = [pair for pair in pairs if pair[0].is_floating_point()]
+        torch._foreach_lerp_([p[0] for p in numbers], [p[1] for p in numbers], self._share)
+        for average, new in pairs:
+            if not average.is_floating_point():  # a counter in a network of the user's own
+                average.copy_(new)
+        if step % self.stride == 0:
+            self.kept.append(self._copy())
+
+    def begin(self, average: Tensors, kept: Iterable[Tensors]) -> None:
+        """Go on with these values of the average and of the past."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(average[name])
+        kept = [{name: tensor.to(self.tensors[name].device) for name, tensor in one.items()} for one in kept]
+        self.kept.clear()
+        self.kept.extend(kept)
+
+    def lagged(self, step: int) -> Tensors | None:
+        """Return the second target network after the ``step``-th update; None if it is that of the update before."""
+        return self.kept[0] if step % self.stride == 0 else None
+
+    def _copy(self) -> Tensors:
+        return {name: tensor.clone() for name, tensor in self.tensors.items()}
+
+
+class LabelledValue(Algorithm):
+    """The loss of labelled transitions."""
 
     cfg: CEMConfig
 
     def __init__(self, cfg: CEMConfig, nets: CEMNetwork) -> None:
         super().__init__(nets)
         self.cfg, self.updates = cfg, 0
-        self.average = copy.deepcopy(nets).requires_grad_(False)  # not rounded: each step is a small share
-        self._averaged = LiveTensors(self.average)
-        self.stride = max(1, -(-cfg.target_lag // SNAPSHOTS))
-        strides = -(-cfg.target_lag // self.stride)
-        self.kept: deque[Tensors] = deque([self._copy()], maxlen=strides + 1)  # averages of the past, the oldest first
 
     def prepare(self, batch: Batch) -> Batch:
         """Says each item's part of the loss and of the metrics."""
@@ -92,33 +127,42 @@ class LabelledQ(Algorithm):
             metrics = {"q_mean": value.sum() * share, "td_error": (value - target).abs().sum() * share}
         return loss, Update(metrics)
 
+    def follow(self, steps: int) -> None:
+        self.updates = steps
+
+    def state_dict(self) -> State:
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state: State) -> None:
+        self.updates = state["updates"]
+
+
+class LabelledQ(LabelledValue):
+    """The loss of labelled transitions, with the target networks of a learner that is alone."""
+
+    def __init__(self, cfg: CEMConfig, nets: CEMNetwork) -> None:
+        super().__init__(cfg, nets)
+        self.average = copy.deepcopy(nets).requires_grad_(False)  # not rounded: each step is a small share
+        self.averages = Averages(cfg, dict(self.average.state_dict()))
+
     def after_step(self, step: int) -> None:
         self.updates = step
-        pairs = [(average, self._live.tensors[name]) for name, average in self._averaged.tensors.items()]
-        numbers = [pair for pair in pairs if pair[0].is_floating_point()]
-        torch._foreach_lerp_([p[0] for p in numbers], [p[1] for p in numbers], 1.0 - self.cfg.polyak)
-        for average, newest in pairs:
-            if not average.is_floating_point():  # a counter in a network of the user's own
-                average.copy_(newest)
-        if step % self.stride == 0:
-            self.kept.append(self._copy())
+        self.averages.follow(self._live.tensors, step)
 
     def params(self) -> Tensors:
         """The average, by which actors act and an evaluation plays."""
-        return self._averaged.tensors
-
-    def _copy(self) -> Tensors:
-        return {name: tensor.clone() for name, tensor in self._averaged.tensors.items()}
+        return self.averages.tensors
 
     def state_dict(self) -> State:
-        return {"average": self.average.state_dict(), "kept": list(self.kept), "updates": self.updates}
+        return {
+            **super().state_dict(),
+            "average": self.average.state_dict(),
+            "kept": list(self.averages.kept),
+        }
 
     def load_state_dict(self, state: State) -> None:
-        self._averaged.load(state["average"])
-        device = self.average.noise.device
-        self.kept.clear()
-        self.kept.extend({name: tensor.to(device) for name, tensor in one.items()} for one in state["kept"])
-        self.updates = state["updates"]
+        super().load_state_dict(state)
+        self.averages.begin(state["average"], state["kept"])
 
 
 class LabelledLearner(SGDLearner):
@@ -128,7 +172,7 @@ class LabelledLearner(SGDLearner):
 
     def lagged(self) -> Tensors | None:
         """The parameters of the second target network; None if they are those of the update before."""
-        return self.algorithm.kept[0] if self.step % self.algorithm.stride == 0 else None
+        return self.algorithm.averages.lagged(self.step)
 
 
 class Offline:
