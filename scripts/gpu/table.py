@@ -14,7 +14,10 @@ def table(lines: Sequence[Line]) -> str:
     machine = next(line for line in lines if line["stage"] == "machine")
     where = machine["gpu"] or f"{machine['device']} alone, no GPU"
     out = [f"{where}, {machine['cores']} cores, PyTorch {machine['torch']}, {machine['time'][:10]}.", ""]
-    out += ["| case | steps/s | updates/s | bare updates/s | share | GPU's time | Stable-Baselines3 |", "| --- " * 7 + "|"]
+    out += [
+        "| case | steps/s | updates/s | bare updates/s | share | GPU's time | Stable-Baselines3 |",
+        "| --- " * 7 + "|",
+    ]
     cases = dict.fromkeys(line["case"] for line in lines if line.get("case"))
     for case in cases:
         mine = [line for line in lines if line.get("case") == case]

@@ -99,7 +99,10 @@ def test_bf16_on_the_device_is_fp32_up_to_its_eight_bits(torso: str) -> None:
         torch.manual_seed(0)
         networks[precision] = ActorCritic(env, torso=torso, precision=precision, device=DEVICE).to(DEVICE)  # type: ignore[arg-type]
     rng = torch.Generator().manual_seed(1)
-    obs = {k: torch.randint(0, 256, (32, *o.shape), generator=rng).to(DEVICE, torch.uint8) for k, o in env.observations.items()}
+    obs = {
+        k: torch.randint(0, 256, (32, *o.shape), generator=rng).to(DEVICE, torch.uint8)
+        for k, o in env.observations.items()
+    }
     first = torch.zeros(32, dtype=torch.bool, device=DEVICE)
     exact, rounded = (networks[p].step(obs, first, {}) for p in ("fp32", "bf16"))
     for x, y in zip(exact[:2], rounded[:2], strict=True):

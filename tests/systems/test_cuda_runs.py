@@ -29,7 +29,9 @@ from shoal.runtime.launch import Launch
 from shoal.serial.instance import Instance
 from shoal.systems import load
 
-SMALL: dict[str, Any] = dict(env="CartPole-v1", preset="none", actors=1, envs=4, unroll=8, hidden=(8,), precision="fp32")
+SMALL: dict[str, Any] = dict(
+    env="CartPole-v1", preset="none", actors=1, envs=4, unroll=8, hidden=(8,), precision="fp32"
+)
 OF: dict[str, dict[str, Any]] = {
     "impala": dict(core="lstm", core_size=8, replay=16, normalise_obs=True),
     "recurrent-ppo": dict(minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True, optimiser="rmsprop"),
