@@ -1,5 +1,5 @@
-"""The device of the tests marked ``cuda``: a GPU or, with ``SHOAL_TEST_DEVICE=cpu``, the CPU, where they show that their
-own code works."""
+"""The device of the tests marked ``cuda``: a GPU or, with ``SHOAL_TEST_DEVICE=cpu``, the CPU, where they show that
+their own code works."""
 
 import os
 

@@ -87,21 +87,21 @@ class ThroughNumPy(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """The same environments on the CPU for whoever takes NumPy arrays: actors, evaluations."""
 
     def __init__(self, make: Callable[..., Any], num_envs: int, **given: Any) -> None:
-        self.envs: DeviceEnvBatch = make(num_envs, "cpu", **given)
+        self._device_envs: DeviceEnvBatch = make(num_envs, "cpu", **given)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = num_envs
-        (leaf,) = self.envs.spec.observations.values()
+        (leaf,) = self._device_envs.spec.observations.values()
         self.single_observation_space = gs.Box(-np.inf, np.inf, leaf.shape, np.float32)
-        self.single_action_space = gs.Discrete(self.envs.spec.action.sizes[0])
+        self.single_action_space = gs.Discrete(self._device_envs.spec.action.sizes[0])
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         super().reset(seed=seed)
-        return self.envs.reset(int(self.np_random.integers(2**31)))["obs"].numpy(), {}
+        return self._device_envs.reset(int(self.np_random.integers(2**31)))["obs"].numpy(), {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        step = self.envs.step(torch.from_numpy(np.asarray(actions, np.int64)))
+        step = self._device_envs.step(torch.from_numpy(np.asarray(actions, np.int64)))
         infos = {"final_obs": step.final_obs["obs"].numpy()}
         return step.obs["obs"].numpy(), *(x.numpy() for x in (step.reward, step.terminated, step.truncated)), infos
 

@@ -35,7 +35,9 @@ def on_device(
     """
     for option, plain in UNCHANGED.items():
         if (found := getattr(cfg, option)) != plain:
-            raise UsageError(f"{option} is {found}, but {cfg.env} lives on the learner's device, where it must be {plain}")
+            raise UsageError(
+                f"{option} is {found}, but {cfg.env} lives on the learner's device, where it must be {plain}"
+            )
     device, columns = cfg.learner_device(), cfg.num_actors() * cfg.envs
     whole = replace(cfg, total_envs=0, actors=1, envs=columns)
     spec = trajectories(whole, network, extras)

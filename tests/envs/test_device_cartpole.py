@@ -104,8 +104,8 @@ def test_ppo_learns_on_it_with_no_array_of_numpys(device: str, core: str, monkey
 
 
 def test_values_of_truncated_ends_are_those_of_their_last_observations() -> None:
-    made: Any = program("cpu", max_episode_steps=5).roles[0].make(
-        Context("learner", 0, 1, 0, 0, Recorder()), params=None
+    made: Any = (
+        program("cpu", max_episode_steps=5).roles[0].make(Context("learner", 0, 1, 0, 0, Recorder()), params=None)
     )
     items = made.batches.get().items
     assert items["truncated"][4].all() and items["final_value"][4].unique().numel() > 30

@@ -15,6 +15,7 @@ from shoal.api import Tensors
 from shoal.envs import spec
 from shoal.envs.options import EnvOptions
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.precision import Precision
 from shoal.systems import load
 
 pytestmark = pytest.mark.cuda
@@ -95,16 +96,17 @@ def test_a_system_learns_from_images_on_the_device_as_on_the_cpu(case: str) -> N
 def test_bf16_on_the_device_is_fp32_up_to_its_eight_bits(torso: str) -> None:
     env = spec("toy:catch", EnvOptions())
     networks = {}
-    for precision in ("fp32", "bf16"):
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    for precision in precisions:
         torch.manual_seed(0)
-        networks[precision] = ActorCritic(env, torso=torso, precision=precision, device=DEVICE).to(DEVICE)  # type: ignore[arg-type]
+        networks[precision] = ActorCritic(env, torso=torso, precision=precision, device=DEVICE).to(DEVICE)
     rng = torch.Generator().manual_seed(1)
     obs = {
         k: torch.randint(0, 256, (32, *o.shape), generator=rng).to(DEVICE, torch.uint8)
         for k, o in env.observations.items()
     }
     first = torch.zeros(32, dtype=torch.bool, device=DEVICE)
-    exact, rounded = (networks[p].step(obs, first, {}) for p in ("fp32", "bf16"))
+    exact, rounded = (networks[p].step(obs, first, {}) for p in precisions)
     for x, y in zip(exact[:2], rounded[:2], strict=True):
         assert x.dtype == y.dtype == torch.float32 and not torch.equal(x, y)
         assert (x - y).abs().max() <= 0.05 * x.abs().max()

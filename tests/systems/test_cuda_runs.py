@@ -162,7 +162,7 @@ def out_of_memory(role: Any) -> None:
 def test_a_replica_without_memory_on_its_device_says_so_in_one_sentence() -> None:
     """What PyTorch raises there, in a learner of the local runtime."""
     program = spy(load("impala").program(config("impala", env="CartPole-v1", device="cpu")), "learner", out_of_memory)
-    with pytest.raises(ShoalError, match="no memory is left: CUDA .*Tried to allocate 20.00 GiB") as told:
+    with pytest.raises(ShoalError, match=r"no memory is left: CUDA .*Tried to allocate 20.00 GiB") as told:
         shoal.launch(program, updates=2)
     assert "Traceback" not in str(told.value)
 
