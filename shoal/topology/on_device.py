@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shoal.api import Context, Learner, ParamsWriter, UsageError
+from shoal.api import Context, Learner, ParamsReader, ParamsWriter, UsageError
 from shoal.envs.device_cartpole import ON_DEVICE
 from shoal.program import Program
 from shoal.roles.device_rollouts import DeviceLearnerRole, DeviceRollouts
@@ -47,12 +47,14 @@ def on_device(
     p = Program(name)
     params = p.channel(parameters("params", lambda: network(cfg)))
 
-    def make(ctx: Context, params: ParamsWriter) -> DeviceLearnerRole:
+    def make(ctx: Context, params: ParamsWriter, own: ParamsReader) -> DeviceLearnerRole:  # own: every channel has one
         torch.manual_seed(ctx.seed)
         nets = begin(ctx, network(cfg, device).to(device))
         learner = learn(nets, ctx)
         rollouts = DeviceRollouts(ctx, ON_DEVICE[cfg.env](columns, device, **given), nets, spec)
         return DeviceLearnerRole(ctx, learner, rollouts, params)
 
-    p.role("learner", make, threads=cfg.learner_threads or 1, device=device, params=params.writer())
+    p.role(
+        "learner", make, threads=cfg.learner_threads or 1, device=device, params=params.writer(), own=params.reader()
+    )
     return p

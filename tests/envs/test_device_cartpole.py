@@ -88,7 +88,7 @@ def program(device: str, **fields: Any) -> Any:
 def test_ppo_learns_on_it_with_no_array_of_numpys(device: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a rollout of 64 x 16 steps, what the batch holds is what was played, on the device."""
     role = program(device, core=core, core_size=8).roles[0]
-    made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None)
+    made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
     with monkeypatch.context() as only:
         only.setattr(torch.Tensor, "numpy", lambda *_: pytest.fail("an array of NumPy's"))
         only.setattr(torch, "from_numpy", lambda *_: pytest.fail("an array of NumPy's"))
@@ -105,7 +105,9 @@ def test_ppo_learns_on_it_with_no_array_of_numpys(device: str, core: str, monkey
 
 def test_values_of_truncated_ends_are_those_of_their_last_observations() -> None:
     made: Any = (
-        program("cpu", max_episode_steps=5).roles[0].make(Context("learner", 0, 1, 0, 0, Recorder()), params=None)
+        program("cpu", max_episode_steps=5)
+        .roles[0]
+        .make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
     )
     items = made.batches.get().items
     assert items["truncated"][4].all() and items["final_value"][4].unique().numel() > 30
@@ -120,5 +122,5 @@ def test_ppo_learns_to_balance_on_it() -> None:
 
 
 def test_what_an_environment_on_the_device_cannot_do_is_refused() -> None:
-    with pytest.raises(UsageError, match="novelty is 0.5, but device:CartPole-v1 lives on the learner's device"):
+    with pytest.raises(UsageError, match=r"novelty is 0.5, but device:CartPole-v1 lives on the learner's device"):
         program("cpu", novelty=0.5)
