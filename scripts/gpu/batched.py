@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,27 +56,39 @@ def environments(device: str, envs: int, seconds: float) -> dict[str, float]:
     }
 
 
-def ppo(env: str, device: str, envs: int, seconds: float) -> dict[str, float]:
-    """Steps and updates per second of PPO, from the end of its second update on."""
+def ppo(env: str, device: str, envs: int, seconds: float) -> dict[str, Any]:
+    """Steps and updates per second of PPO, from the end of its first update on."""
     cfg = recurrent_ppo.Config(
         env=env, device=device, actors=1, envs=envs, unroll=32, epochs=2, minibatches=4, backend="gymnasium-vector",
         precision="fp32", learner_processes=1,
     )  # fmt: skip
-    begin: list[float] = []
-    seen: list[tuple[float, int, int]] = []
+    ends: list[float] = []  # of updates, each of which has waited for the device's figures
+    program = recurrent_ppo.program(cfg)
+    program.roles = [replace(r, make=_watched(r.make, ends)) if r.name == "learner" else r for r in program.roles]
+    SerialRuntime().launch(program, Launch(stop=Stop(seconds=seconds + 3)))
+    if len(ends) < 3:
+        return {"error": f"fewer than three updates in {seconds + 3:.0f} s"}
+    ends = ends[1:]  # the first is made while what is compiled is compiled
+    rate = (len(ends) - 1) / (ends[-1] - ends[0])
+    return {"env_steps_per_s": rate * envs * cfg.unroll, "updates_per_s": rate}
 
-    class Watch:
-        def update(self, snapshot: Any) -> None:
-            if snapshot.updates >= 2:
-                seen.append((time.perf_counter(), snapshot.steps, snapshot.updates))
-                begin.append(seen[0][0])
 
-    stop = Stop(seconds=seconds + 3)
-    SerialRuntime().launch(recurrent_ppo.program(cfg), Launch(stop=stop, display=Watch(), interval=0.05))
-    (t0, steps0, updates0), (t1, steps1, updates1) = seen[0], seen[-1]
-    if t1 == t0:
-        return {}
-    return {"env_steps_per_s": (steps1 - steps0) / (t1 - t0), "updates_per_s": (updates1 - updates0) / (t1 - t0)}
+def _watched(make_role: Callable[..., Any], ends: list[float]) -> Callable[..., Any]:
+    """The role, which notes when each update ended."""
+
+    def made(ctx: Any, **ports: Any) -> Any:
+        role = make_role(ctx, **ports)
+        update = role.learner.update
+
+        def noted(batch: Any) -> Any:
+            out = update(batch)
+            ends.append(time.perf_counter())
+            return out
+
+        role.learner.update = noted
+        return role
+
+    return made
 
 
 def main() -> None:

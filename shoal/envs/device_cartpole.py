@@ -103,7 +103,7 @@ class ThroughNumPy(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         step = self._device_envs.step(torch.from_numpy(np.asarray(actions, np.int64)))
         infos = {"final_obs": step.final_obs["obs"].numpy()}
-        return step.obs["obs"].numpy(), *(x.numpy() for x in (step.reward, step.terminated, step.truncated)), infos
+        return step.obs["obs"].numpy(), step.reward.numpy(), step.terminated.numpy(), step.truncated.numpy(), infos
 
 
 ON_DEVICE: dict[str, Callable[..., DeviceEnvBatch]] = {"device:CartPole-v1": CartPole}

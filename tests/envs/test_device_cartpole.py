@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -104,11 +105,8 @@ def test_ppo_learns_on_it_with_no_array_of_numpys(device: str, core: str, monkey
 
 
 def test_values_of_truncated_ends_are_those_of_their_last_observations() -> None:
-    made: Any = (
-        program("cpu", max_episode_steps=5)
-        .roles[0]
-        .make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
-    )
+    role = program("cpu", max_episode_steps=5).roles[0]
+    made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
     items = made.batches.get().items
     assert items["truncated"][4].all() and items["final_value"][4].unique().numel() > 30
     assert (items["final_value"][~items["truncated"]] == 0).all()
@@ -119,6 +117,30 @@ def test_ppo_learns_to_balance_on_it() -> None:
     fields = dict(unroll=32, steps=100_000, learning_rate=3e-3, gamma=0.98, epochs=4)
     found = SerialRuntime().launch(program("cpu", **fields), Launch(seed=0, stop=Stop(updates=30)))
     assert found.steps == 30 * 64 * 32 and found.episode_return is not None and found.episode_return > 60  # random: 22
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_a_run_that_stops_between_two_trajectories_goes_on_as_if_it_had_not(core: str) -> None:
+    def make_role() -> Any:
+        role = program("cpu", core=core, core_size=8, normalise_reward=True).roles[0]
+        return role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=Published(), own=None)
+
+    whole, part, after = make_role(), make_role(), make_role()
+    for role in (whole, part):
+        role.start()
+    for _ in range(3):
+        whole.step()
+    part.step()
+    after.load_state_dict(copy.deepcopy(part.state_dict()))
+    after.step()
+    after.step()
+    for name, value in whole.learner.params().items():
+        assert torch.equal(value, after.learner.params()[name]), name
+
+
+class Published:
+    def publish(self, params: Any) -> int:
+        return 1
 
 
 def test_what_an_environment_on_the_device_cannot_do_is_refused() -> None:
