@@ -67,6 +67,15 @@ def repeats(error: BaseException) -> bool:
     return isinstance(error, (UsageError, *PROGRAMMING))
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """Return the sentence for an allocation that failed, on the host or on a device; None for any other error."""
+    text = str(error).partition("\n")[0]
+    of_torch = isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+    if not of_torch and not isinstance(error, MemoryError):
+        return None
+    return f"no memory is left: {text or 'an allocation failed'}"
+
+
 class RoleFailed(ShoalError):
     """A replica died and its role may not restart: role, index, generation, exit code, traceback."""
 

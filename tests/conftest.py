@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from devices import ABSENT, PRESENT
 from tiers import is_long
 
 from shoal import fast
@@ -23,8 +24,10 @@ def fast_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the long tier."""
+    """Mark the tests of the long tier; skip those that need a GPU where there is none."""
     here = Path(__file__).parent
     for item in items:
         if is_long(item.path.relative_to(here).as_posix(), item.name):
             item.add_marker(pytest.mark.long)
+        if not PRESENT and item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason=ABSENT))

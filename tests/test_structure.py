@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "groups": {"arrays"},
     "jit": set(),
     "machine": set(),
+    "on_device": set(),
     "paths": set(),
     "dependencies": set(),
     "own_code": {"paths"},
@@ -31,8 +32,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "ops": {"fast"},
     "nets": {"ops", "fast", "own_code"},
     "learning": {"ops", "nets", "fast", "settings"},
-    "roles": {"ops"},
-    "envs": {"jit", "settings", "own_code", "extras", "paths"},
+    "roles": {"ops", "on_device"},
+    "envs": {"jit", "settings", "own_code", "extras", "paths", "on_device"},
     "replay": {"jit"},
     "demonstrations": {"envs", "own_code", "extras", "untrusted"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied

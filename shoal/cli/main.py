@@ -54,6 +54,7 @@ def _main(args: list[str]) -> int:
 
         processes.prepare()  # imports torch in the background while this process imports it too
     from shoal.api import ShoalError, Stopped, UsageError, WiringError
+    from shoal.errors import out_of_memory
 
     try:
         return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
@@ -65,9 +66,9 @@ def _main(args: list[str]) -> int:
     except ShoalError as error:
         return _fail(str(error), 1)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # of torch
+        if (sentence := out_of_memory(error)) is None:
             raise
-        return _fail(f"no memory is left: {str(error).partition(chr(10))[0] or 'an allocation failed'}", 1)
+        return _fail(sentence, 1)
     except OSError as error:
         if error.errno not in REFUSED:
             raise

@@ -22,6 +22,7 @@ from shoal.types import Values
 
 from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
+from .device_cartpole import ON_DEVICE, ThroughNumPy
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
@@ -35,7 +36,9 @@ MAX_ONE_BY_ONE_ENVS = 3  # environments of one process that Gymnasium's vectoris
 BUILT_IN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
     "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
+    **{name: functools.partial(ThroughNumPy, make) for name, make in ON_DEVICE.items()},
 }
+OWN = ("toy:", "pointgoal:", "device:")  # how names of Shoal's own begin
 POINTGOAL = {  # name -> (sensor, layout)
     f"pointgoal:{sensor}{suffix}": (sensor, suffix[1:] or "rooms")
     for sensor in ("depth", "rgb", "blind")
@@ -76,7 +79,7 @@ def foreign(env: str, options: EnvOptions) -> bool:
     """Return whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing;
     UsageError for a name that there is not."""
     require_again(env)
-    if env in BUILT_IN or env.startswith(("toy:", "pointgoal:")) or is_atari(env):
+    if env in BUILT_IN or env.startswith(OWN) or is_atari(env):
         return False
     if is_factory(env):
         return True
@@ -87,7 +90,7 @@ def foreign(env: str, options: EnvOptions) -> bool:
 def is_factory(env: str) -> bool:
     """Return whether an environment is made by code of the user's: a function or class, by itself or as
     ``module:name``."""
-    return isinstance(env, Given) or (":" in env and env not in BUILT_IN and not env.startswith(("toy:", "pointgoal:")))
+    return isinstance(env, Given) or (":" in env and env not in BUILT_IN and not env.startswith(OWN))
 
 
 def find(env: str, options: EnvOptions) -> Found:
@@ -106,7 +109,7 @@ def find(env: str, options: EnvOptions) -> Found:
                 return make_own(num, **given)
 
         return Found(env, "gymnasium-vector", "Shoal's own, in NumPy", vector=own)
-    if env.startswith(("toy:", "pointgoal:")):
+    if env.startswith(OWN):
         raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(BUILT_IN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")

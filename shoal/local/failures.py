@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.api import EnvironmentFailed, RoleFailed
+from shoal.errors import out_of_memory
 from shoal.local import processes
 from shoal.local.replica import Replica
 from shoal.records.checkpoint import Unloadable
@@ -37,7 +38,9 @@ class Patience:
 
 def cause_of(error: BaseException) -> str:
     """Return the traceback of ``error``; of an environment's failure, only the lines that are not Shoal's; of a
-    checkpoint's, its sentence."""
+    checkpoint's and of memory that is out, its sentence."""
+    if (sentence := out_of_memory(error)) is not None:
+        return sentence
     if isinstance(error, (CannotGoOn, Unloadable)):
         return str(error)
     if not isinstance(error, EnvironmentFailed):

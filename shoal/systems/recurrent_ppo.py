@@ -26,6 +26,7 @@ from shoal.settings.ranges import Count, Envs
 from shoal.settings.schedule import linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
+from shoal.topology.on_device import lives_on_device, on_device
 from shoal.topology.roles import actors_and_learner, require_parts, team
 from shoal.types import Values
 
@@ -221,13 +222,15 @@ def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
         )
     if cfg.minibatches > columns * cfg.unroll:
         raise UsageError(f"minibatches ({cfg.minibatches}) must be no more than the steps of {batch} x {cfg.unroll})")
-    members = gradient_processes(cfg)
+    members = 1 if lives_on_device(cfg.env) else gradient_processes(cfg)
 
     def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
         learner = PPOLearner(objective(cfg, nets), cfg.steps, ctx.seed, team(ctx, members))
         require_parts(cfg, learner.algorithm)
         return learner
 
+    if lives_on_device(cfg.env):
+        return on_device("recurrent-ppo", cfg, network, learn, EXTRAS)
     spec = trajectories(cfg, network, EXTRAS)
     copies = members + 3  # of the parameters: themselves, a gradient of each member, both averages of Adam
     held = cfg.num_actors() * spec_nbytes(spec) + copies * spec_nbytes(parameters("params", lambda: network(cfg)).spec)

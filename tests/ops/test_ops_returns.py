@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from devices import DEVICE
 from tolerance import assert_rounded
 
 from shoal.ops import gae, lambda_returns, n_step_returns, vtrace
@@ -319,12 +320,12 @@ def test_no_gradient_flows_and_half_is_computed_in_float32():
     assert gae(**{k: v.detach().bfloat16() for k, v in t.items()}, cut=cut, lam=0.9).dtype == torch.float32
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_equals_cpu():
+@pytest.mark.cuda
+def test_vtrace_on_the_device_is_vtrace_on_the_cpu():
     t, cut, rng = chained(40, 3, 11)
     log_rhos = torch.from_numpy(rng.normal(size=(40, 3)).astype(np.float32))
     cpu = vtrace(log_rhos, **t, cut=cut)
-    gpu = vtrace(log_rhos.cuda(), **{k: v.cuda() for k, v in t.items()}, cut=cut.cuda())
+    gpu = vtrace(log_rhos.to(DEVICE), **{k: v.to(DEVICE) for k, v in t.items()}, cut=cut.to(DEVICE))
     for x, y in zip(cpu, gpu, strict=True):
         torch.testing.assert_close(x, y.cpu(), atol=1e-5, rtol=1e-5)
 

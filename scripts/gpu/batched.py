@@ -1,0 +1,111 @@
+"""PPO on CartPole whose copies are stepped on the learner's device, beside the same copies through NumPy and an actor.
+Prints one JSON line for each: the environments alone, PPO on the device, PPO through NumPy (one actor, one learner).
+
+    python scripts/gpu/batched.py --device cuda --envs 4096 --seconds 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.envs import make
+from shoal.envs.device_cartpole import CartPole
+from shoal.envs.options import EnvOptions
+from shoal.runtime.launch import Launch, Stop
+from shoal.serial.runtime import SerialRuntime
+from shoal.systems import recurrent_ppo
+
+NAME = "device:CartPole-v1"
+
+
+def rate(step: Callable[[], Any], count: int, seconds: float) -> float:
+    """``count`` for each call, per second, once the device has done it all."""
+
+    def now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    step()
+    begin, done = now(), 0
+    while (at := time.perf_counter()) - begin < seconds or not done:
+        step()
+        done += count
+    at = now()
+    return done / (at - begin)
+
+
+def environments(device: str, envs: int, seconds: float) -> dict[str, float]:
+    """Steps per second of the environments alone: on the device, and through NumPy."""
+    on_device = CartPole(envs, device)
+    on_device.reset(0)
+    actions = torch.randint(0, 2, (envs,), device=device)
+    batch = make(NAME, envs, EnvOptions())
+    batch.reset(0)
+    return {
+        "environments on the device alone": rate(lambda: on_device.step(actions), envs, seconds),
+        "environments through NumPy alone": rate(lambda: batch.step(np.zeros(envs, np.int64)), envs, seconds),
+    }
+
+
+def ppo(env: str, device: str, envs: int, seconds: float) -> dict[str, Any]:
+    """Steps and updates per second of PPO, from the end of its first update on."""
+    cfg = recurrent_ppo.Config(
+        env=env, device=device, actors=1, envs=envs, unroll=32, epochs=2, minibatches=4, backend="gymnasium-vector",
+        precision="fp32", learner_processes=1,
+    )  # fmt: skip
+    ends: list[float] = []  # of updates, each of which has waited for the device's figures
+    program = recurrent_ppo.program(cfg)
+    program.roles = [replace(r, make=_watched(r.make, ends)) if r.name == "learner" else r for r in program.roles]
+    SerialRuntime().launch(program, Launch(stop=Stop(seconds=seconds + 3)))
+    if len(ends) < 3:
+        return {"error": f"fewer than three updates in {seconds + 3:.0f} s"}
+    ends = ends[1:]  # the first is made while what is compiled is compiled
+    rate = (len(ends) - 1) / (ends[-1] - ends[0])
+    return {"env_steps_per_s": rate * envs * cfg.unroll, "updates_per_s": rate}
+
+
+def _watched(make_role: Callable[..., Any], ends: list[float]) -> Callable[..., Any]:
+    """The role, which notes when each update ended."""
+
+    def made(ctx: Any, **ports: Any) -> Any:
+        role = make_role(ctx, **ports)
+        update = role.learner.update
+
+        def noted(batch: Any) -> Any:
+            out = update(batch)
+            ends.append(time.perf_counter())
+            return out
+
+        role.learner.update = noted
+        return role
+
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--envs", type=int, default=4_096)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each of the four measurements")
+    parser.add_argument("--warmup", type=float, default=0.0, help="ignored: the first updates are not counted")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    about = {"device": args.device, "envs": args.envs}
+    for way, found in environments(args.device, args.envs, args.seconds).items():
+        print(json.dumps({"way": way, "env_steps_per_s": found, **about}), flush=True)
+    for way, env in (("PPO on the device", NAME), ("PPO through NumPy", "CartPole-v1")):
+        found_rates = ppo(env, args.device, args.envs, args.seconds)
+        print(json.dumps({"way": way, **found_rates, **about}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""CartPole in torch: thousands of copies stepped together on the device where the learner is.
+
+Barto, Sutton and Anderson 1983, "Neuronlike Adaptive Elements That Can Solve Difficult Learning Control Problems";
+constants, Euler steps and starts are those of Gymnasium's ``CartPole-v1``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces as gs
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from shoal.api import Action, EnvSpec, Observation, State, Tensors
+from shoal.on_device import DeviceEnvBatch, DeviceStep
+
+from .types import Info
+
+GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02  # m/s^2, kg, kg, m, N, s a step
+FAR, TILTED = 2.4, 12 * math.pi / 180  # metres from the middle, radians: beyond either an episode ends
+TOTAL = CART + POLE
+
+
+class CartPole:
+    """A ``DeviceEnvBatch``; observations ``[E, 4]``: the cart's place and speed, the pole's angle and speed."""
+
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", max_episode_steps: int = 500) -> None:
+        self.num_envs, self.device, self._limit = num_envs, torch.device(device), max_episode_steps
+        self.spec = EnvSpec(
+            "device:CartPole-v1", {"obs": Observation((4,), "float32")}, Action("discrete", (2,)),
+            autoreset="same_step", backend="device",
+        )  # fmt: skip
+        self._rng = torch.Generator(self.device)
+        self.place = torch.zeros(num_envs, 4, dtype=torch.float64, device=self.device)  # as Gymnasium's
+        self.steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
+
+    def reset(self, seed: int) -> Tensors:
+        self._rng.manual_seed(seed)
+        self.place, self.steps = self._starts(), torch.zeros_like(self.steps)
+        return {"obs": self.place.float()}
+
+    def step(self, action: Tensor) -> DeviceStep:
+        """Push each cart to the left (0) or to the right (1), int64 ``[E]``."""
+        moved = dynamics(self.place, action)
+        steps = self.steps + 1
+        terminated = (moved[:, 0].abs() > FAR) | (moved[:, 2].abs() > TILTED)
+        truncated = ~terminated & (steps >= self._limit)
+        ended = terminated | truncated
+        self.place = torch.where(ended[:, None], self._starts(), moved)
+        self.steps = steps.masked_fill(ended, 0)
+        reward = torch.ones(self.num_envs, device=self.device)
+        return DeviceStep({"obs": self.place.float()}, reward, terminated, truncated, {"obs": moved.float()})
+
+    def state_dict(self) -> State:
+        return {"place": self.place, "steps": self.steps, "rng": self._rng.get_state()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Numbers drawn later are the same on a device of the same kind; on another kind they are drawn anew."""
+        self.place, self.steps = state["place"].to(self.device), state["steps"].to(self.device)
+        if len(state["rng"]) == len(self._rng.get_state()):
+            self._rng.set_state(state["rng"].cpu())
+
+    def _starts(self) -> Tensor:
+        shape = (self.num_envs, 4)
+        return torch.rand(shape, dtype=torch.float64, device=self.device, generator=self._rng) * 0.1 - 0.05
+
+
+def dynamics(place: Tensor, action: Tensor) -> Tensor:
+    """Return where carts and poles ``[E, 4]`` are one step later (float64 ``[E, 4]``)."""
+    x, x_speed, angle, angle_speed = place.unbind(1)
+    force = FORCE * (2 * action.double() - 1)
+    cos, sin = angle.cos(), angle.sin()
+    push = (force + POLE * HALF_LENGTH * angle_speed.square() * sin) / TOTAL
+    turn = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4 / 3 - POLE * cos.square() / TOTAL))
+    speed_up = push - POLE * HALF_LENGTH * turn * cos / TOTAL
+    moved = (x + SECONDS * x_speed, x_speed + SECONDS * speed_up, angle + SECONDS * angle_speed)
+    return torch.stack((*moved, angle_speed + SECONDS * turn), 1)
+
+
+class ThroughNumPy(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """The same environments on the CPU for whoever takes NumPy arrays: actors, evaluations."""
+
+    def __init__(self, make: Callable[..., Any], num_envs: int, **given: Any) -> None:
+        self._device_envs: DeviceEnvBatch = make(num_envs, "cpu", **given)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = num_envs
+        (leaf,) = self._device_envs.spec.observations.values()
+        self.single_observation_space = gs.Box(-np.inf, np.inf, leaf.shape, np.float32)
+        self.single_action_space = gs.Discrete(self._device_envs.spec.action.sizes[0])
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
+        super().reset(seed=seed)
+        return self._device_envs.reset(int(self.np_random.integers(2**31)))["obs"].numpy(), {}
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
+        step = self._device_envs.step(torch.from_numpy(np.asarray(actions, np.int64)))
+        infos = {"final_obs": step.final_obs["obs"].numpy()}
+        return step.obs["obs"].numpy(), step.reward.numpy(), step.terminated.numpy(), step.truncated.numpy(), infos
+
+
+ON_DEVICE: dict[str, Callable[..., DeviceEnvBatch]] = {"device:CartPole-v1": CartPole}

@@ -1,0 +1,60 @@
+"""The program of an actor-critic whose environments live on its learner's device: one role, and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from shoal.api import Context, Learner, ParamsReader, ParamsWriter, UsageError
+from shoal.envs.device_cartpole import ON_DEVICE
+from shoal.program import Program
+from shoal.roles.device_rollouts import DeviceLearnerRole, DeviceRollouts
+from shoal.topology.channels import Extras, Network, parameters, trajectories
+from shoal.topology.config import SystemConfig
+from shoal.topology.roles import begin
+
+UNCHANGED = {"reward_clip": "none", "reward_scale": 1.0, "novelty": 0.0, "last_action_reward": False}
+
+
+def lives_on_device(env: object) -> bool:
+    """Return whether an environment is one of those whose arrays are tensors on a device."""
+    return isinstance(env, str) and env in ON_DEVICE
+
+
+def on_device(
+    name: str, cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner], extras: Extras
+) -> Program:
+    """Return the program of one role that plays all ``actors`` x ``envs`` environments and learns from them, ``unroll``
+    steps at a time, without a copy to the host or between processes.
+
+    learn: makes the learner of ``network(cfg, device)``. extras: what is stored beside each action.
+    Raises UsageError for options that change what an environment shows or rewards, which those on a device lack.
+    """
+    for option, plain in UNCHANGED.items():
+        if (found := getattr(cfg, option)) != plain:
+            raise UsageError(
+                f"{option} is {found}, but {cfg.env} lives on the learner's device, where it must be {plain}"
+            )
+    device, columns = cfg.learner_device(), cfg.num_actors() * cfg.envs
+    whole = replace(cfg, total_envs=0, actors=1, envs=columns)
+    spec = trajectories(whole, network, extras)
+    given = dict(cfg.env_kwargs)
+    if cfg.max_episode_steps is not None:
+        given["max_episode_steps"] = cfg.max_episode_steps
+    p = Program(name)
+    params = p.channel(parameters("params", lambda: network(cfg)))
+
+    def make(ctx: Context, params: ParamsWriter, own: ParamsReader) -> DeviceLearnerRole:  # own: every channel has one
+        torch.manual_seed(ctx.seed)
+        nets = begin(ctx, network(cfg, device).to(device))
+        learner = learn(nets, ctx)
+        rollouts = DeviceRollouts(ctx, ON_DEVICE[cfg.env](columns, device, **given), nets, spec)
+        return DeviceLearnerRole(ctx, learner, rollouts, params)
+
+    p.role(
+        "learner", make, threads=cfg.learner_threads or 1, device=device, params=params.writer(), own=params.reader()
+    )
+    return p
