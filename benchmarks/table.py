@@ -284,7 +284,9 @@ def main() -> None:
     parser.add_argument("--frames", type=int, help="agent steps of the first column; 0: none")
     parser.add_argument("--minutes", type=float, help="wall time of the second column; 0: none")
     parser.add_argument("--random", action="store_true", help="measure random play")
-    parser.add_argument("--check", action="store_true", help="a fresh seed (of --seeds, the first that is not recorded)")
+    parser.add_argument(
+        "--check", action="store_true", help="a fresh seed (of --seeds, the first that is not recorded)"
+    )
     parser.add_argument("--draw", action="store_true", help="draw the page, run nothing")
     parser.add_argument("--list", action="store_true", help="rows, tasks and what would be run")
     parser.add_argument("--play", nargs=8, help=argparse.SUPPRESS)
@@ -297,9 +299,14 @@ def main() -> None:
     frames = suite.frames if args.frames is None else args.frames
     minutes = suite.minutes if args.minutes is None else args.minutes
     record = Record(args.name or args.suite, args.suite, frames, minutes)
-    if record.name in SUITES and (frames, minutes) != (suite.frames, suite.minutes) and not (args.list or args.draw):
-        if {frames, minutes} - {suite.frames, suite.minutes, 0}:
-            parser.error(f"other budgets than {suite.frames} frames and {suite.minutes:g} minutes need a --name")
+    if frames < 0 or minutes < 0 or not (frames or minutes):
+        parser.error("--frames and --minutes must not be negative, and not both 0: there would be no column")
+    own = frames in (suite.frames, 0) and minutes in (suite.minutes, 0)
+    if record.name in SUITES and (record.name != args.suite or not own):
+        parser.error(f"--name {record.name} is for {record.name}'s own frames and minutes: give another --name")
+    before = Record.read(record.name)
+    if before is not None and record.name not in SUITES and before != record:
+        parser.error(f"--name {record.name} is recorded as {before}: give another --name")
     cores = sorted(os.sched_getaffinity(0))
     if not 0 < args.slots <= len(cores):
         parser.error(f"--slots must be 1 to {len(cores)}, the cores that there are, not {args.slots}")
@@ -320,7 +327,8 @@ def main() -> None:
         sys.exit(check(record, args.only, args.seeds[0] if args.seeds != list(SEEDS) else max(SEEDS) + 1, slots))
     else:
         if not args.draw:
-            record.write()
+            if record.name not in SUITES:
+                record.write()
             run_jobs([job(record, *run) for run in runs if run[2].startswith("frames")], slots, HOURS)
             run_jobs([job(record, *run) for run in runs if run[2].startswith("minutes")], [cores], HOURS)
         from table_page import draw

@@ -52,7 +52,7 @@ def aggregate(scores: Mapping[str, Sequence[float]], samples: int = 2_000) -> Ag
 
 
 def fresh_interval(seeds: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval in which the score of one fresh seed lies with ``CONFIDENCE``, given those of others: Student's
+    """Return the interval in which a fresh seed's score lies with ``CONFIDENCE``, given those of other seeds: Student's
     prediction interval. None for fewer than two, which say nothing of their spread."""
     n = len(seeds)
     if n < 2:

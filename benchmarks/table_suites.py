@@ -1,5 +1,5 @@
-"""What ``benchmarks/table.py`` runs: the rows and the tasks of its two suites, with the figures that scores are measured
-by, and the order that the papers claim."""
+"""What ``benchmarks/table.py`` runs: the rows and the tasks of its two suites, with the figures that scores are
+measured by, and the order that the papers claim."""
 
 from __future__ import annotations
 
