@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,12 @@ class Job:
 
 def run_jobs(jobs: Sequence[Job], slots: Sequence[Sequence[int]], hours: float) -> list[str]:
     """Run each job, one at a time on the cores of each slot; ends those that take more than ``hours``. Returns the
-    names of those that failed. When it is itself interrupted, nothing is left running."""
+    names of those that failed. When it is itself interrupted or terminated, nothing is left running."""
+
+    def terminated(number: int, frame: object) -> None:
+        sys.exit(128 + number)  # by the way out below
+
+    before = signal.signal(signal.SIGTERM, terminated)
     waiting, busy, failed = list(jobs), dict[int, tuple[subprocess.Popen[str], float, str]](), list[str]()
     try:
         while waiting or busy:
@@ -48,6 +55,7 @@ def run_jobs(jobs: Sequence[Job], slots: Sequence[Sequence[int]], hours: float) 
     finally:
         for process, _, _ in busy.values():
             end(process)
+        signal.signal(signal.SIGTERM, before)
     return failed
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -15,6 +16,9 @@ from learning import kept_curve
 from table import Record, random_play
 from table_scores import Aggregate, aggregate
 from table_suites import SUITES, Claim, Row, Task
+
+sys.path.insert(0, str(HERE.parent / "scripts" / "site"))
+from charts import Panel, chart
 
 PAGE = HERE.parent / "docs" / "table.md"
 NOT_RUN = "not run"
@@ -83,16 +87,15 @@ def summary(record: Record, budget: str) -> str:
         found = {task.env: record.results(row, task, budget) for task in tasks}
         whole = aggregate(record.normalised(row, budget))
         seeds = sorted({r["seed"] for results in found.values() for r in results})
-        cells = [row.name, *aggregate_cells(whole, tasks), ", ".join(map(str, seeds)) or NOT_RUN]
+        means = aggregate_cells(whole, tasks) if whole else ["-" if seeds else NOT_RUN] * 2 + ["0"]
+        cells = [row.name, *means, ", ".join(map(str, seeds)) or NOT_RUN]
         cells += [scores(record, row, found[task.env]) for task in tasks]
         rows.append((-whole.iqm if whole else np.inf, cells))
     columns = ["system", "IQM", "median", "tasks in both", "seeds", *(task.name for task in tasks)]
     return markdown(columns, [cells for _, cells in sorted(rows, key=lambda pair: pair[0])])
 
 
-def aggregate_cells(found: Aggregate | None, tasks: Sequence[Task]) -> list[str]:
-    if found is None:
-        return [NOT_RUN, NOT_RUN, "0"]
+def aggregate_cells(found: Aggregate, tasks: Sequence[Task]) -> list[str]:
     low, high = found.iqm_interval
     least, most = found.median_interval
     return [
@@ -144,28 +147,21 @@ def judged(record: Record, claim: Claim, budget: str) -> tuple[str, str]:
 
 def plot(record: Record, target: Path) -> None:
     """Performance profiles (the share of runs above each normalised score), and learning curves of each task."""
-    from matplotlib import rcParams
-    from matplotlib.figure import Figure
-
-    rcParams["svg.hashsalt"] = "table"  # the same file from the same runs
-    tasks, budget = record.of.tasks, record.budgets()[0]
-    figure = Figure(figsize=(15, 8), layout="constrained")
-    axes = figure.subplots(2, (len(tasks) + 2) // 2).flat
-    levels = np.linspace(0, 1.2, 121)
-    profile = next(axes)
-    for i, row in enumerate(record.of.rows):
+    suite, budget = record.of, record.budgets()[0]
+    levels = np.linspace(0, 1.2, 61).tolist()
+    profiles = []
+    for row in suite.rows:
         values = [x for runs in record.normalised(row, budget).values() for x in runs]
-        style: dict[str, Any] = {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "linewidth": 1.2}
         if values:
-            profile.plot(levels, [mean(x > level for x in values) for level in levels], label=row.name, **style)
-    profile.set(xlabel="normalised score", ylabel="share of runs above", title=f"after {budget_words(budget)}")
-    profile.legend(fontsize=6)
-    for task, axis in zip(tasks, axes, strict=False):
-        for i, row in enumerate(record.of.rows):
-            style = {"color": f"C{i % 10}", "linestyle": ("-", "--")[i // 10], "linewidth": 0.9}
+            profiles.append((row.name, [(level, mean(x > level for x in values)) for level in levels]))
+    panels = [Panel("Share of runs above a score", profiles)] if profiles else []
+    for task in suite.tasks:
+        lines = []
+        for row in suite.rows:
             for result in record.results(row, task, budget):
-                curve = record.run(row, task, budget, result["seed"]) / "curve.csv"
-                steps, _, returns = kept_curve(curve)
-                axis.plot(steps, returns, **style)
-        axis.set(xlabel="frames", ylabel="mean return of 100 training episodes", title=task.name)
-    figure.savefig(target, metadata={"Date": None})
+                steps, _, returns = kept_curve(record.run(row, task, budget, result["seed"]) / "curve.csv")
+                lines += [(row.name, list(zip(steps.tolist(), returns.tolist(), strict=True)))] * bool(len(steps))
+        if lines:
+            panels.append(Panel(task.name, lines))
+    if panels:
+        target.write_text(chart(panels, f"{suite.title}, after {budget_words(budget)}", 2), encoding="utf-8")

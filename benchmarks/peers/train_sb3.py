@@ -5,9 +5,9 @@ its own venv:
         [UNTIL [SECONDS [EPISODES [greedy|sampled]]]]
 
 ENV is a name of Gymnasium's, one of MinAtar's games (``MinAtar/...``), or a task of the DeepMind Control Suite as
-EnvPool calls it (pip install envpool). UNTIL: end once the mean return of 100 episodes reaches it. SECONDS: end after so many
-of training. EPISODES of the evaluation, in which actions are the policy's best or are sampled. torch has as many
-threads as ``OMP_NUM_THREADS`` says, 1 without it. The last line printed is a JSON object.
+EnvPool calls it (pip install envpool). UNTIL: end once the mean return of 100 episodes reaches it. SECONDS: end after
+so many of training. EPISODES of the evaluation, in which actions are the policy's best or are sampled. torch has as
+many threads as ``OMP_NUM_THREADS`` says, 1 without it. The last line printed is a JSON object.
 """
 
 from __future__ import annotations
