@@ -73,6 +73,7 @@ class Ablation:
 
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+EPSILON = dict(epsilon_end=0.01, epsilon_steps=20_000)
 EARLY = dict(steps=600, actors=1, min_replay=50, quiet=True)
 ABLATIONS = {
     "rainbow": Ablation(
@@ -83,10 +84,15 @@ ABLATIONS = {
         {
             "rainbow": {}, "no-double": dict(double=False), "no-priorities": dict(prioritised=False),
             "no-dueling": dict(dueling=False), "no-n-step": dict(n_step=1), "no-distribution": dict(returns="mean"),
-            "no-noise": dict(noisy=False),
-            "dqn": dict(double=False, prioritised=False, dueling=False, n_step=1, returns="mean", noisy=False),
+            "no-noise": dict(noisy=False, **EPSILON),
+            "dqn": dict(
+                double=False, prioritised=False, dueling=False, n_step=1, returns="mean", noisy=False, **EPSILON,
+            ),
         },
-        dict(preset="minatar"),
+        dict(  # an earlier preset, with an MLP in place of MinAtar's convolution: what is recorded
+            preset="minatar", torso="mlp", hidden=(256,), streams=128, learning_rate=1e-3, optimiser_eps=1e-5,
+            max_grad_norm=10.0, v_min=-20.0, v_max=20.0,
+        ),
         dict(EARLY, env="CartPole-v1", env_kwargs={}, hidden=(16,), streams=16),
         "5 games, 8 variants, 3 seeds of 120,000 steps",
     ),

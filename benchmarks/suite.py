@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from common import RESULTS, end, machine, table
+from common import RESULTS, machine, table
 from learning import thin
+from recorded_runs import Job, keep, run_jobs
 from suite_tasks import TASKS, Task
 
 KEPT = RESULTS / "suite"
@@ -70,42 +68,25 @@ def play(task: Task, system: str, seed: int) -> None:
         policy, scores = run.policy(), {}
         for name, greedy in (("greedy", True), ("sampled", False)):
             scores[name] = list(policy.evaluate(task.episodes, seed=10_000 + seed, greedy=greedy, max_steps=5_000))
-        target = folder(task, system, seed)
-        target.mkdir(parents=True, exist_ok=True)
-        thin(run.path, target / "curve.csv")
+        curve = Path(scratch) / "curve.csv"
+        thin(run.path, curve)
         config = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
-        (target / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         result = {
             "env": task.env, "system": system, "seed": seed, "preset": config["preset"], "steps": report.steps,
             "updates": report.updates, "seconds": report.seconds, "training_return": report.episode_return,
             "default": "greedy", "returns": scores, "machine": machine(),
         }  # fmt: skip
-        (target / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+        files = {"curve.csv": curve, "config.json": json.dumps(config, indent=1) + "\n"}
+        keep(folder(task, system, seed), result, files)
 
 
 def run(runs: list[tuple[Task, str, int]], cores: list[int]) -> None:
     """Each run in a process of its own, one at a time on each core."""
-    waiting, busy = list(runs), {}
-    try:
-        while waiting or busy:
-            for core in cores:
-                if core not in busy and waiting:
-                    task, system, seed = waiting.pop(0)
-                    print(f"{time.strftime('%H:%M')} {system} on {task.env}, seed {seed}", flush=True)
-                    command = [sys.executable, __file__, "--play", task.env, system, str(seed)]
-                    limits = {**os.environ, "OMP_NUM_THREADS": "1"}
-                    process = subprocess.Popen(["taskset", "-c", str(core), *command], env=limits)
-                    busy[core] = (process, time.monotonic() + HOURS * 3600, f"{system} on {task.env}, seed {seed}")
-            time.sleep(1.0)
-            for core, (process, until, what) in list(busy.items()):
-                if process.poll() is not None or time.monotonic() > until:
-                    if process.poll() != 0:
-                        print(f"{what}: failed, or not done within {HOURS:g} hours; it is not recorded", flush=True)
-                    end(process)
-                    del busy[core]
-    finally:
-        for process, _, _ in busy.values():
-            end(process)
+    jobs = [
+        Job(f"{system} on {task.env}, seed {seed}", (sys.executable, __file__, "--play", task.env, system, str(seed)))
+        for task, system, seed in runs
+    ]
+    run_jobs(jobs, [[core] for core in cores], HOURS)
 
 
 # ------------------------------------------------------------------------------------------------ the table

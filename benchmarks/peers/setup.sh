@@ -15,7 +15,7 @@ environment() { # name, packages
 shared=("gymnasium[classic-control]" ale-py opencv-python-headless psutil)
 for peer in ${*:-sb3 sf rllib tianshou pfrl sbx evotorch rlox reverb}; do
   case $peer in
-    sb3) environment sb3 "stable-baselines3[extra]==2.9.0" sb3-contrib "gymnasium[box2d,mujoco]" "${shared[@]}" ;;
+    sb3) environment sb3 "stable-baselines3[extra]==2.9.0" sb3-contrib minatar "gymnasium[box2d,mujoco]" "${shared[@]}" ;;
     sf) environment sf "sample-factory==2.1.1" box2d "${shared[@]}" ;;
     rllib) environment rllib "ray[rllib,tune]==2.60.0" "${shared[@]}" ;;
     tianshou) environment tianshou "tianshou==2.0.*" "${shared[@]}" ;;

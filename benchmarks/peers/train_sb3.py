@@ -1,10 +1,13 @@
-"""Train and evaluate Stable-Baselines3 on one continuous task, for ``benchmarks/continuous.py``, in its own venv:
+"""Train and evaluate Stable-Baselines3 on one task, for ``benchmarks/continuous.py`` and ``benchmarks/table.py``, in
+its own venv:
 
-    $SHOAL_PEERS/sb3/bin/python benchmarks/peers/train_sb3.py ppo|td3|ddpg ENV STEPS SEED [UNTIL [SECONDS]]
+    $SHOAL_PEERS/sb3/bin/python benchmarks/peers/train_sb3.py ppo|td3|ddpg|sac|dqn|qrdqn ENV STEPS SEED
+        [UNTIL [SECONDS [EPISODES [greedy|sampled]]]]
 
-ENV is a name of Gymnasium's, or of a task of the DeepMind Control Suite as EnvPool calls it (pip install envpool).
-UNTIL: end once the mean return of 100 episodes reaches it. SECONDS: end after so many of training. torch has as many
-threads as ``OMP_NUM_THREADS`` says, 1 without it. The last line printed is a JSON object.
+ENV is a name of Gymnasium's, one of MinAtar's games (``MinAtar/...``), or a task of the DeepMind Control Suite as
+EnvPool calls it (pip install envpool). UNTIL: end once the mean return of 100 episodes reaches it. SECONDS: end after
+so many of training. EPISODES of the evaluation, in which actions are the policy's best or are sampled. torch has as
+many threads as ``OMP_NUM_THREADS`` says, 1 without it. The last line printed is a JSON object.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 
@@ -52,6 +56,59 @@ class ControlSuite(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.concatenate([np.ravel(obs[k]) for k in obs]).astype(np.float32)
 
 
+class MinAtarNetwork(BaseFeaturesExtractor):
+    """Young and Tian's network (2019), as Shoal's torso ``minatar``: 16 3x3 filters and 128 units, relu after both."""
+
+    def __init__(self, space: gymnasium.spaces.Box) -> None:
+        super().__init__(space, 128)
+        h, w, c = space.shape
+        self.conv = torch.nn.Conv2d(c, 16, 3)
+        self.hidden = torch.nn.Linear(16 * (h - 2) * (w - 2), 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        planes = x.reshape(len(x), *self._observation_space.shape).permute(0, 3, 1, 2)
+        return torch.relu(self.hidden(torch.relu(self.conv(planes)).flatten(1)))
+
+
+class Numbers(gymnasium.ObservationWrapper):
+    """Booleans as floats: Stable-Baselines3 takes no Box of booleans."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation.astype(np.float32)
+
+
+def minatar(name: str, task: str, seed: int, steps: int) -> Any:
+    """A model on MinAtar, with the values of Shoal's presets ``minatar`` and their sources (gymnax-blines' of PPO,
+    Obando-Ceron and Castro's of DQN and QR-DQN)."""
+    import minatar.gym
+    import sb3_contrib
+
+    if task not in gymnasium.registry:
+        minatar.gym.register_envs()
+    envs = 64 if name == "ppo" else 8
+    env = make_vec_env(lambda: Numbers(gymnasium.make(task)), envs, seed=seed)
+    shape: dict[str, Any] = {"features_extractor_class": MinAtarNetwork, "net_arch": []}
+    common = dict(seed=seed, device="cpu", gamma=0.99)
+    if name == "ppo":
+        return stable_baselines3.PPO(
+            "MlpPolicy", env, n_steps=128, batch_size=1024, n_epochs=4, learning_rate=5e-4, gae_lambda=0.95,
+            clip_range=0.2, ent_coef=0.01, vf_coef=0.5, max_grad_norm=0.5, policy_kwargs=shape, **common,
+        )  # fmt: skip
+    shape |= {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": 3.125e-4}}
+    kind, rate = (stable_baselines3.DQN, 2.5e-4) if name == "dqn" else (sb3_contrib.QRDQN, 1e-4)
+    if name == "qrdqn":
+        shape["n_quantiles"] = 51
+    return kind(
+        "MlpPolicy", env, learning_rate=rate, buffer_size=100_000, learning_starts=1_000, batch_size=32, train_freq=1,
+        gradient_steps=2, target_update_interval=1_000, exploration_fraction=min(1.0, 100_000 / steps),
+        exploration_final_eps=0.1, policy_kwargs=shape, max_grad_norm=float("inf") if name == "dqn" else None, **common,
+    )  # fmt: skip
+
+
 class LearningCurve(BaseCallback):
     """(steps, seconds, mean return of the last 100 episodes), every thousand steps."""
 
@@ -59,24 +116,50 @@ class LearningCurve(BaseCallback):
         super().__init__()
         self.until, self.limit = until, seconds
         self.began, self.rows = time.time(), list[tuple[int, float, float]]()
+        self.told = 0
 
     def _on_training_start(self) -> None:
         self.began = time.time()
 
     def _on_step(self) -> bool:
         episodes, spent = self.model.ep_info_buffer, time.time() - self.began
-        if episodes and self.num_timesteps % 1000 == 0:
+        if episodes and self.num_timesteps // 1000 > self.told:
+            self.told = self.num_timesteps // 1000
             self.rows.append((self.num_timesteps, spent, float(np.mean([e["r"] for e in episodes]))))
             return self.rows[-1][2] < self.until and spent < self.limit
         return spent < self.limit
 
 
-def main(name: str, task: str, steps: str, seed: str, until: str = "inf", seconds: str = "inf") -> None:
+def main(
+    name: str, task: str, steps: str, seed: str, until: str = "inf", seconds: str = "inf", episodes: str = "20",
+    way: str = "greedy",
+) -> None:  # fmt: skip
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    if task in gymnasium.registry:
-        env = make_vec_env(task, 1, seed=int(seed))
+    if task.startswith("MinAtar/"):
+        model = minatar(name, task, int(seed), int(steps))
+        env = model.get_env()
     else:
-        env = make_vec_env(lambda: ControlSuite(task, int(seed)), 1, seed=int(seed))
+        model, env = continuous(name, task, int(seed))
+    curve = LearningCurve(float(until), float(seconds))
+    model.learn(int(steps), callback=curve)
+    spent = time.time() - curve.began
+    if isinstance(env, VecNormalize):
+        env.training, env.norm_reward = False, False
+    evaluation, _ = evaluate_policy(
+        model, env, int(episodes), deterministic=way == "greedy", return_episode_rewards=True
+    )
+    print(json.dumps({
+        "steps": model.num_timesteps, "seconds": spent, "training_return": curve.rows[-1][2] if curve.rows else None,
+        "evaluation": [float(x) for x in evaluation], "curve": curve.rows,
+    }))  # fmt: skip
+
+
+def continuous(name: str, task: str, seed: int) -> tuple[Any, Any]:
+    """A model on a task of continuous actions, with the zoo's values for MuJoCo, and its environments."""
+    if task in gymnasium.registry:
+        env = make_vec_env(task, 1, seed=seed)
+    else:
+        env = make_vec_env(lambda: ControlSuite(task, seed), 1, seed=seed)
     own: dict[str, Any]
     if name == "ppo":
         env = VecNormalize(env, gamma=0.99)
@@ -84,20 +167,12 @@ def main(name: str, task: str, steps: str, seed: str, until: str = "inf", second
             n_steps=2048, batch_size=64, n_epochs=10, learning_rate=lambda left: 3e-4 * left, gamma=0.99,
             gae_lambda=0.95, clip_range=0.2, ent_coef=0.0,
         )  # fmt: skip
+    elif name == "sac":
+        own = dict(learning_starts=10_000)
     else:
         size = env.action_space.shape[0]
         own = dict(learning_starts=10_000, action_noise=NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)))
-    curve = LearningCurve(float(until), float(seconds))
-    model = getattr(stable_baselines3, name.upper())("MlpPolicy", env, seed=int(seed), device="cpu", **own)
-    model.learn(int(steps), callback=curve)
-    spent = time.time() - curve.began
-    if isinstance(env, VecNormalize):
-        env.training, env.norm_reward = False, False
-    evaluation, _ = evaluate_policy(model, env, 20, deterministic=True, return_episode_rewards=True)
-    print(json.dumps({
-        "steps": model.num_timesteps, "seconds": spent, "training_return": curve.rows[-1][2],
-        "evaluation": evaluation, "curve": curve.rows,
-    }))  # fmt: skip
+    return getattr(stable_baselines3, name.upper())("MlpPolicy", env, seed=seed, device="cpu", **own), env
 
 
 if __name__ == "__main__":

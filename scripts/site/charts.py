@@ -10,6 +10,7 @@ FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 COLOURS = ("#0969da", "#bc6c00", "#1a7f37", "#8250df", "#cf222e", "#57606a")
 WIDTH, HEIGHT = 270, 150  # a panel's plot, in pixels
 LEFT, TOP, RIGHT, BOTTOM = 50, 30, 16, 40  # what a panel has around its plot
+LEGEND = 14  # between two lines of a legend
 POINTS = 100  # a line has at most so many: the raw files have the rest
 
 
@@ -26,7 +27,8 @@ class Panel:
 def chart(panels: list[Panel], caption: str, columns: int = 3) -> str:
     """Return a self-contained picture of all panels."""
     columns = min(columns, len(panels))
-    across, down = LEFT + WIDTH + RIGHT, TOP + HEIGHT + BOTTOM
+    lines = max((y + 1 for panel in panels for *_, y in _legend(panel)), default=1)
+    across, down = LEFT + WIDTH + RIGHT, TOP + HEIGHT + BOTTOM + LEGEND * (lines - 1)
     width, height = columns * across, math.ceil(len(panels) / columns) * down
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -64,15 +66,34 @@ def _panel(panel: Panel) -> str:
         step = max(1, math.ceil(len(line) / POINTS))
         kept = [*line[:-1:step], line[-1]]
         path = " ".join("{:g},{:g}".format(*at(*point)) for point in kept)
-        colour = COLOURS[legends.index(name) % len(COLOURS)]
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.3"/>')
-    offset = 0.0
-    for i, name in enumerate(name for name in legends if name):
-        parts.append(f'<text x="{offset:.0f}" y="{HEIGHT + 32}" fill="{COLOURS[i]}">{escape(name)}</text>')
-        offset += 6.5 * len(name) + 12
+        colour, dashes = style(legends.index(name))
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dashes}/>')
+    for i, (name, x, y) in enumerate(_legend(panel)):
+        height = HEIGHT + 32 + LEGEND * y
+        told = f"{escape(name)}{' (dashed)' if style(i)[1] else ''}"
+        parts.append(f'<text x="{x:.0f}" y="{height}" fill="{style(i)[0]}">{told}</text>')
     if not any(legends):
         parts.append(f'<text y="{HEIGHT + 32}" fill="#57606a">environment steps</text>')
     return "".join(parts)
+
+
+def style(i: int) -> tuple[str, str]:
+    """Return the colour of the line of that number, and what makes it dashed where the colours begin again."""
+    again = i // len(COLOURS)
+    return COLOURS[i % len(COLOURS)], f' stroke-dasharray="{6 // again} 2"' if again else ""
+
+
+def _legend(panel: Panel) -> list[tuple[str, float, int]]:
+    """The names of a panel's lines, each with its place: pixels from the left, and the line of text."""
+    out, x, y = list[tuple[str, float, int]](), 0.0, 0
+    names = [name for name in dict.fromkeys(name for name, _ in panel.lines) if name]
+    for i, name in enumerate(names):
+        size = 6.5 * len(f"{name} (dashed)" if style(i)[1] else name) + 12
+        if x and len(names) > len(COLOURS) and x + size > WIDTH:  # a few names go on beside the panel
+            x, y = 0.0, y + 1
+        out.append((name, x, y))
+        x += size
+    return out
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:

@@ -44,7 +44,12 @@ def bootstrap(
     def of_all(*strata: Array, axis: int) -> Array:
         return statistic(np.concatenate(strata, axis), axis=axis)
 
-    return _interval(scores, of_all, confidence, samples, seed)
+    return bootstrap_strata(scores, of_all, confidence=confidence, samples=samples, seed=seed)
+
+
+def median_of_means(*strata: ArrayLike, axis: int = 0) -> Array:
+    """Median over strata of each stratum's mean over ``axis``: the median over tasks of Agarwal et al. 2021."""
+    return np.asarray(np.median([np.mean(np.asarray(s, np.float64), axis) for s in strata], 0))
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> float:
@@ -57,7 +62,7 @@ def improvement_interval(
     x: Scores, y: Scores, *, confidence: float = 0.95, samples: int = 2_000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile interval of ``probability_of_improvement``, runs of each stratum drawn with replacement."""
-    low, high = _interval([*x, *y], _improvement, confidence, samples, seed)
+    low, high = bootstrap_strata([*x, *y], _improvement, confidence=confidence, samples=samples, seed=seed)
     return float(low), float(high)
 
 
@@ -71,9 +76,16 @@ def _improvement(*strata: Array, axis: int) -> Array:
     return np.asarray(np.mean(shares, 0))
 
 
-def _interval(
-    scores: Scores, statistic: Callable[..., Array], confidence: float, samples: int, seed: int
+def bootstrap_strata(
+    scores: Scores,
+    statistic: Callable[..., Array],
+    *,
+    confidence: float = 0.95,
+    samples: int = 2_000,
+    seed: int = 0,
 ) -> tuple[Array, Array]:
+    """``bootstrap`` of a statistic that tells the strata apart: it takes an array for each, and ``axis``, that of the
+    runs."""
     strata = [np.asarray(s, np.float64) for s in scores]
     several = [s for s in strata if len(s) > 1]  # SciPy draws from no others
     if not several:

@@ -10,7 +10,7 @@ from shoal.nets.normaliser import RewardScaler, RunningNorm, running_norms
 from shoal.nets.popart import PopArt
 from shoal.nets.precision import autocast
 from shoal.nets.recurrent import RecurrentCore
-from shoal.nets.torsos import MLP, ImpalaResNet, NatureCNN
+from shoal.nets.torsos import MLP, ImpalaResNet, MinAtarCNN, NatureCNN
 
 __all__ = [
     "MLP",
@@ -18,6 +18,7 @@ __all__ = [
     "DuelingQHead",
     "Encoder",
     "ImpalaResNet",
+    "MinAtarCNN",
     "NatureCNN",
     "NoisyLinear",
     "PixelControlHead",

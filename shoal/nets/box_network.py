@@ -12,7 +12,7 @@ from shoal import fast
 from shoal.api import EnvSpec, Tensors
 from shoal.fast.perceptron import Perceptron
 from shoal.nets import MLP, Encoder, autocast
-from shoal.nets.encoder import resolve_torso
+from shoal.nets.encoder import convolved, resolve_torso
 from shoal.nets.precision import Precision, resolve
 from shoal.nets.torsos import ACTIVATIONS, Activation
 
@@ -76,7 +76,7 @@ class Critic(nn.Module):
 
 
 def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
-    images = any(o.kind == "image" for o in env.observations.values())
+    images = any(convolved(o, torso) for o in env.observations.values())
     resolve_torso(torso)
     plain = torso in ("mlp", "none") or (not images and ":" not in torso)
     return Encoder(env.observations, "none" if plain else torso, hidden[:1], activation)

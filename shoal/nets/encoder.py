@@ -14,11 +14,11 @@ from shoal.api import Observation, UsageError
 from shoal.fast.perceptron import ACTIVATIONS, Perceptron
 from shoal.nets.precision import full
 from shoal.nets.resnet import ResNet50
-from shoal.nets.torsos import MLP, Activation, ImpalaResNet, NatureCNN
+from shoal.nets.torsos import MLP, Activation, ImageTorso, ImpalaResNet, MinAtarCNN, NatureCNN
 
 Observations = Mapping[str, Observation]
 Factory = Callable[[dict[str, Observation]], nn.Module]
-OF_IMAGES = ("nature", "impala-shallow", "impala-deep", "resnet50")
+OF_IMAGES = ("nature", "impala-shallow", "impala-deep", "resnet50", "minatar")
 TORSOS = ("auto", "mlp", *OF_IMAGES, "none")
 
 
@@ -29,6 +29,7 @@ class Encoder(nn.Module):
     are joined and go through one MLP; then all are joined. ``torso``:
 
     * ``auto`` = ``nature``; ``nature``, ``impala-shallow``, ``impala-deep`` and ``resnet50`` say how images are read;
+    * ``minatar`` reads images so as well, and boards: vectors of three dimensions, [H, W, C];
     * ``mlp`` flattens images into the MLP as well; ``none`` joins everything with no parameters at all;
     * your own: a function (or ``"module:function"``, or ``"file.py:function"``) from ``{name: Observation}`` to an
       ``nn.Module`` with an integer ``.features``, called with ``{name: [N, *shape]}`` and returning ``[N, features]``.
@@ -67,8 +68,8 @@ class Encoder(nn.Module):
             return
         self.features = 0
         for name, spec in self.observations.items():
-            if spec.kind == "image" and torso not in ("mlp", "none"):
-                image = _image_torso(cast(str, torso), spec.shape, layer_norm, fc)
+            if convolved(spec, cast(str, torso)):
+                image = _image_torso(cast(str, torso), spec, layer_norm, fc)
                 key = name.replace(".", "_")  # ModuleDict takes no dots
                 while key in self.images or key in self.observations.keys() - {name}:  # each has a torso of its own
                     key += "_"
@@ -133,17 +134,26 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+def convolved(spec: Observation, torso: str) -> bool:
+    """Return whether an observation has a convolutional torso of its own: an image, and to ``minatar`` a board."""
+    if torso not in ("auto", *OF_IMAGES):
+        return False
+    return spec.kind == "image" or (torso == "minatar" and spec.kind == "vector" and len(spec.shape) == 3)
+
+
 def idle(observations: Observations, torso: str) -> dict[str, str]:
     """Of ``torso``, and of an MLP's ``hidden`` and ``activation``, those that say nothing of an encoder of these
     observations, each with the reason."""
-    images = [o.kind == "image" for o in observations.values() if o.kind != "mask"]
+    seen = [o for o in observations.values() if o.kind != "mask"]
+    images = [convolved(o, torso) for o in seen]
     out = {}
     if torso in OF_IMAGES and not any(images):
-        out["torso"] = "the environment shows no images"
+        out["torso"] = "the environment shows no images" + (" and no boards" if torso == "minatar" else "")
     if torso == "none" or torso not in TORSOS:
         out |= dict.fromkeys(("hidden", "activation"), f"torso is {torso}")
-    elif all(images) and torso != "mlp":
-        out |= dict.fromkeys(("hidden", "activation"), "the environment shows images alone, which have a torso")
+    elif all(images):
+        shown = "images" if all(o.kind == "image" for o in seen) else "boards"
+        out |= dict.fromkeys(("hidden", "activation"), f"the environment shows {shown} alone, which have a torso")
     return out
 
 
@@ -176,10 +186,12 @@ def _called(own: nn.Module, rows: dict[str, Tensor]) -> Tensor:
             module.training = True
 
 
-def _image_torso(torso: str, shape: tuple[int, ...], layer_norm: bool, fc: bool) -> NatureCNN | ImpalaResNet | ResNet50:
-    if len(shape) != 3:
-        raise UsageError(f"an image must have shape [C, H, W], not {list(shape)}")
-    c, h, w = shape
+def _image_torso(torso: str, spec: Observation, layer_norm: bool, fc: bool) -> ImageTorso | ResNet50:
+    if len(spec.shape) != 3:
+        raise UsageError(f"an image must have shape [C, H, W], not {list(spec.shape)}")
+    if torso == "minatar":
+        return MinAtarCNN(spec.shape, spec.kind != "image", 128 if fc else 0, layer_norm)
+    c, h, w = spec.shape
     if torso in ("auto", "nature"):
         return NatureCNN(c, h, w, 512 if fc else 0, layer_norm)
     if torso == "resnet50":

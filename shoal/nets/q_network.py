@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import MASK, EnvSpec, Tensors, observations
-from shoal.nets.encoder import Encoder
+from shoal.nets.encoder import Encoder, convolved
 from shoal.nets.heads import DuelingQHead, QHead
 from shoal.nets.noisy import ReturnHead
 from shoal.nets.outputs import Outputs, detached
@@ -83,7 +83,7 @@ class ReturnNetwork(QNetwork):
         device: str = "cpu",
     ) -> None:  # fmt: skip
         nn.Module.__init__(self)  # not QNetwork's, whose head has one number for each action
-        images = any(o.kind == "image" for o in env.observations.values())
+        images = any(o.kind == "image" or convolved(o, torso) for o in env.observations.values())
         own = dueling or (sigma is not None and images)  # the torso's fully connected layer is the head's
         self.returns = returns
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not own)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shoal.api import UsageError
 from shoal.fast.pixels import channels_last, readable, unshuffled
 from shoal.fast.rounded import may_round
 from shoal.nets.precision import compute_dtype
@@ -93,6 +94,22 @@ class NatureCNN(ImageTorso):
         kernels = ((3, 2, 1), (3, 2, 1), (3, 1, 1)) if small else ((8, 4, 0), (4, 2, 0), (3, 1, 0))
         super().__init__(_plain(channels, (32, 64, 64), kernels), h, w, fc, layer_norm)
         self.small = small
+
+
+class MinAtarCNN(ImageTorso):
+    """Young and Tian 2019, section 3: one convolution of 16 3x3/1 filters and 128 units, relu after both: a quarter of
+    the Nature network's last layers. Reads boards [N, H, W, C] of any numbers as planes [N, C, H, W], unscaled; and
+    images as any torso does."""
+
+    def __init__(self, shape: Sequence[int], board: bool = True, fc: int = 128, layer_norm: bool = False):
+        h, w, c = shape if board else (*shape[1:], shape[0])
+        if min(h, w) < 3:
+            raise UsageError(f"torso minatar has a kernel of 3 x 3, too large for {h} x {w} cells")
+        super().__init__(_plain(c, (16,), ((3, 1, 0),)), h, w, fc, layer_norm)
+        self.board = board
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 3, 1, 2) if self.board else x)
 
 
 class ImpalaResNet(ImageTorso):

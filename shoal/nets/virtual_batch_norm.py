@@ -48,7 +48,7 @@ def normalise_virtually(encoder: Encoder) -> Encoder:
     for torso in encoder.images.values():
         convs = torso.convs if isinstance(torso, ImageTorso) else None
         if not isinstance(convs, nn.Sequential) or not all(isinstance(m, (nn.Conv2d, nn.ReLU)) for m in convs):
-            raise UsageError("virtual batch normalisation is for the torsos nature and impala-shallow")
+            raise UsageError("virtual batch normalisation is for the torsos nature, impala-shallow and minatar")
         torso.convs = _with_norms(convs)
         torso.fc = _with_norms(cast(nn.Sequential, torso.fc))
     return encoder

@@ -51,9 +51,13 @@ CLASSIC: Preset = dict(
 )  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "novelty": 0.5, "novelty_steps": 60_000}
 STATES: Preset = {**CLASSIC, "steps": 1_000_000, "episode_bound": 500}
+MINATAR: Preset = dict(  # as PAPER, with 16 environments of 2 workers, and Young and Tian's network (2019)
+    actors=2, envs=8, unroll=5, steps=1_000_000, torso="minatar", learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
+    rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.5, gamma=0.99,
+)  # fmt: skip
 PRESETS: Presets = {
-    "paper": PAPER, "classic": CLASSIC, "classic_continuous": VECTOR, "states": STATES, "vector": VECTOR,
-    "vector_continuous": VECTOR,
+    "paper": PAPER, "classic": CLASSIC, "minatar": MINATAR, "classic_continuous": VECTOR, "states": STATES,
+    "vector": VECTOR, "vector_continuous": VECTOR,
 }  # fmt: skip
 
 

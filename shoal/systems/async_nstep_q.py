@@ -20,7 +20,7 @@ class Config(async_q.Config):
     """Asynchronous n-step Q-learning. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
 
 
-PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC}
+PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC, "minatar": async_q.MINATAR}
 
 
 class NStepQ(SegmentQ):

@@ -66,7 +66,11 @@ CLASSIC: Preset = dict(
     optimiser_eps=1e-2, gamma=0.99, reward_scale=0.1, target_period=1_000, epsilon_steps=300_000,
 )  # fmt: skip
 ONE_STEP: Preset = {**CLASSIC, "epsilon_steps": 500_000}  # rare goals are told further one step at a time
-PRESETS: Presets = {"paper": PAPER, "classic": ONE_STEP}
+MINATAR: Preset = dict(  # as PAPER, of 2 workers; network and the fall of epsilon: Young and Tian 2019
+    actors=2, envs=8, unroll=5, steps=1_000_000, torso="minatar", learning_rate=schedule(7e-4, 0.0), optimiser_eps=0.1,
+    rmsprop_decay=0.99, max_grad_norm=40.0, gamma=0.99, target_period=10_000, epsilon_steps=100_000,
+)  # fmt: skip
+PRESETS: Presets = {"paper": PAPER, "classic": ONE_STEP, "minatar": MINATAR}
 Last = Literal["q_max", "q_taken"]
 
 

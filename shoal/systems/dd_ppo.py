@@ -84,7 +84,8 @@ STATES: Preset = {  # a bonus for novelty ends with the episode, and so teaches 
 }  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "normalise_obs": True, "novelty": 0.5, "novelty_steps": 15_000}
 PRESETS: Presets = {
-    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "pointgoal": recurrent_ppo.POINTGOAL,
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "minatar": recurrent_ppo.MINATAR,
+    "pointgoal": recurrent_ppo.POINTGOAL,
     "classic_continuous": VECTOR, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR,
 }  # fmt: skip
 

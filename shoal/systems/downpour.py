@@ -37,5 +37,6 @@ CLASSIC: Preset = dqn.CLASSIC | ADAGRAD | {  # without the epsilon, AdaGrad's fi
     "learning_rate": 0.05, "optimiser_eps": 0.01, "steps": 200_000,
 }  # fmt: skip
 BOX2D: Preset = dqn.BOX2D | ADAGRAD
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D}
+MINATAR: Preset = dqn.MINATAR | ADAGRAD
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR}
 network, agent, program = gorila.network, gorila.agent, gorila.program

@@ -103,11 +103,19 @@ PICTURE: Preset = dict(
     novelty_steps=15_000,
     torso="impala-shallow",
 )  # fmt: skip
+# Network, gamma, replay, batch and epsilon: Young and Tian 2019, examples/dqn.py of MinAtar. Adam, an update every 4
+# steps, a target network every 1,000: Obando-Ceron and Castro 2021, dqn_asterix.gin and the like of revisiting_rainbow
+MINATAR: Preset = dict(
+    steps=1_000_000, torso="minatar", double=False, n_step=1, learning_rate=2.5e-4, optimiser_eps=3.125e-4,
+    max_grad_norm=None, batch=32, samples_per_insert=8.0, replay=100_000, min_replay=1_000, target_period=250,
+    epsilon_end=0.1, epsilon_steps=100_000,
+)  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER,
     "atari": ATARI,
     "classic": CLASSIC,
     "box2d": BOX2D,
+    "minatar": MINATAR,
     "states": STATES,
     "picture": PICTURE,
     "vector": VECTOR,

@@ -102,8 +102,12 @@ PICTURE: Preset = {
     "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow", "novelty_steps": 45_000,
 }  # fmt: skip
 PICTURE_CONTINUOUS: Preset = {**PICTURE, "entropy_cost": 0.0}
+MINATAR: Preset = dict(  # as PAPER, in batches for a short run; network and gamma: Young and Tian 2019
+    steps=1_000_000, torso="minatar", total_envs=32, unroll=20, batch=8, learning_rate=linear(6e-4, 0.0),
+    optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01,
+)  # fmt: skip
 PRESETS: Presets = {
-    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D,
+    "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
     "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
     "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
 }  # fmt: skip

@@ -141,7 +141,12 @@ CLASSIC: Preset = dict(
 )  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "novelty": 0.5, "novelty_steps": 15_000}
 STATES: Preset = {**CLASSIC, "episode_bound": 500}
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "states": STATES, "vector": VECTOR}
+# Optimiser and n: table 2; network and gamma: Young and Tian 2019; short sequences, dueling streams left out: CLASSIC
+MINATAR: Preset = dict(
+    CLASSIC, steps=1_000_000, torso="minatar", hidden=(), core_size=128, n_step=5, samples_per_insert=8.0,
+    learning_rate=1e-4, optimiser_eps=1e-3, max_grad_norm=40.0,
+)  # fmt: skip
+PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "minatar": MINATAR, "states": STATES, "vector": VECTOR}
 
 
 def sequence_td_loss(

@@ -55,8 +55,8 @@ class SystemConfig(EnvOptions):
     """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
     fp32."""
     torso: str = "auto"
-    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, or `module:factory` or
-    `file.py:factory` of your own."""
+    """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, minatar, or
+    `module:factory` or `file.py:factory` of your own."""
     hidden: tuple[Count, ...] = (64, 64)
     """Units of each layer of the MLP."""
     learner_threads: Threads = 0

@@ -60,7 +60,9 @@ def test_parameters_are_plainly_contiguous():
     assert all(p.is_contiguous() for p in NatureCNN(4, 84, 84).parameters())
 
 
-@pytest.mark.parametrize("torso", ["auto", "mlp", "nature", "impala-shallow", "impala-deep", "resnet50", "none"])
+@pytest.mark.parametrize(
+    "torso", ["auto", "mlp", "nature", "impala-shallow", "impala-deep", "resnet50", "minatar", "none"]
+)
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 def test_encoder_folds_any_leading_dims(torso, lead):
     obs = {"obs/front.left": SMALL, "obs/rear": SMALL, "obs/x": VECTOR, "obs/id": HOT}
@@ -209,3 +211,30 @@ def test_a_torso_can_be_traced_although_its_bytes_are_reordered_outside_torch() 
     exported = torch.export.export(torso, (one,)).module()
     torch.testing.assert_close(traced(other), torso(other))
     torch.testing.assert_close(exported(other), torso(other))
+
+
+def test_the_minatar_torso_is_the_published_network_on_boards_and_on_images() -> None:
+    """Young and Tian's QNetwork without its last layer, weight by weight: x.permute, conv, relu, hidden layer, relu."""
+    board = Observation((10, 10, 6), "float32")
+    encoder = Encoder({"obs": board}, "minatar")
+    assert encoder.features == 128
+    assert sum(p.numel() for p in encoder.parameters()) == (6 * 9 + 1) * 16 + (8 * 8 * 16 + 1) * 128
+    conv, hidden = encoder.images["obs"].convs[0], encoder.images["obs"].fc[0]
+    x = torch.randint(0, 2, (2, 3, 10, 10, 6)).float()
+    planes = x.flatten(0, 1).permute(0, 3, 1, 2)  # not divided by 255
+    seen = torch.relu(torch.nn.functional.conv2d(planes, conv.weight, conv.bias))
+    expected = torch.relu(hidden(seen.flatten(1))).unflatten(0, (2, 3))
+    torch.testing.assert_close(encoder({"obs": x}), expected)
+    pictures = Encoder({"obs": Observation((6, 10, 10), "uint8", "image")}, "minatar")
+    pictures.load_state_dict(encoder.state_dict())
+    bytes = (x * 255).to(torch.uint8).permute(0, 1, 4, 2, 3)
+    torch.testing.assert_close(pictures({"obs": bytes}), expected)
+
+
+def test_the_minatar_torso_leaves_vectors_to_the_mlp_and_other_torsos_leave_boards_to_it() -> None:
+    seen = {"board": Observation((5, 5, 2), "float32"), "vector": Observation((3,), "float32")}
+    assert list(Encoder(seen, "minatar", hidden=(7,)).images) == ["board"]
+    assert Encoder(seen, "minatar", hidden=(7,)).features == 128 + 7
+    assert Encoder(seen, "nature", hidden=(7,)).flat == ["board", "vector"]
+    with pytest.raises(UsageError, match="3 x 3"):
+        Encoder({"obs": Observation((2, 9, 1), "float32")}, "minatar")

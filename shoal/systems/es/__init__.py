@@ -80,9 +80,13 @@ MUJOCO: Preset = dict(  # ARS V2-t, as for HalfCheetah in Mania et al. 2018, tab
     hidden=(), pairs=32, envs=16, top=4, shaping="spread", optimiser="sgd", learning_rate=0.02, noise_std=0.03,
     weight_decay=0.0, steps=3_000_000,
 )  # fmt: skip
+MINATAR: Preset = dict(  # as PAPER, section 4.2 (Atari: virtual batch normalisation), in a population for a short run
+    pairs=64, envs=16, steps=1_000_000, torso="minatar", noise_std=0.02, learning_rate=0.01, weight_decay=0.005,
+    virtual_batch_norm=True,
+)  # fmt: skip
 VECTOR: Preset = {**CLASSIC, "steps": 2_000_000, "episode_bound": 1_000}
 PRESETS: Presets = {
-    "paper": PAPER, "ars": ARS, "classic": CLASSIC, "box2d": BOX2D, "mujoco": MUJOCO,
+    "paper": PAPER, "ars": ARS, "classic": CLASSIC, "box2d": BOX2D, "mujoco": MUJOCO, "minatar": MINATAR,
     "states": VECTOR, "vector": VECTOR, "vector_continuous": VECTOR,
 }  # fmt: skip
 

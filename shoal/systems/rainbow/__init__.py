@@ -103,10 +103,11 @@ ATARI: Preset = dict(
 )  # fmt: skip
 CLASSIC: Preset = dict(dqn.CLASSIC, streams=128, v_min=-100.0, v_max=100.0, atoms=101)
 BOX2D: Preset = dict(dqn.BOX2D, streams=256, v_min=-50.0, v_max=50.0, atoms=101)
-MINATAR: Preset = dict(  # an update every 4 steps, a target network every 1,000
-    hidden=(256,), streams=128, learning_rate=1e-3, optimiser_eps=1e-5, batch=32, samples_per_insert=8.0,
-    replay=100_000, min_replay=1_000, target_period=250, priority_exponent=0.5, v_min=-20.0, v_max=20.0, atoms=51,
-    epsilon_end=0.01, epsilon_steps=20_000,
+# As DQN's. Learning rate, atoms and their range: Obando-Ceron and Castro 2021, rainbow_asterix.gin and the like;
+# priorities and n: Hessel et al. 2018, table 1; streams of 128 units: the hidden layer of Young and Tian 2019
+MINATAR: Preset = dict(
+    dqn.MINATAR, double=True, n_step=3, learning_rate=1e-4, streams=128, atoms=51, v_min=-100.0, v_max=100.0,
+    priority_exponent=0.5, importance_exponent=RISING,
 )  # fmt: skip
 # Noise in layers hardly explores where each input is a code of its own. Chosen on FrozenLake and CliffWalking
 STATES: Preset = dict(

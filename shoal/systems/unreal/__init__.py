@@ -50,7 +50,11 @@ MINIGRID: Preset = dict(  # where a reward comes once in thousands of steps, ent
     max_grad_norm=40.0, entropy_cost=3e-4, gamma=0.99, core="lstm", core_size=128, torso="impala-shallow",
     pixel_control_cost=3e-3,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "labyrinth": LABYRINTH, "minigrid": MINIGRID}
+MINATAR: Preset = dict(  # A3C's, with what LABYRINTH adds; its boards are no screens, so that no pixels are controlled
+    a3c.MINATAR, unroll=20, entropy_cost=2.2e-3, core="lstm", core_size=128, last_action_reward=True, hidden=(),
+    replay=2_000, pixel_control=False, reward_prediction_cost=1.0, value_replay_cost=1.0,
+)  # fmt: skip
+PRESETS: Presets = {"paper": PAPER, "labyrinth": LABYRINTH, "minigrid": MINIGRID, "minatar": MINATAR}
 
 
 def network(cfg: Config, device: str = "cpu") -> AuxiliaryNetwork:

@@ -1,0 +1,83 @@
+"""Runs that are recorded one by one: each in a process of its own, some at a time, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import end
+
+
+@dataclass(frozen=True)
+class Job:
+    """``command`` in a process of its own; ``what``: its name in sentences."""
+
+    what: str
+    command: tuple[str, ...]
+
+
+def run_jobs(jobs: Sequence[Job], slots: Sequence[Sequence[int]], hours: float) -> list[str]:
+    """Run each job, one at a time on the cores of each slot; ends those that take more than ``hours``. Returns the
+    names of those that failed. When it is itself interrupted or terminated, nothing is left running."""
+
+    def terminated(number: int, frame: object) -> None:
+        sys.exit(128 + number)  # by the way out below
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    waiting, busy, failed = list(jobs), dict[int, tuple[subprocess.Popen[str], float, str]](), list[str]()
+    try:
+        while waiting or busy:
+            for slot, cores in enumerate(slots):
+                if slot not in busy and waiting:
+                    job = waiting.pop(0)
+                    print(f"{time.strftime('%H:%M')} {job.what}", flush=True)
+                    on = ["taskset", "-c", ",".join(map(str, cores)), *job.command]
+                    process = subprocess.Popen(on, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+                    busy[slot] = (process, time.monotonic() + hours * 3600, job.what)
+            time.sleep(1.0)
+            for slot, (process, until, what) in list(busy.items()):
+                if process.poll() is not None or time.monotonic() > until:
+                    if process.poll() != 0:
+                        print(f"{what}: failed, or not done within {hours:g} hours; it is not recorded", flush=True)
+                        failed.append(what)
+                    end(process)
+                    del busy[slot]
+    finally:
+        for process, _, _ in busy.values():
+            end(process)
+        signal.signal(signal.SIGTERM, before)
+    return failed
+
+
+def keep(target: Path, result: Mapping[str, Any], files: Mapping[str, Path | str]) -> None:
+    """Record a run in the folder ``target``: ``files`` (a path to copy, or the text) and ``result.json``; all of it or
+    nothing, in place of what was there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as scratch:
+        new = Path(scratch) / "new"
+        new.mkdir()
+        for name, content in files.items():
+            if isinstance(content, Path):
+                shutil.copy(content, new / name)
+            else:
+                (new / name).write_text(content, encoding="utf-8")
+        (new / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+        if target.exists():
+            target.rename(Path(scratch) / "old")
+        new.rename(target)
+
+
+def kept(target: Path) -> dict[str, Any] | None:
+    """Return what is recorded of a run; None if it is not."""
+    path = target / "result.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

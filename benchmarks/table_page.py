@@ -1,0 +1,167 @@
+"""docs/table.md and its pictures, drawn from the runs that ``benchmarks/table.py`` has recorded; what is missing says
+"not run"."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import table as tables
+from common import HERE, table as markdown
+from learning import kept_curve
+from table import Record, random_play
+from table_scores import Aggregate, aggregate
+from table_suites import SUITES, Claim, Row, Task
+
+sys.path.insert(0, str(HERE.parent / "scripts" / "site"))
+from charts import Panel, chart
+
+PAGE = HERE.parent / "docs" / "table.md"
+NOT_RUN = "not run"
+ABOUT = """# The table of the field
+
+Every system on one suite, with one preset and one network, made by `python benchmarks/table.py`. A score is the mean
+return of fresh episodes of the final policy, greedy for systems that learn values and sampled for those that learn a
+policy. Normalised scores are 0 for random play, measured by `python benchmarks/table.py --random`, and 1 for the best
+published figure that was found for the task. A task without such a figure is shown by its own score and is no part of
+the normalised ones. The interquartile mean (IQM) is over all runs; the median is over the tasks' means; both have 95 %
+stratified bootstrap intervals (Agarwal et al. 2021). With one seed of each task an interval is a point, which says
+nothing of the spread between seeds. Nothing on this page is written by hand: what has not been run is called so.
+"""
+
+
+def drawn() -> list[Record]:
+    """The tables of the page: both suites by their own budgets, then the others that are recorded."""
+    whole = [Record(name, name, suite.frames, suite.minutes) for name, suite in SUITES.items()]
+    names = sorted(path.parent.name for path in tables.KEPT.glob("*/table.json"))
+    others = [Record.read(name) for name in names if name not in SUITES and not name.endswith("-check")]
+    return [*whole, *(record for record in others if record is not None)]
+
+
+def draw(page: Path | None = None) -> None:
+    """Write the page, and a picture for each table that has runs."""
+    page = page or PAGE
+    parts = [ABOUT]
+    for record in drawn():
+        parts.append(section(record))
+        if any(record.results(r, t, b) for r in record.of.rows for t in record.of.tasks for b in record.budgets()):
+            picture = page.parent / "pictures" / f"table-{record.name}.svg"
+            picture.parent.mkdir(exist_ok=True)
+            plot(record, picture)
+            parts.append(f"![Profile of scores and learning curves](pictures/{picture.name})\n")
+    page.write_text("\n".join(parts), encoding="utf-8")
+    print(f"wrote {page}", flush=True)
+
+
+def budget_words(budget: str) -> str:
+    kind, _, amount = budget.partition("-")
+    return f"{int(amount):,} frames" if kind == "frames" else f"{amount} minutes"
+
+
+def section(record: Record) -> str:
+    """One table: what it is, the aggregates, each task's scores, what these are measured by, the papers' order."""
+    suite = record.of
+    short = (record.frames, record.minutes) != (suite.frames, suite.minutes)
+    title = f"{suite.title}: {', '.join(map(budget_words, record.budgets()))}"
+    title += f" (a shorter table, {record.name}: not comparable with the full one)" if short else ""
+    parts = [f"## {title}\n"]
+    for budget in record.budgets():
+        cores = sorted({r["cores"] for row in suite.rows for t in suite.tasks for r in record.results(row, t, budget)})
+        on = f", each run on {' or '.join(map(str, cores))} core{'s' * (cores != [1])}" if cores else ""
+        parts += [f"### After equal {budget_words(budget)}{on}\n", summary(record, budget), ""]
+    parts += ["What scores are measured by:\n", measured(record), ""]
+    if suite.claims and record.budgets():
+        parts += ["The order that the papers claim, by IQM:\n", claimed(record, record.budgets()[0]), ""]
+    return "\n".join(parts)
+
+
+def summary(record: Record, budget: str) -> str:
+    """The rows, best IQM first and those that are not run last, with every task's own score."""
+    tasks = record.of.tasks
+    rows = []
+    for row in record.of.rows:
+        found = {task.env: record.results(row, task, budget) for task in tasks}
+        whole = aggregate(record.normalised(row, budget))
+        seeds = sorted({r["seed"] for results in found.values() for r in results})
+        means = aggregate_cells(whole, tasks) if whole else ["-" if seeds else NOT_RUN] * 2 + ["0"]
+        cells = [row.name, *means, ", ".join(map(str, seeds)) or NOT_RUN]
+        cells += [scores(record, row, found[task.env]) for task in tasks]
+        rows.append((-whole.iqm if whole else np.inf, cells))
+    columns = ["system", "IQM", "median", "tasks in both", "seeds", *(task.name for task in tasks)]
+    return markdown(columns, [cells for _, cells in sorted(rows, key=lambda pair: pair[0])])
+
+
+def aggregate_cells(found: Aggregate, tasks: Sequence[Task]) -> list[str]:
+    low, high = found.iqm_interval
+    least, most = found.median_interval
+    return [
+        f"{found.iqm:.3f} [{low:.3f}, {high:.3f}]", f"{found.median:.3f} [{least:.3f}, {most:.3f}]",
+        f"{found.tasks} of {len(tasks)}",
+    ]  # fmt: skip
+
+
+def scores(record: Record, row: Row, results: list[dict[str, Any]]) -> str:
+    return " / ".join(f"{record.score(row, result):.4g}" for result in results) or NOT_RUN
+
+
+def measured(record: Record) -> str:
+    """Random play and the published figure of each task, with its source."""
+    rows = []
+    for task in record.of.tasks:
+        random = random_play(task)
+        told = "not measured"
+        if random is not None:
+            told = f"{random['mean']:.4g} ± {random['standard_error']:.2g} ({random['episodes']} episodes)"
+        source = task.source + ("" if task.verified or task.best is None else " (unverified)")
+        rows.append([task.env, told, "none" if task.best is None else f"{task.best:.6g}", source])
+    return markdown(["task", "random play", "best published", "source"], rows)
+
+
+def claimed(record: Record, budget: str) -> str:
+    """Whether each paper's order holds here, and by what."""
+    return markdown(
+        ["claim", "paper", "here", "why"],
+        [[f"{c.better} > {c.worse}", c.paper, *judged(record, c, budget)] for c in record.of.claims],
+    )
+
+
+def judged(record: Record, claim: Claim, budget: str) -> tuple[str, str]:
+    """("held" or "not held", ...) over the tasks that both have run; undecided where the intervals overlap."""
+    sides = [record.normalised(record.of.row(name), budget) for name in (claim.better, claim.worse)]
+    both = [env for env in sides[0] if sides[0][env] and sides[1].get(env)]
+    found = [aggregate({env: side[env] for env in both}) for side in sides]
+    if found[0] is None or found[1] is None:
+        return NOT_RUN, ""
+    better, worse = found
+    told = f"{better.iqm:.3f} against {worse.iqm:.3f} on {len(both)} task{'s' * (len(both) > 1)}"
+    held = "held" if better.iqm > worse.iqm else "not held"
+    if max(better.runs, worse.runs) == len(both):
+        return f"{held}, by one seed", told
+    apart = better.iqm_interval[0] > worse.iqm_interval[1] or worse.iqm_interval[0] > better.iqm_interval[1]
+    return held if apart else f"{held}, undecided: the intervals overlap", told
+
+
+def plot(record: Record, target: Path) -> None:
+    """Performance profiles (the share of runs above each normalised score), and learning curves of each task."""
+    suite, budget = record.of, record.budgets()[0]
+    levels = np.linspace(0, 1.2, 61).tolist()
+    profiles = []
+    for row in suite.rows:
+        values = [x for runs in record.normalised(row, budget).values() for x in runs]
+        if values:
+            profiles.append((row.name, [(level, mean(x > level for x in values)) for level in levels]))
+    panels = [Panel("Share of runs above a score", profiles)] if profiles else []
+    for task in suite.tasks:
+        lines = []
+        for row in suite.rows:
+            for result in record.results(row, task, budget):
+                steps, _, returns = kept_curve(record.run(row, task, budget, result["seed"]) / "curve.csv")
+                lines += [(row.name, list(zip(steps.tolist(), returns.tolist(), strict=True)))] * bool(len(steps))
+        if lines:
+            panels.append(Panel(task.name, lines))
+    if panels:
+        target.write_text(chart(panels, f"{suite.title}, after {budget_words(budget)}", 2), encoding="utf-8")
