@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from shoal.analysis.stats import bootstrap, iqm
 from shoal.api import UsageError
+from shoal.paths import shown
 from shoal.records.metric_files import read_curve
-from shoal.run import Run
 from shoal.run.changes import told
 from shoal.settings.flags import short_name
+from shoal.types import Values
 from shoal.untrusted import one_line
 
 POINTS = 200  # of a group's curve
@@ -73,34 +75,36 @@ class NoEpisode(UsageError):
     """A run in which no episode has ended."""
 
 
-def load(path: str | Path, trust: bool = False) -> Curve:
-    """The curve of a run directory; NoEpisode if no episode has ended there. ``trust``: as in ``Run.open``."""
-    run = Run.open(path, trust=trust)
+class Recorded(Protocol):
+    """What a curve needs of a run."""
+
+    path: Path
+    system: str
+    config: Values
+    changes: list[Values]
+    init_from: str | None
+
+
+def curve_of(run: Recorded) -> Curve:
+    """The curve of a run; NoEpisode if no episode has ended in it."""
     rows = [r for r in read_curve(run.path) if "episode_return" in r and "seconds" in r]
     if not rows:
-        raise NoEpisode(f"'{path}' has no learning curve: no episode has ended in it")
+        raise NoEpisode(f"'{shown(run.path)}' has no learning curve: no episode has ended in it")
     steps, seconds, returns = (np.array([r[k] for r in rows]) for k in ("steps", "seconds", "episode_return"))
     config = {**run.config, **({"init_from": run.init_from} if run.init_from else {})}
     env = one_line(str(config["env"]))
     return Curve(run.path, one_line(run.system), env, config, steps, seconds, returns, tuple(told(run.changes)))
 
 
-def groups(
-    paths: Sequence[str | Path], trust: bool = False, left_out: Callable[[str], object] = lambda sentence: None
-) -> list[Group]:
-    """The runs of ``paths``, those that differ only by seed together, in the order of their first run. Runs in which
-    no episode has ended are left out, each told by a sentence; NoEpisode if that is all of them. ``trust``: as in
-    ``Run.open``."""
-    resolved = [Path(path).resolve() for path in paths]
-    twice = [str(path) for path, r in zip(paths, resolved, strict=True) if resolved.count(r) > 1]
-    if twice:
-        raise UsageError(f"'{twice[0]}' is given twice: it would count as two runs")
+def grouped(runs: Sequence[Recorded], left_out: Callable[[str], object] = lambda sentence: None) -> list[Group]:
+    """The runs that differ only by seed together, in the order of their first run. Runs in which no episode has ended
+    are left out, each told by a sentence; NoEpisode if that is all of them."""
     found: dict[str, list[Curve]] = {}
-    for path in paths:
+    for run in runs:
         try:
-            curve = load(path, trust)
+            curve = curve_of(run)
         except NoEpisode as error:
-            if len(paths) == 1:
+            if len(runs) == 1:
                 raise
             left_out(f"{error}; it is left out")
             continue
@@ -108,7 +112,7 @@ def groups(
         key = json.dumps([curve.system, curve.config, changed], sort_keys=True, default=str)
         found.setdefault(key, []).append(curve)
     if not found:
-        raise NoEpisode(f"none of the {len(paths)} runs has a learning curve: no episode has ended in them")
+        raise NoEpisode(f"none of the {len(runs)} runs has a learning curve: no episode has ended in them")
     several = len({curves[0].env for curves in found.values()}) > 1
     systems = {curves[0].system for curves in found.values()}
     short = [short_name(system) for system in systems]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.analysis.curves import Group, groups as groups_of
+from shoal.analysis.curves import Group, Recorded, grouped
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.paths import require_folder
@@ -37,14 +37,14 @@ def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "s
         draw_figure(groups, axes).savefig(path, dpi=150)
 
 
-def plot(runs: Sequence[str | Path], out: str | Path | None = None, x: str = "both", trust: bool = False) -> Figure:
-    """Return the figure of the runs in these directories, over ``x``: one of ``AXES``, or ``both``. out: a file that it
+def plot(runs: Sequence[Recorded], out: str | Path | None = None, x: str = "both") -> Figure:
+    """Return the figure of these runs, over ``x``: one of ``AXES``, or ``both``. out: a file that it
     is also written to."""
     choice("x", x, (*AXES, "both"))
     require_matplotlib()
     if out is not None:
         check_path(Path(out))
-    found = groups_of(runs, trust)
+    found = grouped(runs)
     with plain_text():
         figure = draw_figure(found, tuple(AXES) if x == "both" else (x,))
         if out is not None:

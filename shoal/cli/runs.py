@@ -106,7 +106,7 @@ def export(args: list[str]) -> int:
 
 def plot(args: list[str]) -> int:
     """shoal plot RUN..."""
-    from shoal.analysis.curves import groups
+    from shoal.analysis.directories import groups
     from shoal.analysis.plot import AXES, draw
     from shoal.run.population.training import is_population
 
@@ -138,7 +138,7 @@ def _plot_population(paths: list[str], out: Path, trust: bool) -> int:
 def compare(args: list[str]) -> int:
     """shoal compare RUN..."""
     from shoal.analysis.compare import as_data, config_table, table
-    from shoal.analysis.curves import groups
+    from shoal.analysis.directories import groups
 
     paths, rest = _runs(args, "compare")
     opts = options(rest, FLAGS["compare"], "compare")

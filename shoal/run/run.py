@@ -99,14 +99,14 @@ class Run:
                 return importlib.import_module(library).DataFrame(self.metrics())
         raise UsageError("a DataFrame needs pandas or polars (pip install pandas); run.metrics() gives plain columns")
 
-    def plot(self, out: str | Path | None = None, x: str = "both", *, trust: bool = False) -> Any:
+    def plot(self, out: str | Path | None = None, x: str = "both") -> Any:
         """Return the learning curve as a matplotlib figure, which a notebook shows, drawn as ``shoal plot`` does.
 
-        x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). trust: as in
-        ``open``. UsageError without the extra ``plot``, or where no episode has ended."""
+        x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). UsageError
+        without the extra ``plot``, or where no episode has ended."""
         from shoal.analysis.plot import plot
 
-        return plot([self.path], out, x, trust or self.trusted)
+        return plot([self], out, x)
 
     def report_html(self) -> str:
         """Return the run as one self-contained HTML page, as ``shoal report`` writes it. UsageError without the extra

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shoal.analysis.compare import config_table, table
-from shoal.analysis.curves import groups, load
+from shoal.analysis.directories import groups, load
 from shoal.analysis.stats import probability_of_improvement
 from shoal.run.population.training import FILE as POPULATION
 

@@ -12,7 +12,7 @@ import torch
 from restated import put, restate
 
 import shoal
-from shoal.analysis.curves import load as load_curve
+from shoal.analysis.directories import load as load_curve
 from shoal.api import RoleFailed, ShoalError
 from shoal.records import checkpoint
 from shoal.records.run_dir import RunDirectory

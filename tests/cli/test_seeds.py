@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.analysis.compare import config_table
-from shoal.analysis.curves import groups
+from shoal.analysis.directories import groups
 from shoal.cli.main import main
 from shoal.terminal import OFF_TERMINAL
 

@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal import systems
-from shoal.analysis.curves import groups
+from shoal.analysis.directories import groups
 from shoal.cli.main import main
 from shoal.run.changes import told, wanted
 from shoal.settings.config import default_values
