@@ -34,7 +34,9 @@ from shoal.roles.actor import Unrolls, stored
 from shoal.roles.recorded_envs import RecordedEnvs
 from shoal.types import State
 
-ABOUT = "about"  # of a question: actor, its life, number, kind, actions so far; of an answer: number, the server's life
+ABOUT = "about"
+"""Of a question: actor, its life, number, kind, actions so far. Of an answer: number, the server's life, whether it holds
+a recurrent state."""
 KINDS = ("act", "end", "final", "final greedy")  # what is asked; the recurrent state goes on after the first alone
 CAPACITY = 2
 NOTHING = -1  # number of no question
@@ -53,7 +55,7 @@ def answer_spec(env: EnvSpec, spec: Spec, actors: int) -> Spec:
     what is stored beside it, and the recurrent state before it."""
     steps, envs = spec["reward"].shape
     stream = spec["first"].shape[0] == steps
-    out = {ABOUT: Field((actors, 2), "int64", axis=0)}
+    out = {ABOUT: Field((actors, 3), "int64", axis=0)}
     given = ["action", *stored(spec, env)]
     for name in given:
         out[name] = Field((actors, *spec[name].shape[1:]), spec[name].dtype, axis=0)
@@ -79,7 +81,6 @@ class ServedActorRole(Unrolls):
     ) -> None:
         super().__init__(ctx, env, out, spec)
         self.questions, self.answers = questions, answers
-        self.recurrent = any(name.startswith("state/") for name in spec)
         self.life, self.server = ctx.seed, NOTHING  # its own, as the server knows it; that of the server
         self.asked: Kind = "act"
         self.number = NOTHING
@@ -101,12 +102,12 @@ class ServedActorRole(Unrolls):
         batch = self.answers.get()
         metrics.enter("unroll")
         items = {name: tensor[0] for name, tensor in batch.items.items()}
-        number, server = items.pop(ABOUT).tolist()
+        number, server, recurrent = items.pop(ABOUT).tolist()
         if number != self.number:  # an earlier life had asked
             if self.number == NOTHING:
                 self.start()
             return
-        if self.recurrent and self.server not in (NOTHING, server):
+        if recurrent and self.server not in (NOTHING, server):
             raise ShoalError("the inference server was replaced, and the recurrent states are lost: new episodes begin")
         self.server = server
         self._answered(items, batch.versions[0])
@@ -205,7 +206,7 @@ class ServedActorRole(Unrolls):
 
 @dataclass
 class Client:
-    """An actor as its server knows it: what acts for this life of it, and its recurrent state after the last actions."""
+    """What a server knows of an actor: what acts for this life of it, and the recurrent state it is in."""
 
     life: int
     agent: Agent
@@ -243,7 +244,7 @@ class InferenceRole:
         act = client.agent.act(items, first, client.state, greedy=KINDS[kind] == "final greedy")
         metrics.enter("publish")
         answer = {"action": act.action, **act.extras, **{f"state/{k}": v.numpy() for k, v in client.state.items()}}
-        answer[ABOUT] = np.array([number, self.ctx.generation], np.int64)
+        answer[ABOUT] = np.array([number, self.ctx.generation, bool(client.state)], np.int64)
         self.answers.put_part(actor, {name: answer[name][None] for name in self.spec}, self.version)
         if KINDS[kind] == "act":
             client.state = act.state

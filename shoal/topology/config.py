@@ -22,7 +22,7 @@ from shoal.types import State, Values
 
 Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
-SERVED = ("impala", "ape-x")  # systems that have an inference server, for whoever asks another for it
+SERVED = ("impala", "dqn", "apex-dqn", "rainbow", "r2d2", "r2d3", "apex-dpg", "d4pg")  # have an inference server
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 MIN_UPDATES = 100  # updates, below which a run hardly learns
