@@ -35,7 +35,7 @@ from shoal.roles.recorded_envs import RecordedEnvs
 from shoal.types import State
 
 ABOUT = "about"
-"""Of a question: actor, its life, number, kind, actions so far. Of an answer: number, the server's life, whether it holds
+"""Of a question: actor, its life, number, kind, actions so far. Of an answer: number, the server's life, whether it has
 a recurrent state."""
 KINDS = ("act", "end", "final", "final greedy")  # what is asked; the recurrent state goes on after the first alone
 CAPACITY = 2

@@ -12,7 +12,6 @@ from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
 from shoal.program import Channel
-from shoal.program.divided import parts
 from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.inference import ABOUT, CAPACITY, InferenceRole, ServedActorRole, answer_spec, question_spec
 from shoal.serial.channels import QueueReader, SerialQueue, SerialWriter
