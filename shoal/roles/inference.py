@@ -233,16 +233,12 @@ class InferenceRole:
         self._params: Tensors = {}
 
     def step(self) -> None:
-        metrics = self.ctx.metrics
-        metrics.enter("batch")
+        self.ctx.metrics.enter("inference")
         items = {name: tensor.numpy() for name, tensor in self.questions.get().items.items()}
         actor, life, number, kind, actions = items.pop(ABOUT).tolist()
         first = items.pop("first")
-        metrics.enter("params")
         client = self._client(actor, life, actions)
-        metrics.enter("inference")
         act = client.agent.act(items, first, client.state, greedy=KINDS[kind] == "final greedy")
-        metrics.enter("publish")
         answer = {"action": act.action, **act.extras, **{f"state/{k}": v.numpy() for k, v in client.state.items()}}
         answer[ABOUT] = np.array([number, self.ctx.generation, bool(client.state)], np.int64)
         self.answers.put_part(actor, {name: answer[name][None] for name in self.spec}, self.version)
