@@ -92,6 +92,9 @@ class PartsWriter(Protocol):
     def put(self, items: Arrays, versions: Sequence[int]) -> None:
         """Copy the parts of one item into the channel; blocks while one of its readers is full."""
 
+    def put_part(self, reader: int, items: Arrays, version: int = 0) -> None:
+        """Copy the part of one reader alone into the channel; blocks while that reader is full."""
+
 
 class PartsReader(Protocol):
     """The read end of parameters that several writers publish in parts (also a ``ParamsReader``)."""

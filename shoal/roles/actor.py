@@ -11,7 +11,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shoal.api import Agent, Arrays, Context, EnvBatch, EnvSpec, Field, ParamsReader, Spec, Stateful, Writer
+from shoal.api import (
+    Act,
+    Agent,
+    Arrays,
+    Context,
+    EnvBatch,
+    EnvSpec,
+    EnvStep,
+    Field,
+    ParamsReader,
+    Spec,
+    Stateful,
+    Tensors,
+    Writer,
+)
 from shoal.roles.recorded_envs import RecordedEnvs
 from shoal.types import State
 
@@ -51,7 +65,88 @@ def unroll_spec(
     return spec
 
 
-class ActorRole:
+class Unrolls:
+    """Environments, and the unrolls of ``spec`` that are written of them, whoever chooses the actions."""
+
+    def __init__(self, ctx: Context, env: EnvBatch, out: Writer, spec: Spec) -> None:
+        self.ctx, self.out = ctx, out
+        self.env: EnvBatch = RecordedEnvs(env) if ctx.exact else env
+        self.steps = spec["reward"].shape[0]
+        self.stream = spec["first"].shape[0] == self.steps  # a trajectory has one more
+        self.newest_only = self.stream and env.spec.stack > 1
+        self.leaves = list(env.spec.observations)
+        self.same_step = env.spec.autoreset == "same_step"
+        self.stored = stored(spec, env.spec)
+        self.states = [k for k in spec if k.startswith("state/")] if self.stream else []
+        self.obs: Arrays = self.env.reset(ctx.seed)
+        self.first = np.ones(env.num_envs, bool)
+        self.state: Tensors = {}
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _begin(self, unroll: Arrays) -> None:
+        """The recurrent state before a trajectory."""
+        for name, value in self.state.items():
+            unroll[f"state/{name}"][...] = value.numpy()
+
+    def _before(self, unroll: Arrays, t: int) -> None:
+        """Store what is known of row ``t`` before its actions are chosen."""
+        self._store_observation(unroll, t)
+        for name in self.states:
+            unroll[name][t] = self.state[name.removeprefix("state/")].numpy()
+
+    def _after(self, unroll: Arrays, t: int, act: Act) -> EnvStep:
+        """Store the actions of row ``t``, and step every environment."""
+        metrics = self.ctx.metrics
+        unroll["action"][t] = act.action
+        metrics.enter("env")
+        step = self.env.step(act.action)
+        metrics.enter("unroll")
+        for name in self.stored:
+            unroll[name][t] = act.extras[name]
+        unroll["reward"][t] = step.reward
+        unroll["terminated"][t] = step.terminated
+        unroll["truncated"][t] = step.truncated
+        unroll["valid"][t] = step.valid
+        self.obs, self.state = step.obs, act.state
+        self.first = step.terminated | step.truncated if self.same_step else ~step.valid
+        for episode in step.episodes:
+            metrics.episode(*episode)
+        return step
+
+    def _store_observation(self, unroll: Arrays, t: int) -> None:
+        for name in self.leaves:
+            obs = self.obs[name]
+            unroll[name][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
+        unroll["first"][t] = self.first
+
+    def _store_final(self, unroll: Arrays, t: int, step: EnvStep) -> bool:
+        """Store the true last observations of row ``t``, where environments reset within the step; returns whether
+        their values are missing."""
+        if not self.same_step:
+            return False
+        if self.stream and (step.terminated | step.truncated).any():
+            assert step.final_obs is not None
+            for name in self.leaves:
+                obs = step.final_obs[name]
+                unroll[f"final/{name}"][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
+        where, _ = self._final_value()
+        if where not in unroll:
+            return False
+        unroll[where][t] = 0.0
+        return bool(step.truncated.any())
+
+    def _store_final_value(self, unroll: Arrays, t: int, truncated: np.ndarray, extras: Arrays) -> None:
+        where, value = self._final_value()
+        unroll[where][t] = np.where(truncated, extras[value], 0.0)
+
+    def _final_value(self) -> tuple[str, str]:
+        """The field of an unroll that holds the values of last observations, and what an agent calls such a value."""
+        return ("final/q_max", "q_max") if self.stream else ("final_value", "value")
+
+
+class ActorRole(Unrolls):
     """Collects experience. One step of the role is one unroll and one put.
 
     With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor
@@ -62,18 +157,8 @@ class ActorRole:
     def __init__(
         self, ctx: Context, env: EnvBatch, agent: Agent, out: Writer, params: ParamsReader, spec: Spec
     ) -> None:
-        self.ctx, self.agent, self.out, self.params = ctx, agent, out, params
-        self.env: EnvBatch = RecordedEnvs(env) if ctx.exact else env
-        self.steps = spec["reward"].shape[0]
-        self.stream = spec["first"].shape[0] == self.steps  # a trajectory has one more
-        self.newest_only = self.stream and env.spec.stack > 1
-        self.leaves = list(env.spec.observations)
-        self.same_step = env.spec.autoreset == "same_step"
-        self.stored = [k for k in spec if k not in _FILLED and k not in self.leaves and "/" not in k]
-        self.states = [k for k in spec if k.startswith("state/")] if self.stream else []
-        self.version = -1
-        self.obs: Arrays = self.env.reset(ctx.seed)
-        self.first = np.ones(env.num_envs, bool)
+        super().__init__(ctx, env, out, spec)
+        self.agent, self.params, self.version = agent, params, -1
         self.state = agent.initial_state(env.num_envs)
 
     def step(self) -> None:
@@ -97,9 +182,6 @@ class ActorRole:
         metrics.count("env_steps", valid)
         metrics.count("actions", self.steps * self.env.num_envs)
 
-    def close(self) -> None:
-        self.env.close()
-
     def state_dict(self) -> State:
         """State of the agent and, where the runtime is exact, of the environments; elsewhere new episodes begin."""
         out: State = {"agent": self.agent.state_dict() if isinstance(self.agent, Stateful) else {}}
@@ -114,11 +196,6 @@ class ActorRole:
             self.env.load_state_dict(state["env"])
             self.obs, self.version = self.env.obs, state["version"]
             self.first, self.state = state["first"], state["state"]
-
-    def _begin(self, unroll: Arrays) -> None:
-        """The recurrent state before a trajectory."""
-        for name, value in self.state.items():
-            unroll[f"state/{name}"][...] = value.numpy()
 
     def _end(self, unroll: Arrays, t: int) -> None:
         """The observation after a trajectory's ``t`` steps, and its value."""
@@ -138,56 +215,20 @@ class ActorRole:
 
     def _step_envs(self, unroll: Arrays, t: int) -> int:
         """Store row ``t`` and step every environment; returns how many of the actions counted."""
-        metrics = self.ctx.metrics
-        self._store_observation(unroll, t)
-        for name in self.states:
-            unroll[name][t] = self.state[name.removeprefix("state/")].numpy()
-        metrics.enter("inference")
-        act = self.agent.act(self.obs, self.first, self.state)
-        unroll["action"][t] = act.action
-        metrics.enter("env")
-        step = self.env.step(act.action)
-        metrics.enter("unroll")
-        for name in self.stored:
-            unroll[name][t] = act.extras[name]
-        unroll["reward"][t] = step.reward
-        unroll["terminated"][t] = step.terminated
-        unroll["truncated"][t] = step.truncated
-        unroll["valid"][t] = step.valid
-        self.obs, self.state = step.obs, act.state
-        if self.same_step:
-            self._store_final(unroll, t, step.terminated, step.truncated, step.final_obs)
-            self.first = step.terminated | step.truncated
-        else:
-            self.first = ~step.valid
-        for episode in step.episodes:
-            metrics.episode(*episode)
+        self._before(unroll, t)
+        self.ctx.metrics.enter("inference")
+        step = self._after(unroll, t, self.agent.act(self.obs, self.first, self.state))
+        if self._store_final(unroll, t, step):
+            assert step.final_obs is not None
+            looks = self.stream  # at the best value; that of an action, which SARSA's is, is chosen as ever
+            act = self.agent.act(step.final_obs, np.zeros_like(step.truncated), self.state, greedy=looks)
+            self._store_final_value(unroll, t, step.truncated, act.extras)
         return int(np.count_nonzero(step.valid))
 
-    def _store_observation(self, unroll: Arrays, t: int) -> None:
-        for name in self.leaves:
-            obs = self.obs[name]
-            unroll[name][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
-        unroll["first"][t] = self.first
 
-    def _store_final(
-        self, unroll: Arrays, t: int, terminated: np.ndarray, truncated: np.ndarray, final: Arrays | None
-    ) -> None:
-        ended = terminated | truncated
-        if self.stream and ended.any():
-            assert final is not None
-            for name in self.leaves:
-                obs = final[name]
-                unroll[f"final/{name}"][t] = obs[:, -1:] if self.newest_only and name == "obs" else obs
-        where, value = ("final/q_max", "q_max") if self.stream else ("final_value", "value")
-        if where not in unroll:
-            return
-        unroll[where][t] = 0.0
-        if truncated.any():
-            assert final is not None
-            looks = self.stream  # at the best value; that of an action, which SARSA's is, is chosen as ever
-            values = self.agent.act(final, np.zeros_like(truncated), self.state, greedy=looks).extras[value]
-            unroll[where][t] = np.where(truncated, values, 0.0)
+def stored(spec: Spec, env: EnvSpec) -> list[str]:
+    """Return the fields of an unroll that an agent gives beside its actions."""
+    return [k for k in spec if k not in _FILLED and k not in env.observations and "/" not in k]
 
 
 _FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "final_value"}

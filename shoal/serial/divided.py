@@ -47,6 +47,9 @@ class DividedWriter:
         for k, (writer, version) in enumerate(zip(self.writers, versions, strict=True)):
             writer.put({name: items[name][slice(*cuts[k])] for name, cuts in self._cuts.items()}, version)
 
+    def put_part(self, reader: int, items: Arrays, version: int = 0) -> None:
+        self.writers[reader].put(items, version)
+
 
 class DividedParams:
     """Parameters of which each writer publishes a part."""

@@ -36,6 +36,10 @@ class PartsProducer:
         for k, (producer, version) in enumerate(zip(self._producers, versions, strict=True)):
             producer.put({name: whole[name][slice(*cuts[k])] for name, cuts in self._cuts.items()}, version)
 
+    def put_part(self, reader: int, items: api.Arrays, version: int = 0) -> None:
+        """Copy the part of one reader alone in; blocks while its ring is full."""
+        self._producers[reader].put(items, version)
+
 
 class PartsConsumer:
     """The read end of parameters in parts (an ``api.PartsReader``): ``latest`` fills the same private tensors each

@@ -66,6 +66,7 @@ class DPGConfig(OffPolicyConfig):
 class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of the first win
     """Ape-X DPG."""
 
+    has_server: ClassVar[bool] = True
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
     only_with: ClassVar[OnlyWith] = {
         "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"), "late_action": ("hidden",),

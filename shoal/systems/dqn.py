@@ -43,6 +43,7 @@ from shoal.types import State
 class Config(ReplayConfig, LadderConfig):
     """DQN."""
 
+    has_server: ClassVar[bool] = True
     only_with: ClassVar[OnlyWith] = {
         "epsilon_base": ("epsilon_ladder",), "epsilon_alpha": ("epsilon_ladder",),
         "epsilon_end": ("epsilon_ladder", False), "actor_priorities": ("prioritised",),

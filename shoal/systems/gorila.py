@@ -30,6 +30,7 @@ class Config(dqn.Config, ServerConfig):
     updates of the server."""
 
     shares_gradient: ClassVar[bool] = False
+    has_server: ClassVar[bool] = False
     actors: Replicas = 2
     """Actor processes; actor i fills the replay of learner i modulo the learners, or of server i modulo those."""
     replay_servers: Replicas = 0

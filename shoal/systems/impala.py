@@ -32,6 +32,7 @@ from shoal.types import State
 class Config(SystemConfig, ActorCriticConfig):
     """IMPALA. One update learns from ``batch`` trajectories of ``unroll`` steps."""
 
+    has_server: ClassVar[bool] = True
     at_start: ClassVar[tuple[str, ...]] = ("replay",)
     only_with: ClassVar[OnlyWith] = {"replay_ratio": ("replay",)}
 

@@ -71,6 +71,7 @@ class RecurrentQConfig(QLearningConfig):
 class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     """R2D2. The replay holds sequences; the ladder of epsilons spans all environments of all actors."""
 
+    has_server: ClassVar[bool] = True
     items_are_steps: ClassVar[bool] = False  # a short episode is a sequence too
     shares_gradient: ClassVar[bool] = False
     leaves_core: ClassVar[bool] = True

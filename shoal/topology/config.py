@@ -22,6 +22,7 @@ from shoal.types import State, Values
 
 Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
+SERVED = ("impala", "dqn", "apex-dqn", "rainbow", "r2d2", "r2d3", "apex-dpg", "d4pg")  # have an inference server
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 MIN_UPDATES = 100  # updates, below which a run hardly learns
@@ -54,6 +55,9 @@ class SystemConfig(EnvOptions):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
     fp32."""
+    inference: Literal["actor", "server"] = "actor"
+    """Where actions are chosen: by each actor's own copy of the parameters, or by a server, a process that holds the
+    newest and answers the observations of all actors (in systems that have one)."""
     torso: str = "auto"
     """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, minatar, or
     `module:factory` or `file.py:factory` of your own."""
@@ -65,6 +69,7 @@ class SystemConfig(EnvOptions):
     """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
     at most."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
+    has_server: ClassVar[bool] = False  # whether ``inference`` may be a server
     hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
     leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
@@ -74,6 +79,11 @@ class SystemConfig(EnvOptions):
         if self.learner_processes > 1 and not self.shares_gradient:
             raise UsageError(
                 f"learner_processes ({self.learner_processes}) must be 0 or 1: this system shares no gradient"
+            )
+        if self.inference == "server" and not self.has_server:
+            raise UsageError(
+                f"inference is server, but {self.system()} has none: its actors choose actions themselves; "
+                f"{', '.join(SERVED[:-1])} and {SERVED[-1]} have one"
             )
         if self.unroll > max(self.steps, SHORT):
             raise UsageError(

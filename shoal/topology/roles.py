@@ -14,10 +14,13 @@ from shoal.api import (
     Learner,
     ParamsReader,
     ParamsWriter,
+    PartsWriter,
+    Reader,
     Reducer,
     Role,
     Spec,
     UsageError,
+    Writer,
 )
 from shoal.envs import make
 from shoal.learning.algorithm import Algorithm
@@ -28,9 +31,10 @@ from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_sp
 from shoal.program import Channel, Program
 from shoal.roles.actor import ActorRole
 from shoal.roles.collector import Collector
+from shoal.roles.inference import CAPACITY, InferenceRole, ServedActorRole, answer_spec, question_spec
 from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
-from shoal.topology.channels import Network, parameters, shapes
+from shoal.topology.channels import Network, parameters, queue, shapes
 from shoal.topology.config import SystemConfig
 from shoal.topology.replay_shards import add_shards, part_of
 from shoal.types import Values
@@ -48,6 +52,42 @@ def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callabl
         return ActorRole(ctx, envs, agent(cfg, ctx.seed, ctx), writer, params, spec)
 
     return make_actor
+
+
+def served_actors(
+    p: Program,
+    cfg: SystemConfig,
+    agent: Callable[..., Agent],
+    sent: Channel,
+    params: Channel,
+    actor_role: str = "actor",
+) -> None:
+    """Add the actors, which write ``sent``, and the role ``inference``, which reads ``params`` and acts for all of them
+    as ``agent`` does."""
+    spec, env, actors = sent.spec, cfg.env_spec(), cfg.num_actors()
+    questions = p.channel(queue("observations", question_spec(env, cfg.envs), CAPACITY))
+    answer = answer_spec(env, spec, actors)
+    answers = p.channel(Channel("answers", "queue", answer, CAPACITY, divided=1))
+
+    def make_actor(ctx: Context, observations: Writer, answers: Reader, **ports: Any) -> ServedActorRole:
+        (writer,) = ports.values()
+        return ServedActorRole(ctx, make(cfg.env, cfg.envs, cfg), observations, answers, writer, spec)
+
+    def make_server(ctx: Context, observations: Reader, answers: PartsWriter, params: ParamsReader) -> InferenceRole:
+        def acting(whose: Context) -> Agent:
+            return agent(cfg, whose.seed, whose)
+
+        return InferenceRole(ctx, acting, observations, answers, params, answer, actor_role)
+
+    out: Values = {sent.name: sent.writer()}
+    p.role(
+        actor_role, make_actor, replicas=actors, on_failure="restart", observations=questions.writer(),
+        answers=answers.reader(), **out,
+    )  # fmt: skip
+    p.role(
+        "inference", make_server, on_failure="restart", observations=questions.reader(), answers=answers.writer(),
+        params=params.reader(),
+    )  # fmt: skip
 
 
 def collector(
@@ -134,10 +174,13 @@ def actors_and_learner(
     params = p.channel(parameters("params", lambda: network(cfg), lag))
     out: Values = {sent.name: sent.writer()}
     into: Values = {sent.name: sent.reader(count, each=lockstep)}
-    p.role(
-        actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",
-        params=params.reader(lockstep=lockstep), **out,
-    )  # fmt: skip
+    if cfg.inference == "server":
+        served_actors(p, cfg, agent, sent, params, actor_role)
+    else:
+        p.role(
+            actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",
+            params=params.reader(lockstep=lockstep), **out,
+        )  # fmt: skip
     made: Callable[..., Role] = learner(cfg, network, learn)
     if shards > 1:
         made, into = add_shards(p, sent, shards, count, made)

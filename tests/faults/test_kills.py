@@ -85,6 +85,26 @@ def test_a_killed_learner_ends_the_run_and_is_named(tmp_path: Path) -> None:
     assert not any(psutil.pid_exists(pid) for pid in actors)
 
 
+def test_a_killed_inference_server_is_replaced_and_its_actors_go_on(tmp_path: Path) -> None:
+    """Also where it dies again and again, and where the recurrent states are lost with it."""
+    core = ("--core", "lstm", "--core-size", "8")
+    run = Training(tmp_path / "a", *SMALL, "--inference", "server", "--steps", "20000", "--unroll", "10", *core)
+    told = tmp_path / "a" / "inference-0"
+    killed: list[int] = []
+    while len(killed) < 2:
+        (pid,) = run.pids("inference-0")
+        if pid not in killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        time.sleep(0.05)
+    assert told.exists()
+    _, said = run.process.communicate()
+    assert run.process.returncode == 0, said
+    assert said.count("inference[0]") >= 2 and "killed by SIGKILL" in said
+    report = json.loads((tmp_path / "a" / "r" / "report.json").read_text())
+    assert report["steps"] >= 20_000 and report["restarts"] >= 2
+
+
 def test_a_killed_parent_takes_its_children_and_nothing_else(tmp_path: Path) -> None:
     """Two runs at once on one machine."""
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()

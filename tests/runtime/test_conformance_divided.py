@@ -72,6 +72,20 @@ def test_a_writer_is_ready_when_all_readers_have_room(connect: Any) -> None:  # 
     assert not writer.ready(), "the other has not taken its part"
 
 
+def test_a_part_is_put_for_one_reader_alone(connect: Any) -> None:  # noqa: F811
+    (writer,), readers = queue(connect, 1, 2, capacity=2)
+    writer.put_part(1, {name: np.array_split(array, 2)[1] for name, array in item(3).items()}, 5)
+    assert [reader.ready() for reader in readers] == [False, True]
+    writer.put(item(4), [6, 7])
+    for reader, wanted in ((readers[1], [(3, 5), (4, 7)]), (readers[0], [(4, 6)])):
+        for number, version in wanted:
+            batch = reader.get()
+            assert batch.versions == (version,)
+            part = int(reader is readers[1])
+            for name, array in batch.items.items():
+                assert np.array_equal(array.numpy(), np.array_split(item(number)[name], 2)[part])
+
+
 def test_an_item_of_another_shape_is_refused(connect: Any) -> None:  # noqa: F811
     (writer,), _ = queue(connect, 1, 2)
     with pytest.raises(Exception, match="'gradient'"):

@@ -1,0 +1,212 @@
+"""Actors whose actions a server chooses: the same unrolls as of actors that choose them by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+
+from shoal.api import ShoalError, UsageError
+from shoal.envs import make
+from shoal.program import Channel
+from shoal.roles.actor import ActorRole, unroll_spec
+from shoal.roles.inference import ABOUT, CAPACITY, InferenceRole, ServedActorRole, answer_spec, question_spec
+from shoal.serial.channels import QueueReader, SerialQueue, SerialWriter
+from shoal.serial.divided import DividedQueue, DividedWriter
+from shoal.systems import SYSTEMS, load
+from shoal.topology.config import SERVED
+
+SCRIPT = [[(3, "terminated"), (2, "truncated")], [(4, "truncated"), (1, "terminated")], [(2, "terminated truncated")]]
+SMALL: dict[str, Any] = dict(envs=3, unroll=6, device="cpu", hidden=(8,), preset=None)
+FIELDS: dict[str, dict[str, Any]] = {
+    "impala": dict(core="lstm", core_size=8), "impala, no core": {}, "dqn": {}, "apex-dqn": {},
+    "rainbow": dict(streams=6, atoms=5), "r2d2": dict(core_size=8),
+    "r2d2, zero state": dict(core_size=8, start_state="zero"), "d4pg": dict(env="Pendulum-v1", backend="gymnasium"),
+    "apex-dpg": dict(env="Pendulum-v1", backend="gymnasium", random_steps=0),
+}  # fmt: skip
+
+
+class Wires:
+    """Questions of ``actors`` and their answers, as the serial runtime has them."""
+
+    def __init__(self, env: Any, spec: Any, envs: int, actors: int) -> None:
+        self.spec = answer_spec(env, spec, actors)
+        asked = Channel("observations", "queue", question_spec(env, envs), CAPACITY)
+        given = Channel("answers", "queue", self.spec, CAPACITY, divided=1)
+        self.questions, self.answers = SerialQueue(asked, actors), DividedQueue(given, 1, actors)
+        metrics = context().metrics
+        self.asking = [SerialWriter(self.questions, k, metrics) for k in range(actors)]  # type: ignore[arg-type]
+        port = asked.reader()
+        self.reading = QueueReader(self.questions, port)
+        self.answering = DividedWriter(self.answers, [SerialWriter(part, 0, metrics) for part in self.answers.parts])  # type: ignore[arg-type]
+        self.hearing = [QueueReader(part, port) for part in self.answers.parts]
+
+
+def pump(server: Any, *actors: Any, unrolls: int) -> None:
+    """Step all until every actor has sent so many."""
+    for _ in range(10_000):
+        if all(len(actor.out.items) >= unrolls for actor in actors):
+            return
+        for actor in actors:
+            if actor.answers.ready() and len(actor.out.items) < unrolls:
+                actor.step()
+        while server.questions.ready():
+            server.step()
+    raise AssertionError("nobody has anything to do")
+
+
+def same(found: list[Any], wanted: list[Any]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert one.keys() == other.keys()
+        for name, array in other.items():
+            assert np.array_equal(one[name], array), name
+
+
+@pytest.mark.parametrize("stack", [1, 2])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_served_actor_sends_what_one_that_acts_by_itself_does(stream: bool, mode: str, stack: int) -> None:
+    """States, values of true last observations, newest frames alone: all of every unroll."""
+    extras = dict.fromkeys(("q_taken", "q_max") if stream else ("value",), ((), "float32"))
+    env = ScriptedEnvs(SCRIPT, mode, stack)
+    spec = unroll_spec(env.spec, 5, len(SCRIPT), extras, {"sum": (1,)}, stream)
+    params = Params()
+    params.publish({"scale": torch.tensor(2.0)})
+    plain: Any = ActorRole(context(seed=11), env, SummingAgent(), Writer(spec), params, spec)  # type: ignore[arg-type]
+    for _ in range(4):
+        plain.step()
+    wires = Wires(env.spec, spec, len(SCRIPT), 1)
+    server = InferenceRole(
+        context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
+    )
+    served: Any = ServedActorRole(
+        context("actor", seed=11), ScriptedEnvs(SCRIPT, mode, stack), wires.asking[0], wires.hearing[0], Writer(spec),  # type: ignore[arg-type]
+        spec,
+    )  # fmt: skip
+    served.start()
+    pump(server, served, unrolls=4)
+    same(served.out.items, plain.out.items)
+    assert served.out.versions == plain.out.versions == [1] * 4
+    assert served.ctx.metrics.totals == plain.ctx.metrics.totals
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_server_chooses_the_actions_that_actors_of_a_system_would_bit_for_bit(case: str) -> None:
+    """Of each of two actors: exploration, recurrent states, values and policies beside the actions."""
+    system = load(case.partition(",")[0])
+    cfg = system.Config(**{**{k: v for k, v in SMALL.items() if k != "preset"}, "actors": 2, **FIELDS[case]})
+    program = system.program(cfg)
+    spec = next(port.channel.spec for port in program.roles[0].ports.values() if port.direction == "write")
+    torch.manual_seed(5)
+    network: Any = system.network(cfg)  # type: ignore[attr-defined]
+    params = Params()
+    params.published = [network.state_dict()]
+    params.version = 1
+    agent: Any = system.agent
+    wires, plain, served = Wires(cfg.env_spec(), spec, cfg.envs, 2), [], []
+    for k in range(2):
+        ctx = context("actor", k, 2, seed=1_000 * k + 7)
+        made = make(cfg.env, cfg.envs, cfg), make(cfg.env, cfg.envs, cfg)
+        plain.append(ActorRole(ctx, made[0], agent(cfg, ctx.seed, ctx), Writer(spec), params, spec))
+        served.append(ServedActorRole(ctx, made[1], wires.asking[k], wires.hearing[k], Writer(spec), spec))  # type: ignore[arg-type]
+        served[k].start()
+    server = InferenceRole(
+        context("inference"), lambda whose: agent(cfg, whose.seed, whose), wires.reading, wires.answering, params,
+        wires.spec,
+    )  # fmt: skip
+    pump(server, *served, unrolls=4)
+    for one, other in zip(served, plain, strict=True):
+        for _ in range(4):
+            other.step()
+        same(one.out.items, other.out.items)  # type: ignore[attr-defined]
+
+
+def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:
+    env = ScriptedEnvs(SCRIPT)
+    spec = unroll_spec(env.spec, 5, len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
+    wires, params = Wires(env.spec, spec, len(SCRIPT), 1), Params()
+    params.publish({"scale": torch.tensor(2.0)})
+
+    def server(generation: int) -> InferenceRole:
+        ctx = context("inference", seed=4)
+        object.__setattr__(ctx, "generation", generation)
+        return InferenceRole(ctx, lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec)
+
+    def actor(seed: int) -> Any:
+        return ServedActorRole(
+            context("actor", seed=seed),
+            ScriptedEnvs(SCRIPT),
+            wires.asking[0],
+            wires.hearing[0],
+            Writer(spec),
+            spec,  # type: ignore[arg-type]
+        )
+
+    return actor, server, params
+
+
+def test_an_actor_whose_recurrent_states_died_with_the_server_begins_anew() -> None:
+    actor, server, _ = served_alone()
+    role = actor(11)
+    role.start()
+    pump(server(0), role, unrolls=1)
+    server_2 = server(1)
+    with pytest.raises(ShoalError, match="the recurrent states are lost"):
+        pump(server_2, role, unrolls=3)
+    successor = actor(12)
+    successor.start()
+    pump(server_2, successor, unrolls=3)
+    assert successor.out.items[0]["state/sum"].tolist() == [[50.0]] * 3, "as every episode begins"
+
+
+def test_a_successor_is_given_nothing_that_its_predecessor_asked_for() -> None:
+    actor, server, _ = served_alone()
+    first, again, serving = actor(11), actor(12), server(0)
+    first.start()
+    again.start()
+    pump(serving, again, unrolls=2)
+    fresh, alone, _ = served_alone()
+    wanted = fresh(12)
+    wanted.start()
+    pump(alone(0), wanted, unrolls=2)
+    same(again.out.items, wanted.out.items)
+    assert list(serving.clients) == [0] and serving.clients[0].life == 12
+
+
+def test_an_unroll_has_the_version_of_its_first_actions() -> None:
+    actor, server, params = served_alone()
+    role, serving = actor(11), server(0)
+    role.start()
+    serving.step()
+    for _ in range(3):
+        role.step()
+        serving.step()
+    params.publish({"scale": torch.tensor(3.0)})
+    pump(serving, role, unrolls=2)
+    assert role.out.versions == [1, 2]
+
+
+def test_a_question_says_how_many_actions_an_actor_has_taken_in_all_its_lives() -> None:
+    actor, server, _ = served_alone()
+    role = actor(11)
+    role.ctx.counts["actions"] = 400
+    role.start()
+    pump(server(0), role, unrolls=1)
+    asked = role.questions.target.queues[0] or role.answers.queue.queues[0]
+    assert asked
+    told = []
+    role.questions.put = lambda items: told.append(int(items[ABOUT][-1]))
+    role.start()
+    assert told == [400 + 5 * len(SCRIPT)]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_has_an_inference_server_or_refuses_it_and_names_those_that_have(name: str) -> None:
+    config = load(name).Config
+    assert config.has_server == (name in SERVED)
+    if name not in SERVED:
+        with pytest.raises(UsageError, match=f"{name} has none.*impala, dqn.* and d4pg have one"):
+            config(inference="server")
