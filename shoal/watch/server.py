@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import secrets
 import socket
@@ -181,10 +182,13 @@ def make_server(directories: list[Path], secret: str, host: str) -> uvicorn.Serv
     import uvicorn
 
     from shoal.watch.catalogue import Catalogue
+    from shoal.watch.connection import Connection, Sparse
 
     app = application(Site(Catalogue(directories)), secret, host)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
-        lifespan="off", timeout_graceful_shutdown=2, http="h11", loop="asyncio",
+        lifespan="off", timeout_graceful_shutdown=2, http=Connection, loop="asyncio",
     )  # fmt: skip
+    for name in ("uvicorn.error", "asyncio"):  # which write a line for every connection that is none
+        logging.getLogger(name).addFilter(Sparse())
     return uvicorn.Server(config)
