@@ -12,12 +12,12 @@ from shoal.api import UsageError
 from shoal.paths import fixed, shown
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
-from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas
+from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas, UpToHalf
 from shoal.types import Values
 
 FLAGS: Values = {
     "of": str, "population": Parts, "mutate": str, "interval": Count, "exploit": str, "explore": str,
-    "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
+    "slots": Replicas, "share": UpToHalf, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone,
 }  # fmt: skip
 RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``

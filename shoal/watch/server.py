@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -140,9 +141,9 @@ def _film(site: Site, name: str, file: str, wanted: str) -> Response:
 
 def _range(wanted: str, size: int) -> tuple[int, int]:
     """The first and last byte that a header asks for, ``CHUNK`` bytes at most; the beginning for any other header."""
-    begin, _, end = wanted.removeprefix("bytes=").partition("-")
-    first = int(begin) if begin.isdecimal() and int(begin) < size else 0
-    last = int(end) if end.isdecimal() and begin.isdecimal() else size - 1
+    found = re.fullmatch("bytes=([0-9]{1,15})-([0-9]{0,15})", wanted)
+    first = int(found[1]) if found is not None and int(found[1]) < size else 0
+    last = int(found[2]) if found is not None and found[2] else size - 1
     return first, min(max(first, last), size - 1, first + CHUNK - 1)
 
 
