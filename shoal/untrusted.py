@@ -10,7 +10,7 @@ import reprlib
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shoal.errors import UsageError
 
@@ -18,6 +18,7 @@ RUN_FORMAT = (
     2  # of the files of a run and of saved policies; since 2 a policy acts in [-1, 1], whatever the environment's box
 )
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
+MAX_LINE = 1 << 20  # characters, or bytes, of a line of a table
 DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
@@ -68,6 +69,15 @@ def read_text(path: Path) -> str:
         if found.st_size > MAX_TEXT_BYTES:
             raise ValueError(f"it has {found.st_size:,} bytes, at most {MAX_TEXT_BYTES:,} are read")
         return file.read()
+
+
+def bounded_lines(file: IO[str]) -> Iterator[str]:
+    """The lines of a text file. ValueError at one that is longer than ``MAX_LINE``: a file with holes takes no space on
+    a disk, and all that there is in memory."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE and not line.endswith("\n"):
+            raise ValueError(f"it has a line of more than {MAX_LINE:,} characters")
+        yield line
 
 
 def parse_json(text: str) -> Any:

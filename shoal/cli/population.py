@@ -13,12 +13,12 @@ from shoal.paths import fixed, shown
 from shoal.run import beside
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
-from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas
+from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas, UpToHalf
 from shoal.types import Values
 
 FLAGS: Values = {
     "of": str, "population": Parts, "mutate": str, "interval": Count, "exploit": str, "explore": str,
-    "slots": Replicas, "share": float, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
+    "slots": Replicas, "share": UpToHalf, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone, **beside.FLAGS,
 }  # fmt: skip
 RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``

@@ -19,7 +19,7 @@ from shoal.demonstrations.recording import ID, play, write
 from shoal.envs import Codec, EnvOptions, training_reward
 from shoal.paths import fixed, shown
 from shoal.settings.config import default_values, refuse_foreign
-from shoal.settings.flags import Groups, divide, expect, flag_name, options, parse_flags, ranged, split
+from shoal.settings.flags import Groups, coerce, divide, expect, flag_name, options, parse_flags, ranged, split
 from shoal.settings.ranges import Episodes, Natural
 from shoal.types import Values
 
@@ -124,9 +124,10 @@ def _by_hand(source: str, opts: Values, rest: Groups) -> Recorded:
     keys = {}
     for word in opts.get("keys", ()):
         names, equals, action = word.rpartition("=")
-        if not equals or not action.isdigit():
-            raise UsageError(f"--keys expects keys with their actions, as in left=0 right=1; found '{word}'")
-        keys[names] = int(action)
+        try:
+            keys[names] = coerce(Natural, action if equals else "")
+        except ValueError:
+            raise UsageError(f"--keys expects keys with their actions, as in left=0 right=1; found '{word}'") from None
     return env, how, by_hand(env, how, *_amount(opts), keys, opts.get("noop", 0), bool(opts.get("wait")))
 
 

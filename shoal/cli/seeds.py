@@ -22,7 +22,7 @@ def read(opts: Values) -> list[int] | None:
     if "seed" in opts:
         raise UsageError("--seed and --seeds exclude each other")
     words = [word for words in opts["seeds"] for word in words.replace(",", " ").split()]
-    seeds: list[int] = [expect(Seed, int(word) if word.isdecimal() else word, "--seeds") for word in words]
+    seeds: list[int] = [expect(Seed, word, "--seeds") for word in words]
     if len(set(seeds)) < len(seeds) or not seeds:
         raise UsageError(f"--seeds expects different integers, found {' '.join(words) or 'nothing'}")
     return seeds

@@ -18,13 +18,16 @@ from shoal.planning.costs import Costs
 from shoal.planning.measuring import SECONDS, measure
 from shoal.planning.scan import Planner, Point, Row, advice, configured, knee, points
 from shoal.run.flags import resolve_flags
-from shoal.settings.flags import split
+from shoal.settings.flags import coerce, describe, split
+from shoal.settings.ranges import Envs, Natural, Parts, Positive
 from shoal.simulation import Machine, machine as machines
+from shoal.untrusted import excerpt
 
 FLAGS = {
-    "target": float, "costs": str, "machine": str,
-    "out": str, "json": bool, "save-costs": str, "seconds": float, "seed": int,
+    "target": Positive, "costs": str, "machine": str,
+    "out": str, "json": bool, "save-costs": str, "seconds": Positive, "seed": Natural,
 }  # fmt: skip
+SIZES = {"--actors": Parts, "--learners": Parts, "--nodes": Parts, "--envs": Envs}  # flags that take several numbers
 ACTORS = (1, 2, 4, 8, 16)
 SEARCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # actors that --target tries
 EXAMPLE = "shoal plan needs a system first, for example: shoal plan impala --env CartPole-v1"
@@ -40,13 +43,13 @@ def command(args: list[str]) -> int:
     name = ALIASES.get(args[0], args[0])
     system = systems.load(name)
     groups = split(args[1:])
-    sizes = [(flag, words) for flag, words in groups if flag in ("--actors", "--learners", "--nodes", "--envs")]
+    sizes = [(flag, words) for flag, words in groups if flag in SIZES]
     rest = [g for g in groups if g not in sizes]
     wanted = {flag: counts(flag, words) for flag, words in sizes}
     opts, resolved = resolve_flags(name, system, rest, FLAGS)
     cfg, quiet = resolved.cfg, bool(opts.get("json"))
     machine = machines.read(Path(opts["machine"])) if "machine" in opts else None
-    target, seconds = _positive(opts, "target"), _positive(opts, "seconds") or SECONDS
+    target, seconds = opts.get("target"), opts.get("seconds", SECONDS)
     _check_outputs(opts)
     actors = wanted.get("--actors") or list(SEARCH if target else ACTORS)
     nodes = wanted.get("--nodes", [1])
@@ -108,24 +111,26 @@ def envs_of(system: Any, cfg: Any, todo: Sequence[Point]) -> list[int]:
 
 
 def counts(flag: str, words: Sequence[str]) -> list[int]:
-    """``1,2,4,8,...`` as numbers: after dots, on as the last two go on, to 16 times the last."""
+    """``1,2,4,8,...`` as numbers: after dots, on as the last two go on, to 16 times the last or to the largest."""
     text = ",".join(words)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     dots = parts[-1:] == ["..."]
-    numbers = parts[:-1] if dots else parts
-    if not numbers or not all(part.isdigit() and int(part) > 0 for part in numbers):
-        raise UsageError(f"{flag} expects numbers above 0, such as 1,2,4,8, found {text or 'nothing'}")
-    out = sorted({int(part) for part in numbers})
-    while dots and len(out) < 24 and out[-1] < 16 * int(numbers[-1]):
-        out.append(out[-1] * 2 if len(out) < 2 or out[-1] % out[-2] == 0 else 2 * out[-1] - out[-2])
+    size = SIZES[flag]
+    try:
+        numbers: list[int] = [coerce(size, part) for part in (parts[:-1] if dots else parts)]
+        if not numbers:
+            raise ValueError
+    except ValueError:
+        wanted = describe(tuple[size, ...])  # type: ignore[valid-type]
+        raise UsageError(f"{flag} expects {wanted}, such as 1,2,4,8, found {excerpt(text) or 'nothing'}") from None
+    out = sorted(set(numbers))
+    while dots and len(out) < 24 and out[-1] < 16 * numbers[-1]:
+        following = out[-1] * 2 if len(out) < 2 or out[-1] % out[-2] == 0 else 2 * out[-1] - out[-2]
+        try:
+            out.append(coerce(size, following))
+        except ValueError:
+            break
     return out
-
-
-def _positive(opts: dict[str, Any], name: str) -> float | None:
-    value = opts.get(name)
-    if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"--{name} expects a number above 0, found {value:g}")
-    return None if value is None else float(value)
 
 
 def _check_outputs(opts: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import importlib.metadata
 import logging
 import math
 import os
+import re
 import secrets
 import socket
 import sys
@@ -54,7 +55,7 @@ def _reach(address: str) -> contextlib.AbstractContextManager[None]:
     if address == "auto":
         return contextlib.nullcontext()
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not re.fullmatch("[0-9]{1,5}", port):
         raise UsageError(
             f"expected the address of a Ray cluster (auto, HOST:PORT or ray://HOST:PORT), found '{address}'"
         )

@@ -16,6 +16,7 @@ from shoal.records.metric_files import append_row
 from shoal.records.run_dir import index, read_json
 from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
+from shoal.untrusted import bounded_lines
 
 COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
 UNFINISHED = "unfinished"
@@ -74,7 +75,7 @@ class EvaluationFiles:
         if not (self.path / FILE).is_file():
             return None
         with reading(self.path / FILE), open(self.path / FILE, newline="", encoding="utf-8") as file:
-            return max((int(row["steps"]) for row in csv.DictReader(file)), default=None)
+            return max((int(row["steps"]) for row in csv.DictReader(bounded_lines(file))), default=None)
 
     def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:
         folder = self.path / BEST
@@ -105,7 +106,7 @@ def forget_after(run_dir: Path, steps: int) -> None:
     path = run_dir / FILE
     if path.is_file() and path.stat().st_size:  # a disk that was full leaves an empty one
         with reading(path), open(path, newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file))
+            header, *rows = list(csv.reader(bounded_lines(file)))
             kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= steps]
         text = io.StringIO()
         csv.writer(text).writerows([header, *kept])

@@ -6,14 +6,16 @@ what a clock says is in ``performance.*``. Rows are numbered, and the same numbe
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
 import json
 import logging
 import math
+import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +27,7 @@ from shoal.records.damage import reading
 from shoal.records.live_file import LiveFile
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
+from shoal.untrusted import MAX_LINE, bounded_lines
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
@@ -134,7 +137,9 @@ def _read(path: Path) -> list[dict[str, float]]:
     if not path.is_file():
         raise UsageError(f"'{shown(path.parent)}' holds no metrics: there is no {path.name}")
     with reading(path), open(path, newline="", encoding="utf-8") as file:
-        rows = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+        rows = [
+            {name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(bounded_lines(file))
+        ]
         return [row for row in rows if row["row"] >= 0]
 
 
@@ -162,16 +167,16 @@ class _Table:
         are not there, or damaged. Of what is kept only the last row is parsed: a member of a population comes back for
         every slice."""
         with reading(self._path):
-            data = self._path.read_bytes()
-            first = data.find(b"\n") + 1
-            last, end = _last(data, first, after, lambda line: int(line.partition(b",")[0]))
-            some = io.StringIO((data[:first] + data[last:]).decode(), newline="")
-            self._columns, *rows = csv.reader(some)
+            with _mapped(self._path) as data:
+                first = data.find(b"\n", 0, MAX_LINE) + 1
+                last, end = _last(data, first, after, lambda line: int(line.partition(b",")[0]))
+                whole = _begin(data, len(data))
+                some = io.StringIO((data[:first] + data[last:whole]).decode(), newline="")
+            self._columns, *rows = csv.reader(bounded_lines(some))
         used = [{name for name, cell in zip(self._columns, row, strict=False) if cell} for row in rows]
         kept = {*columns}.union(*used[: last < end])
         if self._lines is not None:
-            with reading(self._lines):
-                lines = self._lines.read_bytes()
+            with reading(self._lines), _mapped(self._lines) as lines:
                 _, size = _last(lines, 0, after, lambda line: int(json.loads(line)["row"]))
             os.truncate(self._lines, size)
         if kept.issuperset(itertools.chain(*used)):
@@ -223,7 +228,7 @@ class _Table:
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         """The columns, and every whole row (a killed run may have left half of its last one)."""
         with reading(self._path), open(self._path, newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file))
+            header, *rows = list(csv.reader(bounded_lines(file)))
         return header, [row for row in rows if len(row) == len(header)]
 
     def _rewrite(self, rows: list[list[str]]) -> None:
@@ -236,16 +241,36 @@ class _Table:
         return open(path, "ab", buffering=0)
 
 
-def _last(data: bytes, first: int, after: int, number: Callable[[bytes], int]) -> tuple[int, int]:
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
+    """The content of a file, of which only what is looked at is read."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:  # nothing can be mapped
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
+
+
+def _last(data: bytes | mmap.mmap, first: int, after: int, number: Callable[[bytes], int]) -> tuple[int, int]:
     """Where the last whole line up to ``after`` begins and ends, of lines that begin at ``first`` and whose numbers do
     not fall: looked for from the end. (A killed run may have left half a line there.)"""
-    end = data.rfind(b"\n") + 1
+    end = _begin(data, len(data))
     while end > first:
-        start = data.rfind(b"\n", 0, end - 1) + 1
+        start = _begin(data, end - 1)
         if number(data[start:end]) <= after:
             return start, end
         end = start
     return end, end
+
+
+def _begin(data: bytes | mmap.mmap, end: int) -> int:
+    """Where the line that goes on until ``end`` begins. ValueError if that is more than ``MAX_LINE`` before."""
+    least = max(0, end - MAX_LINE)
+    found = data.rfind(b"\n", least, end)
+    if found < 0 < least:
+        raise ValueError(f"it has a line of more than {MAX_LINE:,} bytes")
+    return found + 1
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -254,7 +279,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     columns, new, text = list(row), list[str](), io.StringIO()
     if path.is_file() and path.stat().st_size:
         with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(bounded_lines(file))
             columns = list(reader.fieldnames or ())
             new = [name for name in row if name not in columns]
             before = list(reader) if new else []

@@ -23,6 +23,7 @@ from shoal.records.report import Report
 from shoal.records.run_dir import read_json
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
+from shoal.untrusted import bounded_lines
 
 NAME = "summary.md"
 WRITE_SECONDS = 30.0  # seconds between two writings
@@ -118,7 +119,7 @@ class Summary(logging.Handler):
         rows: list[dict[str, str]] = []
         if (self.path / EVALUATIONS).is_file():
             with open(self.path / EVALUATIONS, newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
+                rows = list(csv.DictReader(bounded_lines(file)))
         if rows:
             lines += ["", "| evaluated at steps | episodes | mean return, 95 % interval |", "| ---: | ---: | --- |"]
             for row in rows[-SHOWN:]:

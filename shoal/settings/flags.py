@@ -17,7 +17,7 @@ from shoal.settings.other_names import known_elsewhere
 from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
-from shoal.untrusted import brief
+from shoal.untrusted import brief, excerpt
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
@@ -50,7 +50,7 @@ def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageEr
         )
     near = nearest(name, names)
     hint = f"; did you mean '{show(near)}'?" if near else ""
-    return UsageError(f"unknown {what} '{show(name)}'" + (f" of {of}" if of else "") + hint)
+    return UsageError(f"unknown {what} '{excerpt(show(name))}'" + (f" of {of}" if of else "") + hint)
 
 
 def short_name(system: str) -> str:
@@ -229,11 +229,11 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     if hint is bool:
         if not words or (len(words) == 1 and words[0].lower() in ("true", "false")):
             return not words or words[0].lower() == "true"
-        raise UsageError(f"{flag} expects true or false, found '{' '.join(words)}'")
+        raise UsageError(f"{flag} expects true or false, found '{excerpt(' '.join(words))}'")
     if many and len(words) == 1:
         words = words[0].replace(",", " ").split()
     if not many and len(words) != 1:
-        found = "nothing" if not words else f"{len(words)} values ('{' '.join(words)}')"
+        found = "nothing" if not words else f"{len(words)} values ('{excerpt(' '.join(words))}')"
         raise UsageError(f"{flag} expects {expected}, found {found}")
     text = words[0] if words else ""
     if type(None) in get_args(hint) and text.lower() in ("none", "null"):
@@ -241,7 +241,7 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     try:
         return _of_text(many or hint, words if many else text)
     except ValueError as error:
-        raise UsageError(f"{flag} expects {expected}, found '{' '.join(words)}'{_reason(error)}") from None
+        raise UsageError(f"{flag} expects {expected}, found '{excerpt(' '.join(words))}'{_reason(error)}") from None
 
 
 def _of_text(hint: Any, given: Any) -> Any:
@@ -283,7 +283,7 @@ def split(args: list[str]) -> Groups:
         elif groups:
             groups[-1][1].append(word)
         else:
-            raise UsageError(f"unexpected '{word}': expected flags such as --env ID")
+            raise UsageError(f"unexpected '{excerpt(word)}': expected flags such as --env ID")
     return groups
 
 
@@ -324,7 +324,7 @@ def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
         except ValueError as error:
             expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
             found = " ".join(words) or "nothing"
-            raise UsageError(f"{flag} expects {expected}, found {found}{_reason(error)}") from None
+            raise UsageError(f"{flag} expects {expected}, found {excerpt(found)}{_reason(error)}") from None
     return out
 
 

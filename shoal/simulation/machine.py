@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ UNITS = {
     "time": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
 }
 FIELDS = ("count", "cores", "speed", "busy", "bandwidth", "latency", "memory", "roles")
+MOST_OF_A_KIND = 100_000  # nodes, or cores of one, each an object of the simulation
 NO_LINK = 1e15  # bytes a second, of a machine by itself
 
 
@@ -116,7 +118,7 @@ def _gpu(path: str, found: Any) -> Mapping[str, tuple[tuple[float, float], ...]]
     out = {}
     for phase, table in found.items():
         where = f"{path}: gpu.{phase}"
-        if not isinstance(table, dict) or not table or not all(k.isdigit() and int(k) > 0 for k in table):
+        if not isinstance(table, dict) or not table or not all(re.fullmatch("[1-9][0-9]{0,9}", k) for k in table):
             raise UsageError(f'{where} is {table!r}, expected steps in a batch and seconds, as in {{640 = "3 ms"}}')
         out[phase] = tuple(sorted((float(k), quantity(where, "time", v)) for k, v in table.items()))
     return out
@@ -128,6 +130,7 @@ def quantity(where: str, name: str, text: object) -> float:
     match = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*(\S+)\s*", text) if isinstance(text, str) else None
     try:
         number = float(match[1]) if match is not None else -1.0
+        number = number if number < math.inf else -1.0
     except ValueError:
         number = -1.0
     if match is None or match[2] not in units or number < 0 or (number == 0 and name == "bandwidth"):
@@ -139,7 +142,9 @@ def quantity(where: str, name: str, text: object) -> float:
 def _number(where: str, table: dict[str, Any], name: str, kind: type, default: float) -> float:
     value = table.get(name, default)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole or (kind is float and isinstance(value, float))) or not 0 < value < 1e9:
+    if not (whole or (kind is float and isinstance(value, float))) or not 0 < value < (
+        MOST_OF_A_KIND if kind is int else 1e9
+    ):
         raise UsageError(f"{where}: {name} is {value!r}, expected a {'whole ' * (kind is int)}number above 0")
     return float(value)
 

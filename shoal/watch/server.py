@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -139,9 +141,9 @@ def _film(site: Site, name: str, file: str, wanted: str) -> Response:
 
 def _range(wanted: str, size: int) -> tuple[int, int]:
     """The first and last byte that a header asks for, ``CHUNK`` bytes at most; the beginning for any other header."""
-    begin, _, end = wanted.removeprefix("bytes=").partition("-")
-    first = int(begin) if begin.isdecimal() and int(begin) < size else 0
-    last = int(end) if end.isdecimal() and begin.isdecimal() else size - 1
+    found = re.fullmatch("bytes=([0-9]{1,15})-([0-9]{0,15})", wanted)
+    first = int(found[1]) if found is not None and int(found[1]) < size else 0
+    last = int(found[2]) if found is not None and found[2] else size - 1
     return first, min(max(first, last), size - 1, first + CHUNK - 1)
 
 
@@ -181,10 +183,13 @@ def make_server(directories: list[Path], secret: str, host: str) -> uvicorn.Serv
     import uvicorn
 
     from shoal.watch.catalogue import Catalogue
+    from shoal.watch.connection import Connection, Sparse
 
     app = application(Site(Catalogue(directories)), secret, host)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
-        lifespan="off", timeout_graceful_shutdown=2, http="h11", loop="asyncio",
+        lifespan="off", timeout_graceful_shutdown=2, http=Connection, loop="asyncio",
     )  # fmt: skip
+    for name in ("uvicorn.error", "asyncio"):  # which write a line for every connection that is none
+        logging.getLogger(name).addFilter(Sparse())
     return uvicorn.Server(config)

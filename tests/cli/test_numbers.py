@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import pkgutil
 import shlex
+import struct
 import typing
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from shoal import systems
+from shoal import cli, systems
+from shoal.analysis import profile as profiling
 from shoal.api import UsageError, WiringError
-from shoal.cli.population import FLAGS as OF_POPULATIONS
-from shoal.cli.runs import FLAGS as OF_RUNS
 from shoal.local.runtime import LocalRuntime
-from shoal.run.options import FLAGS as OF_TRAINING, LIMITS
+from shoal.planning import command as planning
+from shoal.run import options
+from shoal.run.options import LIMITS
 from shoal.runtime import memory
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
-from shoal.settings.flags import coerce, expect, ranged
+from shoal.settings.flags import coerce, options as parse_options, ranged
 from shoal.settings.ranges import FLOAT32_MAX, Range
 from tests.cli.conftest import Shoal
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
 HUGE = (2**31, 99_999_999_999, 2**62, 2**63 - 1)
+RETURNS = {"until-return", "threshold"}  # of which a number below 0 means something
 MEMORY = 16 << 30  # bytes that this machine is said to have
 
 
@@ -119,13 +124,47 @@ def test_a_number_that_means_nothing_is_one_sentence(words: str, says: str, shoa
     assert code == 2 and err.count("\n") == 1 and says in err
 
 
-@pytest.mark.parametrize("flags", [OF_TRAINING, LIMITS, OF_POPULATIONS, *OF_RUNS.values()])
-def test_no_option_of_a_command_takes_a_number_that_is_not_finite(flags: dict[str, Any]) -> None:
-    for name, hint in flags.items():
+def tables() -> dict[str, dict[str, Any]]:
+    """The types of all flags that are a command's own, wherever in ``shoal.cli`` or beside it they are."""
+    modules = [importlib.import_module(f"shoal.cli.{m.name}") for m in pkgutil.iter_modules(cli.__path__)]
+    found: dict[str, dict[str, Any]] = {"LIMITS": {k.replace("_", "-"): v for k, v in LIMITS.items()}}
+    for module in [*modules, planning, options, profiling]:
+        for name, value in vars(module).items():
+            if "FLAGS" in name and isinstance(value, dict):
+                several = {f".{k}": v for k, v in value.items() if isinstance(v, dict)} or {"": value}
+                found |= {f"{module.__name__}.{name}{key}": flags for key, flags in several.items()}
+    return found
+
+
+TABLES = tables()
+
+
+def test_the_flags_of_all_commands_are_found() -> None:
+    named = {flag for flags in TABLES.values() for flag in flags}
+    assert {"seconds", "trials", "share", "port", "threshold", "noop", "target", "alert-after", "checkpoint-every",
+            "envs"} <= named  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "1e308", "1e999", "1e40", "-1e39", "", "9" * 5_000, "\u00b2"])
+def test_no_option_of_a_command_takes_a_word_that_is_no_number(table: str, word: str) -> None:
+    for name, hint in TABLES[table].items():
         if kinds(hint):
-            for number in ("inf", "nan", "1e308", "1e40"):
-                with pytest.raises(UsageError, match="expects"):
-                    expect(hint, number, name)
+            with pytest.raises(UsageError, match="expects") as refused:
+                parse_options([(f"--{name}", [word])], TABLES[table], "x")
+            assert len(str(refused.value)) < 1_000 and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_option_of_a_command_is_a_number_within_a_range(table: str) -> None:
+    for name, hint in TABLES[table].items():
+        for word in ("-1", "0", "1e-45", "2147483648", "99999999999", "9223372036854775807") if kinds(hint) else ():
+            try:
+                found = parse_options([(f"--{name}", [word])], TABLES[table], "x")[name]
+            except UsageError:
+                continue
+            assert math.isfinite(struct.unpack("f", struct.pack("f", found))[0]), name
+            assert found >= 0 or name in RETURNS, f"--{name} takes {word}"
 
 
 def test_the_largest_number_of_float32_is_taken() -> None:

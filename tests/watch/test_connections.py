@@ -1,0 +1,110 @@
+"""Whatever the page's port is sent, or not sent: the connection is closed, the log has a line, others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.config
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra watch")
+pytest.importorskip("plotly", reason="needs the extra watch")
+
+from shoal.watch import connection, server
+from tests.watch.runs import write_run
+
+HOST = "127.0.0.1"
+ASKED = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+SENT = {
+    "nothing": b"", "half a line": b"GET / HT", "half a head": ASKED, "noise": random.Random(0).randbytes(5_000),
+    "TLS": b"\x16\x03\x01\x02\x00\x01", "zeros": bytes(100_000), "a head of 5 MB": ASKED + b"A: " + b"a" * 5_000_000,
+    "a body that never comes": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999999\r\n\r\nabc",
+    "a length of 5,000 digits": ASKED + b"Content-Length: " + b"9" * 5_000 + b"\r\n\r\n",
+    "a negative length": ASKED + b"Content-Length: -1\r\n\r\n",
+    "a chunk of 2**64 bytes": ASKED + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\nabc",
+    "a web socket": ASKED + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: a\r\n\r\n",
+    "a request and half of the next": ASKED + b"\r\n" + ASKED,
+    "half a request after an answer": ASKED + b"\r\n" + b"GET / HT",
+}  # fmt: skip
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the server logs."""
+    found: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: found.append(record.getMessage()))
+    monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)  # uvicorn's own, which writes to a terminal
+    for name in ("uvicorn.error", "asyncio"):
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    logging.getLogger().addHandler(handler)
+    yield found
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture
+def where(tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """The address of a server in a thread of this process, which waits for a request for a moment only."""
+    monkeypatch.setattr(connection, "WAIT_SECONDS", 0.05)
+    write_run(tmp_path / "runs" / "one")
+    made, sock = server.make_server([tmp_path / "runs"], "a" * 32, HOST), server.listen(HOST, 0)
+    thread = threading.Thread(target=made.run, args=([sock],))
+    thread.start()
+    yield sock.getsockname()
+    made.should_exit = True
+    thread.join()
+
+
+def answer(place: tuple[str, int], sent: bytes) -> bytes:
+    """All that comes back until the server closes the connection."""
+    found = b""
+    with socket.create_connection(place) as stranger, contextlib.suppress(ConnectionError):
+        stranger.settimeout(30.0)
+        stranger.sendall(sent)
+        while part := stranger.recv(65_536):
+            found += part
+    return found
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_a_connection_without_a_whole_request_is_closed(name: str, where: tuple[str, int], lines: list[str]) -> None:
+    before = psutil.Process().memory_info().rss
+    for _ in range(3):
+        answer(where, SENT[name])
+    assert len(lines) == 1, lines
+    assert b"403" in answer(where, ASKED + b"Connection: close\r\n\r\n"), "others are answered as ever"
+    assert psutil.Process().memory_info().rss - before < 50 * 2**20
+
+
+def test_connections_beyond_the_most_are_closed_at_once(
+    where: tuple[str, int], lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WAIT_SECONDS", 3600.0)
+    monkeypatch.setattr(connection, "MOST", 2)
+    with contextlib.ExitStack() as held:
+        strangers = [held.enter_context(socket.create_connection(where)) for _ in range(2)]
+        for _ in range(3):
+            assert answer(where, b"") == b""
+        strangers[0].sendall(ASKED + b"\r\n")
+        assert b"403" in strangers[0].recv(65_536), "who was there before is answered"
+    assert lines == [connection.FULL % 2]
+
+
+def test_a_log_has_one_line_a_minute_of_a_kind_and_counts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sparse = [1000.0], connection.Sparse()
+    monkeypatch.setattr(connection.time, "monotonic", lambda: now[0])
+
+    def said(message: str, *args: object) -> str | None:
+        record = logging.LogRecord("x", logging.WARNING, "", 0, message, args, None)
+        return record.getMessage() if sparse.filter(record) else None
+
+    assert [said("bad %d", n) for n in range(3)] == ["bad 0", None, None] and said("other") == "other"
+    now[0] += connection.LOG_SECONDS
+    assert said("bad %d", 4) == "bad 4 (2 more like it since the last line)" and said("bad %d", 5) is None
