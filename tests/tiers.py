@@ -20,6 +20,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "faults/test_resources.py": ("real_control_group", "tiny_dev_shm"),
     "faults/test_streams.py": ("standard_streams[>&-]", "standard_streams[2>&-]"),
     "population/test_members.py": ("survives_kills",),
+    "test_gpu_check.py": ("the_script_runs_whole",),
     "test_packaging.py": ("the_wheel", "installed_wheel"),
     "replay/test_replay_rehearsal.py": ("",),
     "runtime/test_memory_kept.py": ("freed_is_not_faulted",),
