@@ -27,6 +27,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "faults/test_streams.py": ("standard_streams[>&-]", "standard_streams[2>&-]"),
     "faults/test_strangers.py": ("beside_a_run_is_imported[start1", "beside_a_run_is_imported[start2"),
     "population/test_members.py": ("survives_kills",),
+    "test_gpu_check.py": ("the_script_runs_whole",),
     "test_packaging.py": ("the_wheel", "installed_wheel"),
     "replay/test_replay_rehearsal.py": ("",),
     "runtime/test_memory_kept.py": ("freed_is_not_faulted",),

@@ -38,7 +38,8 @@ class Results:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.lines: list[dict[str, Any]] = []
-        self._file = (folder / "results.jsonl").open("w", encoding="utf-8")
+        self._path = folder / "results.jsonl"
+        self._path.write_text("", encoding="utf-8")
         self._begin = time.monotonic()
 
     def seconds(self) -> float:
@@ -46,9 +47,8 @@ class Results:
 
     def add(self, **line: Any) -> None:
         self.lines.append(line)
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def describe(self, device: str) -> None:
         import torch
@@ -93,6 +93,7 @@ def run_stage(stage: Stage, left: float, folder: Path, results: Results) -> bool
             last = text.strip() or last
             if (found := _object(text)) is not None:
                 results.add(stage=stage.name, case=stage.case, **found)
+        process.stdout.close()
         process.wait()
         timer.cancel()
         _kill(process.pid)  # whatever it left behind

@@ -82,9 +82,7 @@ class PPOLearner:
         self.nets.update_statistics(items)
         self.env_steps += int(items["valid"].sum())
         self.step += 1
-        known = {
-            name: value for name, value in explained.items() if math.isfinite(value)
-        }  # not of rewards that are none
+        known = {k: v for k, v in explained.items() if math.isfinite(v)}  # not of rewards that are none
         return Update({**metrics, **known, **scheduled})
 
     def _schedule(self, fraction: float) -> dict[str, float]:

@@ -17,7 +17,15 @@ SUBKINDS = {  # parts of kinds: of MuJoCo's those whose episodes end when the bo
 UNLIKE = {  # the rest of their kind, whose presets suit neither rare rewards nor pictures -> what they show and take
     "MountainCar": "vector", "MountainCarContinuous": "vector_continuous", "CarRacing": "picture_continuous",
 }  # fmt: skip
-CLASSIC = {"CartPole", "Acrobot", "MountainCar", "MountainCarContinuous", "Pendulum", "shoal/CartPoleNoVelocity"}
+CLASSIC = {
+    "CartPole",
+    "Acrobot",
+    "MountainCar",
+    "MountainCarContinuous",
+    "Pendulum",
+    "shoal/CartPoleNoVelocity",
+    "device:CartPole",
+}
 DM_CONTROL = {  # as EnvPool names them: the domain, then the task
     "Acrobot", "BallInCup", "Cartpole", "Cheetah", "Dog", "Finger", "Fish", "Hopper", "Humanoid", "HumanoidCMU",
     "Manipulator", "Pendulum", "PointMass", "Quadruped", "Reacher", "Stacker", "Swimmer", "Walker",
