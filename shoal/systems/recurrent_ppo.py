@@ -93,17 +93,13 @@ POINTGOAL: Preset = dict(
     learning_rate=linear(1e-3, 0.0), entropy_cost=0.01, normalise_obs=True, torso="impala-shallow", activation="relu",
     core="lstm", core_size=128,
 )  # fmt: skip
-# gymnax-blines, agents/Asterix-MinAtar/ppo.yaml and the like; network (without a core) and gamma: Young and Tian 2019
-MINATAR: Preset = dict(
-    total_envs=64, unroll=128, epochs=4, minibatches=8, steps=1_000_000, torso="minatar", learning_rate=5e-4, clip=0.2,
-    gamma=0.99, gae_lambda=0.95, entropy_cost=0.01, value_cost=0.5, max_grad_norm=0.5,
-)  # fmt: skip
+# gymnax-blines, agents/Asterix-MinAtar/ppo.yaml and the like; network (no core) and gamma (0.99): Young and Tian 2019
+MINATAR: Preset = dict(total_envs=64, epochs=4, minibatches=8, torso="minatar", learning_rate=5e-4, entropy_cost=0.01)
 EXTRAS: Extras = {"log_prob": ((), "float32"), "value": ((), "float32")}  # of the policy that acted
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "mujoco": MUJOCO, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
-    "pointgoal": POINTGOAL,
-    "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
-    "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
+    "pointgoal": POINTGOAL, "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR,
+    "vector_continuous": VECTOR_CONTINUOUS, "picture": PICTURE, "picture_continuous": PICTURE_CONTINUOUS,
 }  # fmt: skip
 
 
