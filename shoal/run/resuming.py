@@ -62,8 +62,8 @@ def resume(
     hang_timeout, evaluation, checkpoint_every, checkpoint_replay_gb, log and log_args: as in ``train``, from here on;
     None: as they were. All other options of the run stay.
     env: the class or function that makes its environment, again, where that was given in Python. observers, alert,
-    alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one that
-    changes the shape of something that was saved. Each change is noted with its step in config.json."""
+    alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one
+    that changes the shape of something that was saved. Each change is noted with its step in config.json."""
     limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
     given = {
         "hang_timeout": hang_timeout, "checkpoint_every": checkpoint_every,
