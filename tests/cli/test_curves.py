@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import shoal
 from shoal.analysis.compare import config_table, table
 from shoal.analysis.curves import groups, load
 from shoal.analysis.stats import probability_of_improvement
