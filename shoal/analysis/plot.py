@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.analysis.curves import Group, Recorded, grouped
+from shoal.analysis.curves import Group
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.paths import require_folder
-from shoal.settings.flags import choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,29 +25,19 @@ HEIGHT = 0.18  # inches of such a line
 INSIDE = 6  # lines in a panel that leave its curves visible; a longer legend stands below all panels
 
 
-def draw(groups: Sequence[Group], path: Path, axes: Sequence[str] = ("steps", "seconds")) -> None:
-    """Write one picture to ``path`` (its suffix says the format): a row per environment, a column per x axis.
+def draw(groups: Sequence[Group], path: Path | None = None, x: str = "both") -> Figure:
+    """Return one picture, also written to ``path`` (its suffix says the format): a row per environment, a column for
+    ``x``, one of ``AXES``, or for ``both``.
 
     Raises UsageError for another suffix, or without the extra ``plot``.
     """
-    check_path(path)
+    if path is not None:
+        check_path(path)
     require_matplotlib()
     with plain_text():
-        draw_figure(groups, axes).savefig(path, dpi=150)
-
-
-def plot(runs: Sequence[Recorded], out: str | Path | None = None, x: str = "both") -> Figure:
-    """Return the figure of these runs, over ``x``: one of ``AXES``, or ``both``. out: a file that it
-    is also written to."""
-    choice("x", x, (*AXES, "both"))
-    require_matplotlib()
-    if out is not None:
-        check_path(Path(out))
-    found = grouped(runs)
-    with plain_text():
-        figure = draw_figure(found, tuple(AXES) if x == "both" else (x,))
-        if out is not None:
-            figure.savefig(out, dpi=150)
+        figure = draw_figure(groups, tuple(AXES) if x == "both" else (x,))
+        if path is not None:
+            figure.savefig(path, dpi=150)
     return figure
 
 

@@ -120,7 +120,7 @@ def plot(args: list[str]) -> int:
             raise UsageError("--x is not for a population, which is drawn over the steps of its members")
         return _plot_population(paths, Path(opts.get("out", "population.png")), bool(opts.get("trust")))
     found = groups(paths, bool(opts.get("trust")), _warn)
-    draw(found, out, tuple(AXES) if x == "both" else (x,))
+    draw(found, out, x)
     print(f"{out}: " + "; ".join(f"{g.label} ({len(g.curves)})" for g in found))
     return 0
 

@@ -29,7 +29,7 @@ from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
-from shoal.settings.flags import short_name, unknown
+from shoal.settings.flags import choice, short_name, unknown
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
 
@@ -104,9 +104,11 @@ class Run:
 
         x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). UsageError
         without the extra ``plot``, or where no episode has ended."""
-        from shoal.analysis.plot import plot
+        from shoal.analysis.curves import grouped
+        from shoal.analysis.plot import AXES, draw
 
-        return plot([self], out, x)
+        choice("x", x, (*AXES, "both"))
+        return draw(grouped([self]), None if out is None else Path(out), x)
 
     def report_html(self) -> str:
         """Return the run as one self-contained HTML page, as ``shoal report`` writes it. UsageError without the extra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import subprocess
 import sys
@@ -184,7 +185,7 @@ def test_a_training_and_a_resumed_one_from_python_tell_of_their_ends(tmp_path: P
     assert main(["resume", str(run.path), "--steps", "900", "--quiet", "--alert", told]) == 0
     lines = noted(tmp_path / "noted")
     assert [line.partition(",")[0] for line in lines] == [f"ended|{run.path}|run: ended: steps"] * 3
-    assert [line.split(", ")[1] for line in lines] == ["300 steps", "600 steps", "900 steps"]
+    assert [int(line.split(", ")[1].split()[0]) // 300 for line in lines] == [1, 2, 3]
 
 
 def test_a_resumed_run_that_fails_tells_of_it(tmp_path: Path) -> None:
@@ -204,9 +205,10 @@ def test_a_population_tells_of_its_end_and_of_its_resumed_end(tmp_path: Path) ->
     told, path = command(tmp_path / "noted"), tmp_path / "pbt"
     assert main([*PBT, "--steps", "300", "--run-dir", str(path), "--alert", told]) == 0
     assert main(["resume", str(path), "--steps", "450", "--quiet", "--alert", told]) == 0
-    first, second = noted(tmp_path / "noted")
-    assert first.startswith(f"ended|{path}|pbt: ended: steps, 600 steps of all members")
-    assert second.startswith(f"ended|{path}|pbt: ended: steps, 900 steps of all members")
+    told_of = rf"ended\|{re.escape(str(path))}\|pbt: ended: steps, (\d+) steps of all members, best score [\d.]+"
+    first, second = (re.fullmatch(told_of, line) for line in noted(tmp_path / "noted"))
+    assert first is not None and second is not None
+    assert 600 <= int(first[1]) < 900 <= int(second[1]) < 1_000
 
 
 def test_a_population_shows_those_beside_it_its_steps_and_failed_members(
@@ -230,7 +232,7 @@ def test_a_population_shows_those_beside_it_its_steps_and_failed_members(
     path = tmp_path / "pbt"
     assert main([*PBT, "--steps", "300", "--run-dir", str(path), "--alert", command(tmp_path / "noted")]) == 0
     steps = [row["steps"] for row in rows]
-    assert steps == sorted(steps) and steps[-1] == 600
+    assert steps[0] < 150 and 600 <= steps[-1] < 700 and 5 < rows[-1]["episode_return"] < 100
     kinds = [line.split("|") for line in noted(tmp_path / "noted")]
     assert [kind for kind, *_ in kinds] == ["restarted", "ended"] and "a member failed" in kinds[0][2]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import shoal
 from shoal.analysis.compare import config_table, table
 from shoal.analysis.directories import groups, load
 from shoal.analysis.stats import probability_of_improvement
@@ -205,3 +206,28 @@ def test_runs_none_of_which_has_an_episode_cannot_be_compared(shoal: Shoal, tmp_
         write_run(tmp_path / name, 1.0, steps=0)
     code, _, err = shoal("compare", "r0", "r1")
     assert code == 2 and "none of the 2 runs" in err
+
+
+def test_a_run_in_python_draws_the_curve_that_the_command_draws(tmp_path: Path) -> None:
+    """The same lines and labels; the file is written where one is named."""
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    from shoal.analysis.plot import draw
+
+    path = tmp_path / "run"
+    opened = shoal.train(
+        "impala", env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=2, unroll=5, hidden=(8,),
+        steps=3_000, run_dir=path, quiet=True,
+    )  # fmt: skip
+    both, one = opened.plot(), opened.plot(tmp_path / "curve.svg", x="seconds")
+    assert (tmp_path / "curve.svg").read_text().startswith("<?xml")
+    assert [panel.get_xlabel() for panel in both.axes] == ["environment steps", "wall time (s)"]
+    assert [panel.get_xlabel() for panel in one.axes] == ["wall time (s)"]
+    theirs = draw(groups([path]))
+    for mine, other in zip(both.axes, theirs.axes, strict=True):
+        assert len(mine.lines) == len(other.lines) > 0
+        for line, expected in zip(mine.lines, other.lines, strict=True):
+            assert np.array_equal(line.get_xydata(), expected.get_xydata())
+    with pytest.raises(shoal.UsageError, match="unknown value 'step' of x; did you mean 'steps'"):
+        opened.plot(x="step")
+    with pytest.raises(shoal.UsageError, match="a picture's name ends in"):
+        opened.plot(tmp_path / "curve.gif")
