@@ -156,7 +156,7 @@ EPISODES = (
 )
 PHASES = (
     Entry("env", "", "actor", "stepping environments"),
-    Entry("inference", "", "actor", "choosing actions"),
+    Entry("inference", "", "actor; inference", "choosing actions, or asking for them"),
     Entry("unroll", "", "actor", "writing observations, actions and rewards into the message"),
     Entry("params", "", "actor", "copying new parameters in"),
     Entry("batch", "", "learner", "taking messages from the channel and joining them"),

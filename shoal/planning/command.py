@@ -48,6 +48,8 @@ def command(args: list[str]) -> int:
     wanted = {flag: counts(flag, words) for flag, words in sizes}
     opts, resolved = resolve_flags(name, system, rest, FLAGS)
     cfg, quiet = resolved.cfg, bool(opts.get("json"))
+    if cfg.inference == "server":
+        raise UsageError("shoal plan knows actors that choose actions themselves, not a server: leave out --inference")
     machine = machines.read(Path(opts["machine"])) if "machine" in opts else None
     target, seconds = opts.get("target"), opts.get("seconds", SECONDS)
     _check_outputs(opts)

@@ -11,6 +11,7 @@ import pytest
 from shoal import systems
 from shoal.api import UsageError
 from shoal.cli.main import main
+from shoal.planning.command import command
 from shoal.planning.costs import Costs, at_size, network, read, size
 from shoal.planning.regularity import behaviour, period
 from shoal.planning.rehearsal import rehearse
@@ -247,3 +248,8 @@ def test_a_plan_is_told_as_json_and_drawn(impala: Costs, capsys: pytest.CaptureF
     assert found["rows"][0]["steps_per_second"] > 0
     assert {"shares", "fill", "lag", "bottleneck", "memory"} <= found["rows"][0].keys()
     assert picture.read_text().startswith("<svg") and "learner" in picture.read_text()
+
+
+def test_a_plan_with_an_inference_server_is_refused() -> None:
+    with pytest.raises(UsageError, match="not a server: leave out --inference"):
+        command(["impala", "--env", "CartPole-v1", "--inference", "server"])
