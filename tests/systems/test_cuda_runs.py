@@ -38,7 +38,6 @@ OF: dict[str, dict[str, Any]] = {
     "dd-ppo": dict(minibatches=2, epochs=2, normalise_reward=True),
     "dqn": dict(batch=16, min_replay=64, replay=1_000, prioritised=True),
     "r2d2": dict(batch=4, min_replay=10, replay=200, core_size=8, dueling=False, sequence=8, overlap=4, burn_in=4),
-    "d4pg": dict(env="Pendulum-v1", batch=16, min_replay=64, replay=1_000, v_min=-100.0, v_max=0.0),
 }
 WAYS = [(DEVICE, "cpu"), ("cpu", DEVICE), (DEVICE, DEVICE)] if ON_GPU else [("cpu", "cpu")]
 COMMAND = [sys.executable, "-m", "shoal", "train", "impala", "--env", "CartPole-v1", "--device", DEVICE]
@@ -140,7 +139,7 @@ def used() -> int:
 
 def start(path: Path, *more: str) -> subprocess.Popen[str]:
     small = ["--preset", "none", "--hidden", "8", "--actors", "1", "--envs", "4", "--run-dir", str(path)]
-    small += ["--eval-episodes", "1", "--quiet"]
+    small += ["--quiet"]
     return subprocess.Popen(
         [*COMMAND, *small, *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )  # fmt: skip
