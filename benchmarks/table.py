@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -299,6 +300,10 @@ def main() -> None:
     frames = suite.frames if args.frames is None else args.frames
     minutes = suite.minutes if args.minutes is None else args.minutes
     record = Record(args.name or args.suite, args.suite, frames, minutes)
+    if not re.fullmatch(r"\w[\w.-]*", record.name) or record.name == "random":
+        parser.error(f"--name must be letters, digits, dots and dashes (and not random), found {record.name!r}")
+    if min(args.seeds) < 0:
+        parser.error(f"--seeds must not be negative, found {min(args.seeds)}")
     if frames < 0 or minutes < 0 or not (frames or minutes):
         parser.error("--frames and --minutes must not be negative, and not both 0: there would be no column")
     own = frames in (suite.frames, 0) and minutes in (suite.minutes, 0)
