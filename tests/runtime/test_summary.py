@@ -56,7 +56,9 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
 
 def test_what_a_file_says_is_text_in_the_summary(tmp_path: Path) -> None:
     preset = r"\u001b[2J<script>x</script>\n# H"
-    text = '{"format": 2, "system": "x", "seed": 0, "preset": "%s", "config": {"env": "\\u0007E"}}' % preset
+    text = '{"format": 2, "system": "x", "seed": 0, "preset": "PRESET", "config": {"env": "\\u0007E"}}'.replace(
+        "PRESET", preset
+    )
     (tmp_path / "config.json").write_text(text)
     Summary(tmp_path, "asked for").write("running")
     found = (tmp_path / NAME).read_text()
