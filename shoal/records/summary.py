@@ -23,7 +23,7 @@ from shoal.records.report import Report
 from shoal.records.run_dir import read_json
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import bounded_lines
+from shoal.untrusted import bounded_lines, one_line, printable
 
 NAME = "summary.md"
 WRITE_SECONDS = 30.0  # seconds between two writings
@@ -80,7 +80,8 @@ class Summary(logging.Handler):
         """Write the file, whole."""
         with contextlib.suppress(Exception):  # a full disk, or a config.json that somebody edits
             facts = read_json(self.path / "config.json", "run")
-            write_whole(self.path / NAME, "\n".join(self._lines(facts, state)) + "\n")
+            text = printable("\n".join(self._lines(facts, state))).replace("<", "&lt;")  # no HTML within Markdown
+            write_whole(self.path / NAME, text + "\n")
 
     # ----------------------------------------------------------------------------------- contents
     def _lines(self, facts: Values, state: str) -> list[str]:
@@ -150,7 +151,7 @@ class Summary(logging.Handler):
 
 
 def _rows(cells: Mapping[str, Any]) -> list[str]:
-    return [f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in cells.items()]
+    return [f"| {name} | {one_line(str(value)).replace('|', chr(92) + '|')} |" for name, value in cells.items()]
 
 
 def _interval(values: Sequence[float]) -> str:

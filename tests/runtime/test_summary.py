@@ -54,6 +54,18 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
     assert "\nfailed: the observer 'test_a_run_that_failed" in (tmp_path / "r" / NAME).read_text()
 
 
+def test_what_a_file_says_is_text_in_the_summary(tmp_path: Path) -> None:
+    preset = r"\u001b[2J<script>x</script>\n# H"
+    text = '{"format": 2, "system": "x", "seed": 0, "preset": "PRESET", "config": {"env": "\\u0007E"}}'.replace(
+        "PRESET", preset
+    )
+    (tmp_path / "config.json").write_text(text)
+    Summary(tmp_path, "asked for").write("running")
+    found = (tmp_path / NAME).read_text()
+    assert r"\x1b[2J&lt;script>x&lt;/script>\n# H" in found and r"\x07E" in found
+    assert not {"\x1b", "\x07", "<"} & set(found) and "\n# H" not in found
+
+
 def test_warnings_are_counted_until_the_end(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"format": 2, "system": "x", "seed": 0, "config": {"env": "E"}}')
     summary, log = Summary(tmp_path, "asked for"), logging.getLogger("shoal.runtime")
