@@ -70,18 +70,13 @@ class RunOptions:
     # -------------------------------------------------------------------------------- config.json
     def to_json(self, steps: int) -> Values:
         """Return the options as config.json holds them, for ``from_json``."""
-        return {
-            "seed": self.seed,
-            "runtime": self.runtime,
-            "address": self.address,
-            "stop": {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"},
-            "hang_timeout": self.hang_timeout,
-            "evaluation": dataclasses.asdict(self.evaluation),
-            "checkpoint": {"every": self.checkpoint_every, "replay_gb": self.checkpoint_replay_gb},
-            "init_from": None if self.init_from is None else str(Path(self.init_from).resolve()),
-            "log": list(self.log),
-            "log_args": self.log_args,
-        }
+        out: Values = {"stop": {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"}}
+        for name in TYPES.keys() - UNRECORDED:
+            *folder, key = JSON_PLACES.get(name, (name,))
+            (out.setdefault(folder[0], {}) if folder else out)[key] = getattr(self, name)
+        start = None if self.init_from is None else str(Path(self.init_from).resolve())
+        recorded = {"evaluation": dataclasses.asdict(self.evaluation), "init_from": start, "log": list(self.log)}
+        return dict(sorted({**out, **recorded}.items()))
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any], **anew: Any) -> RunOptions:
@@ -92,23 +87,17 @@ class RunOptions:
                 f"the run's config.json has the option '{min(others)}' of its evaluation, which this version of Shoal "
                 "does not know: it was written by another"
             )
-        kept = {
-            "seed": facts["seed"],
-            "runtime": runtime_to_resume(facts["runtime"]),
-            "address": facts.get("address"),
-            "seconds": facts["stop"]["seconds"],
-            "until_return": facts["stop"]["episode_return"],
-            "hang_timeout": facts["hang_timeout"],
-            "evaluation": Evaluation(**facts["evaluation"]) if facts["evaluation"]["every"] else Evaluation(),
-            "checkpoint_every": facts["checkpoint"]["every"],
-            "checkpoint_replay_gb": facts["checkpoint"]["replay_gb"],
-            "init_from": facts.get("init_from"),
-            "log": facts.get("log", ()),
-            "log_args": facts.get("log_args", {}),
-        }
+        kept: Values = {}
+        for name in TYPES.keys() - UNRECORDED:
+            *folder, key = JSON_PLACES.get(name, (name,))
+            group = facts[folder[0]] if folder else facts
+            if folder or name in JSON_KEYS or key in group:  # others keep their default: an older version wrote none
+                kept[name] = group[key]
+        kept["runtime"] = runtime_to_resume(facts["runtime"])
+        kept["evaluation"] = Evaluation(**facts["evaluation"]) if facts["evaluation"]["every"] else Evaluation()
         given = {**kept, **anew}
         if "log" in anew and "log_args" not in anew:  # those of back ends that are no longer told anything
-            given["log_args"] = {name: args for name, args in kept["log_args"].items() if name in anew["log"]}
+            given["log_args"] = {name: args for name, args in kept.get("log_args", {}).items() if name in anew["log"]}
         return cls(**given)
 
     # ------------------------------------------------------------------------------- command line
@@ -151,6 +140,13 @@ def _given(hint: Any) -> Any:
 
 
 TYPES: Values = ranged(RunOptions)
+UNRECORDED = {"run_dir", "quiet"}  # options that config.json does not hold: they are of one command alone
+JSON_PLACES = {  # option -> its object and key in config.json, where that is not its own name at the top
+    "seconds": ("stop", "seconds"),
+    "until_return": ("stop", "episode_return"),
+    "checkpoint_every": ("checkpoint", "every"),
+    "checkpoint_replay_gb": ("checkpoint", "replay_gb"),
+}
 JSON_KEYS = ("seed", "runtime", "stop", "hang_timeout", "evaluation", "checkpoint")
 FLAGS: Values = {  # flag -> its type for ``settings.flags.options``
     **{name.replace("_", "-"): _given(hint) for name, hint in TYPES.items() if name != "evaluation"},
