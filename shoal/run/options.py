@@ -18,6 +18,7 @@ from shoal.settings.entries import read_entries
 from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range, Seed
 from shoal.types import Values
+from shoal.zoo import is_zoo
 
 WHOLE = Range("shoal.Evaluation(every=N)", lambda how: isinstance(how, Evaluation))
 
@@ -48,7 +49,8 @@ class RunOptions:
     checkpoint_replay_gb: NonNegative = 8.0
     """Size in 10**9 bytes beyond which a replay is left out of checkpoints."""
     init_from: str | Path | None = None
-    """A run's directory, or a file that `Policy.save` wrote, whose parameters the run begins with; none: drawn."""
+    """A run's directory, a file that `Policy.save` wrote or `zoo:NAME`, whose parameters the run begins with; none:
+    drawn."""
     log: tuple[str, ...] = ()
     """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow`."""
     log_args: dict[str, Any] = field(default_factory=dict)
@@ -78,10 +80,14 @@ class RunOptions:
             "hang_timeout": self.hang_timeout,
             "evaluation": dataclasses.asdict(self.evaluation),
             "checkpoint": {"every": self.checkpoint_every, "replay_gb": self.checkpoint_replay_gb},
-            "init_from": None if self.init_from is None else str(Path(self.init_from).resolve()),
+            "init_from": self._initial(),
             "log": list(self.log),
             "log_args": self.log_args,
         }
+
+    def _initial(self) -> str | None:
+        source = self.init_from
+        return None if source is None else str(source if is_zoo(source) else Path(source).resolve())
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any], **anew: Any) -> RunOptions:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -32,6 +32,7 @@ from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import short_name, unknown
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
+from shoal.zoo import is_zoo, located
 
 
 @dataclass(repr=False)
@@ -54,6 +55,8 @@ class Run:
     def open(cls, path: str | Path, *, trust: bool = False) -> Run:
         """The run in a directory that ``train`` made; of a population, that of its best member. UsageError where it
         holds links, which lead elsewhere, unless the user says ``trust`` (which ``policy`` then takes as said)."""
+        if is_saved(path):
+            raise UsageError(f"'{path}' is a saved policy, not the directory of a run: shoal.load opens it")
         path = fixed(path)
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{shown(path)}'")
@@ -174,13 +177,15 @@ def evaluate(
     trust: bool = False,
     max_steps: int = 0,
 ) -> Returns:
-    """Raw returns of whole episodes of a policy, or of a run's, as ``shoal eval`` plays them; see ``Policy.evaluate``.
-    ``max_steps`` as there; ``which`` and ``trust`` as in ``Run.policy``.
+    """Raw returns of whole episodes of a policy, of a run's, or of a saved one's (a file, ``zoo:NAME``), as ``shoal
+    eval`` plays them; see ``Policy.evaluate``. ``max_steps`` as there; ``which`` and ``trust`` as in ``Run.policy``.
 
     env: None: that of the training; else a name, a class or a function that makes it, or a ``gymnasium.Env`` that is
     made, with the same observations and actions. It is not closed, and plays alone."""
     if isinstance(run, Policy):
         policy = run
+    elif not isinstance(run, Run) and is_saved(run):
+        policy = load(run, trust=trust)
     else:
         opened = run if isinstance(run, Run) else Run.open(run, trust=trust)
         again = is_given(str(opened.config.get("env", ""))) and not isinstance(env, gym.Env)
@@ -194,6 +199,33 @@ def evaluate(
     return policy.evaluate(episodes, seed, greedy, envs, max_steps)
 
 
+def is_saved(source: str | Path) -> bool:
+    """Return whether ``source`` is one saved policy, a file or ``zoo:NAME``, rather than the directory of a run."""
+    return is_zoo(source) or Path(source).is_file()
+
+
+class Source(NamedTuple):
+    """A policy and where it is from. system: the name it was trained by; name: of the run, of the file, or
+    ``zoo:NAME``; changes: of the run's settings, as ``Run.changes``."""
+
+    policy: Policy
+    system: str
+    name: str
+    changes: list[Values]
+
+
+def open_policy(source: str | Path, best: bool = False, trust: bool = False) -> Source:
+    """Open the policy of a run's directory, of a file that ``Policy.save`` wrote or of the zoo (``zoo:NAME``). best: of
+    a run, the best parameters by its own evaluations. UsageError where there is none, or no best."""
+    if not is_saved(source):
+        run = Run.open(source, trust=trust)
+        return Source(run.policy(which="best" if best else "last"), run.system, run.path.name, run.changes)
+    if best:
+        raise UsageError(f"'{source}' is one saved policy: only a run's directory has its best parameters beside")
+    policy = load(source, trust=trust)
+    return Source(policy, policy.cfg.system(), str(source) if is_zoo(source) else Path(source).stem, [])
+
+
 class _Open(gym.Wrapper[Any, Any, Any, Any]):
     """An environment of the caller's, which closes it."""
 
@@ -201,14 +233,14 @@ class _Open(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
-    """The policy in a file that ``Policy.save`` wrote; ``seed``: of the actions that it draws; ``trust``: as in
-    ``Run.policy``, for its system is imported, and its environment where that is of the user's own; ``env``: as there,
-    too. UsageError for any other file."""
+    """The policy in a file that ``Policy.save`` wrote, or of the zoo (``zoo:NAME``); ``seed``: of the actions that it
+    draws; ``trust``: as in ``Run.policy``, for its system is imported, and its environment where that is of the user's
+    own; ``env``: as there, too. UsageError for any other file."""
     from safetensors import SafetensorError, safe_open
 
     from shoal import systems
 
-    file = fixed(file)
+    file = fixed(located(file))
     if not file.is_file():
         raise UsageError(f"no such file: '{file}'")
     try:
