@@ -205,8 +205,8 @@ def is_saved(source: str | Path) -> bool:
 
 
 class Source(NamedTuple):
-    """A policy and where it is from. system: the name it was trained by; name: of the run, of the file, or
-    ``zoo:NAME``; changes: of the run's settings, as ``Run.changes``."""
+    """A policy and where it is from. system: the name it was trained by; name: of the run or, without its suffix, of
+    the file; changes: of the run's settings, as ``Run.changes``."""
 
     policy: Policy
     system: str
@@ -223,7 +223,7 @@ def open_policy(source: str | Path, best: bool = False, trust: bool = False) -> 
     if best:
         raise UsageError(f"'{source}' is one saved policy: only a run's directory has its best parameters beside")
     policy = load(source, trust=trust)
-    return Source(policy, policy.cfg.system(), str(source) if is_zoo(source) else Path(source).stem, [])
+    return Source(policy, policy.cfg.system(), located(source).stem, [])
 
 
 class _Open(gym.Wrapper[Any, Any, Any, Any]):

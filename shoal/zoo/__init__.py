@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.settings.flags import unknown
 from shoal.untrusted import parse_json, read_text
 
@@ -71,7 +71,7 @@ def entry(name: str) -> Entry:
     """Return the entry ``name``, with or without ``zoo:`` before it. UsageError for a name that there is not."""
     name = name.removeprefix(PREFIX)
     if name not in (known := names()):
-        raise unknown("policy", name, known, "the zoo")
+        raise UsageError(f"{unknown('policy', name, known, 'the zoo')} (`shoal zoo` lists all)")
     file = FOLDER / f"{name}.json"
     try:
         facts = parse_json(read_text(file))
