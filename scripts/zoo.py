@@ -95,6 +95,7 @@ def make(name: str, words: list[str], least: float) -> bool:
         run.report.steps, run.report.updates, round(run.report.seconds, 1), which, settings, score, "",
     )  # fmt: skip
     policy.save(written.file)
+    written.file.chmod(0o644)  # for a wheel, which keeps it: safetensors writes for its owner alone
     data = written.file.read_bytes()
     if len(data) > MAX_BYTES:
         written.file.unlink()

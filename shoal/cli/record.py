@@ -75,7 +75,7 @@ def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
 
     if "env" in opts or rest:
         raise UsageError(f"{'--env' if 'env' in opts else rest[0][0]} is not for recording a run, which has its own")
-    policy = open_policy(source, bool(opts.get("best")), bool(opts.get("trust"))).policy
+    policy = open_policy(source, "best" if opts.get("best") else "last", bool(opts.get("trust"))).policy
     how, greedy = evaluation_options(policy.cfg), not opts.get("sampled")
     masked = MASK in policy.spec.observations and MASK not in policy.codec.observations  # by ``info``
     told: Values = {}

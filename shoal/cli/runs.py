@@ -36,7 +36,7 @@ def evaluate(args: list[str]) -> int:
     opts = options(groups, FLAGS["eval"], "eval")
     film = fixed(opts.get("video", "video.mp4"))
     seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
-    opened = open_policy(run, bool(opts.get("best")), bool(opts.get("trust")))
+    opened = open_policy(run, "best" if opts.get("best") else "last", bool(opts.get("trust")))
     policy = opened.policy
     as_json = bool(opts.get("json"))
     for change in () if as_json else told(opened.changes):
@@ -95,7 +95,7 @@ def export(args: list[str]) -> int:
     choice("--to", opts["to"], tuple(FILES))
     which = "best" if opts.get("best") else "last"
     beside = Path(path, "export", f"{opts['to']}-{which}")  # of a population, beside its members
-    opened = open_policy(path, bool(opts.get("best")), bool(opts.get("trust")))
+    opened = open_policy(path, which, bool(opts.get("trust")))
     policy = opened.policy
     out = fixed(opts.get("out", Path("export", opened.name, opts["to"]) if is_saved(path) else beside))
     about = {"system": opened.system, "run": opened.name, "parameters": which, "updates": policy.version}

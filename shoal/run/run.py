@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from shoal import own_code
-from shoal.api import UsageError
+from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.paths import fixed, shown
 from shoal.policy import Policy
@@ -184,12 +184,11 @@ def evaluate(
     made, with the same observations and actions. It is not closed, and plays alone."""
     if isinstance(run, Policy):
         policy = run
-    elif not isinstance(run, Run) and is_saved(run):
-        policy = load(run, trust=trust)
     else:
-        opened = run if isinstance(run, Run) else Run.open(run, trust=trust)
-        again = is_given(str(opened.config.get("env", ""))) and not isinstance(env, gym.Env)
-        policy = opened.policy(which=which, trust=trust, env=env if again else None)
+        source = run if isinstance(run, Run) or is_saved(run) else Run.open(run, trust=trust)
+        config = source.config if isinstance(source, Run) else _read_saved(source)[0]["config"]
+        again = is_given(str(config.get("env", ""))) and not isinstance(env, gym.Env)
+        policy = open_policy(source, which, trust, env if again else None).policy
         env = None if again else env
     if isinstance(env, gym.Env):
         made, envs = env, 1
@@ -214,15 +213,15 @@ class Source(NamedTuple):
     changes: list[Values]
 
 
-def open_policy(source: str | Path, best: bool = False, trust: bool = False) -> Source:
-    """Open the policy of a run's directory, of a file that ``Policy.save`` wrote or of the zoo (``zoo:NAME``). best: of
-    a run, the best parameters by its own evaluations. UsageError where there is none, or no best."""
-    if not is_saved(source):
-        run = Run.open(source, trust=trust)
-        return Source(run.policy(which="best" if best else "last"), run.system, run.path.name, run.changes)
-    if best:
-        raise UsageError(f"'{source}' is one saved policy: only a run's directory has its best parameters beside")
-    policy = load(source, trust=trust)
+def open_policy(source: str | Path | Run, which: str = "last", trust: bool = False, env: Any = None) -> Source:
+    """Open the policy of a run, of a file that ``Policy.save`` wrote or of the zoo (``zoo:NAME``). The others are as in
+    ``Run.policy``. UsageError where there is no such policy."""
+    if isinstance(source, Run) or not is_saved(source):
+        run = source if isinstance(source, Run) else Run.open(source, trust=trust)
+        return Source(run.policy(which=which, trust=trust, env=env), run.system, run.path.name, run.changes)
+    if which != "last":
+        raise UsageError(f"'{source}' is one saved policy: only a run has its '{which}' parameters beside the last")
+    policy = load(source, trust=trust, env=env)
     return Source(policy, policy.cfg.system(), located(source).stem, [])
 
 
@@ -236,9 +235,20 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
     """The policy in a file that ``Policy.save`` wrote, or of the zoo (``zoo:NAME``); ``seed``: of the actions that it
     draws; ``trust``: as in ``Run.policy``, for its system is imported, and its environment where that is of the user's
     own; ``env``: as there, too. UsageError for any other file."""
-    from safetensors import SafetensorError, safe_open
-
     from shoal import systems
+
+    (facts, params), file = _read_saved(file), fixed(located(file))
+    check_trust(file, facts["system"], facts["config"], trust)
+    system = systems.load(facts["system"])
+    with reading(file):
+        version = int(facts["version"])
+        cfg = build(system.Config, coerce_all(system.Config, with_environment(file, facts["config"], env), str(file)))
+    return Policy(system, cfg, params, version, seed)
+
+
+def _read_saved(file: str | Path) -> tuple[Values, Tensors]:
+    """Read what ``Policy.save`` wrote: facts of the policy and its parameters. UsageError for any other file."""
+    from safetensors import SafetensorError, safe_open
 
     file = fixed(located(file))
     if not file.is_file():
@@ -253,9 +263,4 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
         raise UsageError(f"'{shown(file)}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, RUN_FORMAT)
     check_config(file, facts)
-    check_trust(file, facts["system"], facts["config"], trust)
-    system = systems.load(facts["system"])
-    with reading(file):
-        version = int(facts["version"])
-        cfg = build(system.Config, coerce_all(system.Config, with_environment(file, facts["config"], env), str(file)))
-    return Policy(system, cfg, params, version, seed)
+    return facts, params

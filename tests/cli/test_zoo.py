@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -164,7 +165,7 @@ def test_a_saved_policy_is_recorded_like_a_run(shoal: Shoal, monkeypatch: pytest
 @pytest.mark.parametrize(
     "words, says",
     [
-        (("eval", SOURCE, "--best"), "is one saved policy: only a run's directory has its best parameters"),
+        (("eval", SOURCE, "--best"), "is one saved policy: only a run has its 'best' parameters"),
         (("record", SOURCE, "--out", "x", "--best"), "is one saved policy"),
         (("record", SOURCE, "--out", "x", "--env", "CartPole-v1"), "--env is not for recording a run"),
         (("plot", SOURCE), "is a saved policy, not the directory of a run"),
@@ -173,6 +174,22 @@ def test_a_saved_policy_is_recorded_like_a_run(shoal: Shoal, monkeypatch: pytest
 def test_what_a_saved_policy_lacks_is_refused_in_a_sentence(shoal: Shoal, words: tuple[str, ...], says: str) -> None:
     code, _, err = shoal(*words)
     assert code == 2 and says in err and err.count("\n") == 1
+
+
+def test_shoal_evaluate_takes_a_saved_policy_with_its_environment_given_again(tmp_path: Path) -> None:
+    def make() -> gym.Env[Any, Any]:
+        return gym.make("CartPole-v1", max_episode_steps=7)
+
+    package.train(
+        "dqn", env=make, preset="none", steps=200, min_replay=100, runtime="serial", device="cpu", quiet=True,
+        run_dir=tmp_path / "run",
+    ).policy().save(tmp_path / "own")  # fmt: skip
+    assert len(package.evaluate(tmp_path / "own", make, episodes=2)) == 2
+    with pytest.raises(UsageError, match="give it again"):
+        package.evaluate(tmp_path / "own", episodes=2)
+    assert list(package.evaluate(SOURCE, make, episodes=2)) == [7, 7]
+    with pytest.raises(UsageError, match="only a run has its 'best' parameters"):
+        package.evaluate(SOURCE, which="best")
 
 
 def test_a_run_begins_with_a_policy_of_the_zoo_and_says_so(tmp_path: Path) -> None:
