@@ -24,6 +24,7 @@ import shoal
 from shoal import zoo
 from shoal.analysis.stats import bootstrap
 from shoal.records.run_dir import read_json
+from shoal.systems import SYSTEMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 EPISODES, SEED = 100, 1_000_000  # of a score: far from the seeds of trainings, and of evaluations as they train
@@ -121,7 +122,9 @@ def page() -> str:
             f"**{one.name}**: seed {one.seed}, {one.steps:,} environment steps, {one.updates:,} updates, "
             f"{one.seconds:.0f} s; the {one.parameters} parameters.\n\n```bash\n{one.command}\n```\n"
         )
-    return HEAD + "\n".join(rows) + "\n" + TAIL + "\n".join(made)
+    lacking = sorted(SYSTEMS.keys() - {one.system for one in zoo.entries()})
+    told = f"\nThe zoo has no policy yet of: {', '.join(lacking)}.\n" if lacking else ""
+    return HEAD + "\n".join(rows) + "\n" + told + TAIL + "\n".join(made)
 
 
 def main() -> int:
