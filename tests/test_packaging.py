@@ -46,6 +46,7 @@ def test_the_wheel_has_every_module_the_marker_of_types_and_the_licence(built: d
         (metadata,) = [wheel.read(name).decode() for name in names if name.endswith("/METADATA")]
         (entries,) = [wheel.read(name).decode() for name in names if name.endswith("/entry_points.txt")]
     assert {name for name in names if name.endswith(".py")} == MODULES
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "shoal" / "zoo" / "policies").iterdir()} <= names
     assert "shoal/py.typed" in names and any(name.endswith("licenses/LICENSE") for name in names)
     assert "shoal = shoal.__main__:main" in entries
     assert "License-Expression: Apache-2.0" in metadata and "Description-Content-Type: text/markdown" in metadata

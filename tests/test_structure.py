@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
+    "zoo": {"settings", "untrusted"},
     "simulation": {"program", "replay", "metering", "extras"},
     "planning": {"simulation", "local", "shm", "runtime", "program", "replay", "run", "settings", "systems", "envs"}
     | {"roles", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},

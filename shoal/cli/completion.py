@@ -29,6 +29,7 @@ def words() -> dict[str, list[str]]:
 
     from shoal.settings.flags import flag_name
     from shoal.systems import SYSTEMS, load
+    from shoal.zoo import names
 
     modules = {name: load(name) for name in SYSTEMS}
     out = {
@@ -36,6 +37,7 @@ def words() -> dict[str, list[str]]:
         "SYSTEM": [*SYSTEMS, "pbt", "ppo"],
         "--preset": sorted({"auto", "none", *(preset for module in modules.values() for preset in module.PRESETS)}),
         "--runtime": ["local", "serial", "ray"],
+        "ZOO": names(),
     }
     for command, text in COMMANDS.items():
         out[command] = sorted({*re.findall(r"--[a-z]+(?:-[a-z]+)*", text), "--help"})
@@ -69,6 +71,8 @@ _shoal() {{
         found="$(_shoal_words SYSTEM)"
     elif [ "$COMP_CWORD" -eq 2 ] && [[ " {" ".join(OF_SYSTEMS)} " == *" $command "* ]]; then
         found="$(_shoal_words SYSTEM)"
+    elif [ "$COMP_CWORD" -eq 2 ] && [ "$command" = zoo ] && [[ "$current" != -* ]]; then
+        found="$(_shoal_words ZOO)"
     elif [[ "$current" == -* ]]; then
         found="$(_shoal_words "$command") $(_shoal_words "$system")"
     fi
@@ -85,6 +89,7 @@ def _fish(known: dict[str, list[str]]) -> str:
             f"complete -c shoal -n '__fish_seen_subcommand_from {command}; and not __fish_seen_subcommand_from "
             f"{' '.join(known['SYSTEM'])}' -f -a '{' '.join(known['SYSTEM'])}'"
         )
+    lines.append(f"complete -c shoal -n '__fish_seen_subcommand_from zoo' -f -a '{' '.join(known['ZOO'])}'")
     for name in (*COMMANDS, *known["SYSTEM"]):
         for flag in known.get(name, ()):
             more = f" -x -a '{' '.join(known[flag])}'" if flag in ("--preset", "--runtime") else ""

@@ -29,6 +29,7 @@ shoal: distributed deep reinforcement learning in PyTorch
   shoal systems                  the systems there are
   shoal envs [WORD]              the environments that are installed, with kind and presets
   shoal runs [DIRECTORY]         the runs there are, with score and state
+  shoal zoo [NAME]               trained policies that ship with Shoal: `shoal eval zoo:NAME`
   shoal cluster check [SYSTEM]   nodes, resources and versions of a Ray cluster
   shoal completion SHELL         completion for bash, zsh or fish
   shoal --version
@@ -65,7 +66,7 @@ shoal train SYSTEM --env ID: train a system; every field of its config is a flag
       --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
       --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
       --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
-      --init-from RUN|FILE      begin with the parameters of a run, or of a file that Policy.save wrote
+      --init-from RUN|FILE      begin with the parameters of a run, of a file that Policy.save wrote, or of zoo:NAME
       --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names); --log-args
                                 wandb.group=NAME ... are arguments of theirs
       --watch                   a live page of the run, as `shoal watch` shows it, until it ends
@@ -153,7 +154,7 @@ shoal draw SYSTEM: the program: --format text|mermaid|svg, --output FILE.txt|.mm
                                 other flags are the system's (shoal train SYSTEM --help)
 """,
     "eval": """\
-shoal eval RUN: play whole episodes with a run's policy
+shoal eval RUN: play whole episodes with a run's policy, or with a saved one (a file, zoo:NAME)
 
       --episodes N              default 20
       --sampled                 actions as in training; without, the greedy ones
@@ -192,14 +193,14 @@ shoal compare RUN...: final return, speed, time to --threshold R, probability of
     "record": """\
 shoal record SOURCE --out SET: play whole episodes into a Minari data set (an ID or a directory)
 
-  SOURCE is a run (--sampled, --best), MODULE:FUNCTION that takes an observation, or `keyboard`, a person
-  (--keys left=0 right=1, --noop N, --wait); the last two play in --env ID
+  SOURCE is a run (--sampled, --best), a saved policy (a file, zoo:NAME; --sampled), MODULE:FUNCTION that takes an
+  observation, or `keyboard`, a person (--keys left=0 right=1, --noop N, --wait); the last two play in --env ID
       --episodes N, --seed N    default 20; default 0
       --list SET                its episodes; --show SET --episode N: every step of one
 """
     + TRUST,
     "export": """\
-shoal export RUN --to F: the policy without Shoal
+shoal export RUN --to F: the policy of a run, or a saved one (a file, zoo:NAME), without Shoal
 
       --to F                    onnx, torch-export, torchscript or safetensors
       --out DIR, --best         where to write; the best parameters instead of the last
@@ -212,6 +213,13 @@ shoal envs [WORD]: the environments that are installed and whose names contain W
 """
     + JSON,
     "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first\n" + JSON,
+    "zoo": """\
+shoal zoo [NAME]: trained policies that ship with Shoal, with their scores; of one: all that is known of how it was made
+
+  zoo:NAME stands where a saved policy may: shoal eval zoo:NAME, shoal record zoo:NAME --out SET,
+  shoal export zoo:NAME --to F, shoal train SYSTEM --init-from zoo:NAME, shoal.load("zoo:NAME")
+"""
+    + JSON,
     "completion": """\
 shoal completion bash|zsh|fish: a script that completes commands, systems, flags and presets
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings.flags import choice, options, split
+
+if TYPE_CHECKING:
+    from shoal.zoo import Entry
 
 KINDS = {  # of systems, in the order of their list
     "values, discrete actions": ("dqn", "apex-dqn", "rainbow", "r2d2", "r2d3", "gorila", "downpour"),
@@ -115,11 +119,14 @@ def runs(args: list[str]) -> int:
         print(f"no run in {folder}")
         return 0
     heads = ("run", "system", "environment", "seed", "steps", "return", "seconds", "state")
-    rows = [[str(run[head]) for head in heads] for run in found]
+    _print_rows(heads, [[str(run[head]) for head in heads] for run in found])
+    return 0
+
+
+def _print_rows(heads: tuple[str, ...], rows: list[list[str]]) -> None:
     widths = [max(len(row[i]) for row in (list(heads), *rows)) + 2 for i in range(len(heads))]
     for row in (list(heads), *rows):
         print("".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0
 
 
 def _directories(folder: Path) -> list[Path]:
@@ -160,6 +167,48 @@ def _state(path: Path) -> str:
     from shoal.records.run_lock import is_locked
 
     return "running" if is_locked(path) else "killed"
+
+
+# ------------------------------------------------------------------------------------------- zoo
+def zoo(args: list[str]) -> int:
+    """shoal zoo [NAME]"""
+    from shoal.zoo import entries, entry
+
+    words, flags = _words(args, "zoo", 1)
+    as_json = options(split(flags), {"json": bool}, "zoo").get("json")
+    found = [entry(words[0])] if words else entries()
+    if as_json:
+        data = [{**asdict(one), "file": str(one.file), "bytes": one.file.stat().st_size} for one in found]
+        print(json.dumps(data[0] if words else data, indent=1))
+    elif words:
+        print("\n".join(_described(found[0])))
+    else:
+        heads = ("name", "system", "environment", "mean return", "95 % interval", "episodes", "steps", "KB")
+        _print_rows(heads, [_zoo_row(one) for one in found])
+        print(f"\nshoal zoo NAME: how one was made; shoal eval zoo:{found[0].name}: play it" if found else "none")
+    return 0
+
+
+def _zoo_row(one: Entry) -> list[str]:
+    score = one.score
+    return [
+        one.name, one.system, one.env, f"{score.mean:.4g}", f"{score.low:.4g} to {score.high:.4g}", str(score.episodes),
+        f"{one.steps:,}", f"{one.file.stat().st_size / 1000:.0f}",
+    ]  # fmt: skip
+
+
+def _described(one: Entry) -> Iterator[str]:
+    score = one.score
+    yield f"{one.source}: {one.system} on {one.env}, preset {one.preset}"
+    yield f"  made by      {one.command}"
+    yield f"  training     seed {one.seed}, {one.steps:,} steps, {one.updates:,} updates, {one.seconds:.0f} s"
+    yield f"  parameters   {one.parameters}; {one.file.stat().st_size:,} bytes, SHA-256 {one.sha256}"
+    yield (
+        f"  score        mean {score.mean:.4g} (95 % interval {score.low:.4g} to {score.high:.4g}), std "
+        f"{score.std:.4g}, min {score.min:.4g}, max {score.max:.4g} over {score.episodes} greedy episodes, environment "
+        f"seeds from {score.seed} on"
+    )
+    yield "  settings     " + ", ".join(f"{name}={value}" for name, value in one.settings.items())
 
 
 # ------------------------------------------------------------------------------------ completion

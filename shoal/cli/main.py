@@ -302,6 +302,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "record": record, "tune": tune, "watch": watch, "report": report,
     "envs": of_listing("environments"),
     "runs": of_listing("runs"),
+    "zoo": of_listing("zoo"),
     "completion": of_listing("completion"),
 }  # fmt: skip
 

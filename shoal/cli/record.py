@@ -18,6 +18,7 @@ from shoal.demonstrations.episodes import Episode, read
 from shoal.demonstrations.recording import ID, play, write
 from shoal.envs import Codec, EnvOptions, training_reward
 from shoal.paths import fixed, shown
+from shoal.run.run import is_saved, open_policy
 from shoal.settings.config import default_values, refuse_foreign
 from shoal.settings.flags import Groups, coerce, divide, expect, flag_name, options, parse_flags, ranged, split
 from shoal.settings.ranges import Episodes, Natural
@@ -36,14 +37,14 @@ Recorded = tuple[str, EnvOptions, Iterable[Episode]]
 
 
 def command(args: list[str]) -> int:
-    """shoal record RUN|MODULE:FUNCTION|keyboard --out ID|DIR, or shoal record --list|--show SET"""
+    """shoal record RUN|FILE|zoo:NAME|MODULE:FUNCTION|keyboard --out ID|DIR, or shoal record --list|--show SET"""
     source = args[0] if args and not args[0].startswith("--") else ""
     groups = split(args[1:] if source else args)
     mine, rest = divide(groups, FLAGS)
     opts = options(mine, FLAGS, "record")
     if not source:
         return _look(opts, rest)
-    kind = KEYBOARD if source == KEYBOARD else "function" if ":" in source and not Path(source).is_dir() else "run"
+    kind = _kind(source)
     for other, names in ONLY.items():
         for name in names if other != kind else ():
             if name in opts:
@@ -61,14 +62,20 @@ def command(args: list[str]) -> int:
     return 0
 
 
+def _kind(source: str) -> str:
+    """Return whether a source is a ``keyboard``, a ``function``, or a ``run`` or saved policy."""
+    if source == KEYBOARD:
+        return KEYBOARD
+    return "function" if ":" in source and not Path(source).is_dir() and not is_saved(source) else "run"
+
+
 # --------------------------------------------------------------------------------------- recording
 def _trained(source: str, opts: Values, rest: Groups) -> Recorded:
     from shoal.policy.policy import episode_limit, evaluation_options
-    from shoal.run import Run
 
     if "env" in opts or rest:
         raise UsageError(f"{'--env' if 'env' in opts else rest[0][0]} is not for recording a run, which has its own")
-    policy = Run.open(source, trust=bool(opts.get("trust"))).policy(which="best" if opts.get("best") else "last")
+    policy = open_policy(source, "best" if opts.get("best") else "last", bool(opts.get("trust"))).policy
     how, greedy = evaluation_options(policy.cfg), not opts.get("sampled")
     masked = MASK in policy.spec.observations and MASK not in policy.codec.observations  # by ``info``
     told: Values = {}

@@ -29,15 +29,15 @@ FLAGS: dict[str, dict[str, object]] = {
 def evaluate(args: list[str]) -> int:
     """shoal eval RUN"""
     from shoal.analysis.stats import iqm
-    from shoal.run import Run
     from shoal.run.changes import told
+    from shoal.run.run import open_policy
 
     (run,), groups = _runs(args, "eval", most=1)
     opts = options(groups, FLAGS["eval"], "eval")
     film = fixed(opts.get("video", "video.mp4"))
     seed, greedy, limit = opts.get("seed", 0), not opts.get("sampled"), opts.get("eval-max-steps", 0)
-    opened = Run.open(run, trust=bool(opts.get("trust")))
-    policy = opened.policy(which="best" if opts.get("best") else "last")
+    opened = open_policy(run, "best" if opts.get("best") else "last", bool(opts.get("trust")))
+    policy = opened.policy
     as_json = bool(opts.get("json"))
     for change in () if as_json else told(opened.changes):
         print(f"trained with {change}")
@@ -86,7 +86,7 @@ def differ(some: Sequence[float], others: Sequence[float]) -> bool:
 def export(args: list[str]) -> int:
     """shoal export RUN"""
     from shoal.policy.export import FILES, export as write
-    from shoal.run import Run
+    from shoal.run.run import is_saved, open_policy
 
     (path,), groups = _runs(args, "export", most=1)
     opts = options(groups, FLAGS["export"], "export")
@@ -94,10 +94,11 @@ def export(args: list[str]) -> int:
         raise UsageError(f"shoal export needs a format: --to {' or '.join(FILES)}")
     choice("--to", opts["to"], tuple(FILES))
     which = "best" if opts.get("best") else "last"
-    out = fixed(opts.get("out", Path(path, "export", f"{opts['to']}-{which}")))  # of a population, beside its members
-    run = Run.open(path, trust=bool(opts.get("trust")))
-    policy = run.policy(which=which)
-    about = {"system": run.system, "run": run.path.name, "parameters": which, "updates": policy.version}
+    beside = Path(path, "export", f"{opts['to']}-{which}")  # of a population, beside its members
+    opened = open_policy(path, which, bool(opts.get("trust")))
+    policy = opened.policy
+    out = fixed(opts.get("out", Path("export", opened.name, opts["to"]) if is_saved(path) else beside))
+    about = {"system": opened.system, "run": opened.name, "parameters": which, "updates": policy.version}
     write(policy, opts["to"], out, about)
     files = sorted(p.name for p in out.iterdir())
     print(json.dumps({"out": str(out), "files": files}) if opts.get("json") else f"{shown(out)}: {', '.join(files)}")

@@ -17,6 +17,7 @@ from shoal.program import Program
 from shoal.records.run_dir import load_params, read_json
 from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
+from shoal.zoo import located
 
 # What a new run has of its own: its task, the range of its returns, the scale of its rewards
 RUN_SPECIFIC_PREFIXES = (TASK, "returns.", "rewards.")
@@ -29,11 +30,12 @@ log = logging.getLogger("shoal.initial")
 
 
 def read(source: str | Path, trust: bool = False) -> Tensors:
-    """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote. Imports
-    nothing that these name. UsageError where there are none. ``trust``: as in ``Run.open``."""
+    """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote, also of the
+    zoo (``zoo:NAME``). Imports nothing that these name. UsageError where there are none. ``trust``: as in
+    ``Run.open``."""
     from shoal.run.population.training import best_member, is_population
 
-    path = Path(source)
+    path = located(source)
     if path.is_dir():
         require_plain(path, trust)
         path = best_member(path) if is_population(path) else path

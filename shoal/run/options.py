@@ -18,6 +18,7 @@ from shoal.settings.entries import read_entries
 from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Episodes, Natural, NonNegative, Positive, Range, Seed
 from shoal.types import Values
+from shoal.zoo import is_zoo
 
 WHOLE = Range("shoal.Evaluation(every=N)", lambda how: isinstance(how, Evaluation))
 
@@ -48,7 +49,8 @@ class RunOptions:
     checkpoint_replay_gb: NonNegative = 8.0
     """Size in 10**9 bytes beyond which a replay is left out of checkpoints."""
     init_from: str | Path | None = None
-    """A run's directory, or a file that `Policy.save` wrote, whose parameters the run begins with; none: drawn."""
+    """A run's directory, a file that `Policy.save` wrote or `zoo:NAME`, whose parameters the run begins with; none:
+    drawn."""
     log: tuple[str, ...] = ()
     """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow`."""
     log_args: dict[str, Any] = field(default_factory=dict)
@@ -70,13 +72,24 @@ class RunOptions:
     # -------------------------------------------------------------------------------- config.json
     def to_json(self, steps: int) -> Values:
         """Return the options as config.json holds them, for ``from_json``."""
-        out: Values = {"stop": {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"}}
-        for name in TYPES.keys() - UNRECORDED:
+        limits = {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"}
+        special = {
+            "evaluation": dataclasses.asdict(self.evaluation),
+            "init_from": self._initial(),
+            "log": list(self.log),
+        }
+        out: Values = {}
+        for name in TYPES:
             *folder, key = JSON_PLACES.get(name, (name,))
-            (out.setdefault(folder[0], {}) if folder else out)[key] = getattr(self, name)
-        start = None if self.init_from is None else str(Path(self.init_from).resolve())
-        recorded = {"evaluation": dataclasses.asdict(self.evaluation), "init_from": start, "log": list(self.log)}
-        return dict(sorted({**out, **recorded}.items()))
+            if folder:
+                out.setdefault(folder[0], {})[key] = getattr(self, name)
+            elif name not in UNRECORDED:
+                out[key] = special.get(name, getattr(self, name))
+        return {**out, "stop": limits}
+
+    def _initial(self) -> str | None:
+        source = self.init_from
+        return None if source is None else str(source if is_zoo(source) else Path(source).resolve())
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any], **anew: Any) -> RunOptions:

@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from shoal import own_code
-from shoal.api import UsageError
+from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.paths import fixed, shown
 from shoal.policy import Policy
@@ -32,6 +32,7 @@ from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
+from shoal.zoo import is_zoo, located
 
 
 @dataclass(repr=False)
@@ -54,6 +55,8 @@ class Run:
     def open(cls, path: str | Path, *, trust: bool = False) -> Run:
         """The run in a directory that ``train`` made; of a population, that of its best member. UsageError where it
         holds links, which lead elsewhere, unless the user says ``trust`` (which ``policy`` then takes as said)."""
+        if is_saved(path):
+            raise UsageError(f"'{path}' is a saved policy, not the directory of a run: shoal.load opens it")
         path = fixed(path)
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{shown(path)}'")
@@ -195,17 +198,18 @@ def evaluate(
     trust: bool = False,
     max_steps: int = 0,
 ) -> Returns:
-    """Raw returns of whole episodes of a policy, or of a run's, as ``shoal eval`` plays them; see ``Policy.evaluate``.
-    ``max_steps`` as there; ``which`` and ``trust`` as in ``Run.policy``.
+    """Raw returns of whole episodes of a policy, of a run's, or of a saved one's (a file, ``zoo:NAME``), as ``shoal
+    eval`` plays them; see ``Policy.evaluate``. ``max_steps`` as there; ``which`` and ``trust`` as in ``Run.policy``.
 
     env: None: that of the training; else a name, a class or a function that makes it, or a ``gymnasium.Env`` that is
     made, with the same observations and actions. It is not closed, and plays alone."""
     if isinstance(run, Policy):
         policy = run
     else:
-        opened = run if isinstance(run, Run) else Run.open(run, trust=trust)
-        again = is_given(str(opened.config.get("env", ""))) and not isinstance(env, gym.Env)
-        policy = opened.policy(which=which, trust=trust, env=env if again else None)
+        source = run if isinstance(run, Run) or is_saved(run) else Run.open(run, trust=trust)
+        config = source.config if isinstance(source, Run) else _read_saved(source)[0]["config"]
+        again = is_given(str(config.get("env", ""))) and not isinstance(env, gym.Env)
+        policy = open_policy(source, which, trust, env if again else None).policy
         env = None if again else env
     if isinstance(env, gym.Env):
         made, envs = env, 1
@@ -215,6 +219,33 @@ def evaluate(
     return policy.evaluate(episodes, seed, greedy, envs, max_steps)
 
 
+def is_saved(source: str | Path) -> bool:
+    """Return whether ``source`` is one saved policy, a file or ``zoo:NAME``, rather than the directory of a run."""
+    return is_zoo(source) or Path(source).is_file()
+
+
+class Source(NamedTuple):
+    """A policy and where it is from. system: the name it was trained by; name: of the run or, without its suffix, of
+    the file; changes: of the run's settings, as ``Run.changes``."""
+
+    policy: Policy
+    system: str
+    name: str
+    changes: list[Values]
+
+
+def open_policy(source: str | Path | Run, which: str = "last", trust: bool = False, env: Any = None) -> Source:
+    """Open the policy of a run, of a file that ``Policy.save`` wrote or of the zoo (``zoo:NAME``). The others are as in
+    ``Run.policy``. UsageError where there is no such policy."""
+    if isinstance(source, Run) or not is_saved(source):
+        run = source if isinstance(source, Run) else Run.open(source, trust=trust)
+        return Source(run.policy(which=which, trust=trust, env=env), run.system, run.path.name, run.changes)
+    if which != "last":
+        raise UsageError(f"'{source}' is one saved policy: only a run has its '{which}' parameters beside the last")
+    policy = load(source, trust=trust, env=env)
+    return Source(policy, policy.cfg.system(), located(source).stem, [])
+
+
 class _Open(gym.Wrapper[Any, Any, Any, Any]):
     """An environment of the caller's, which closes it."""
 
@@ -222,14 +253,25 @@ class _Open(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
-    """The policy in a file that ``Policy.save`` wrote; ``seed``: of the actions that it draws; ``trust``: as in
-    ``Run.policy``, for its system is imported, and its environment where that is of the user's own; ``env``: as there,
-    too. UsageError for any other file."""
-    from safetensors import SafetensorError, safe_open
-
+    """The policy in a file that ``Policy.save`` wrote, or of the zoo (``zoo:NAME``); ``seed``: of the actions that it
+    draws; ``trust``: as in ``Run.policy``, for its system is imported, and its environment where that is of the user's
+    own; ``env``: as there, too. UsageError for any other file."""
     from shoal import systems
 
-    file = fixed(file)
+    (facts, params), file = _read_saved(file), fixed(located(file))
+    check_trust(file, facts["system"], facts["config"], trust)
+    system = systems.load(facts["system"])
+    with reading(file):
+        version = int(facts["version"])
+        cfg = build(system.Config, coerce_all(system.Config, with_environment(file, facts["config"], env), str(file)))
+    return Policy(system, cfg, params, version, seed)
+
+
+def _read_saved(file: str | Path) -> tuple[Values, Tensors]:
+    """Read what ``Policy.save`` wrote: facts of the policy and its parameters. UsageError for any other file."""
+    from safetensors import SafetensorError, safe_open
+
+    file = fixed(located(file))
     if not file.is_file():
         raise UsageError(f"no such file: '{file}'")
     try:
@@ -242,9 +284,4 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
         raise UsageError(f"'{shown(file)}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, RUN_FORMAT)
     check_config(file, facts)
-    check_trust(file, facts["system"], facts["config"], trust)
-    system = systems.load(facts["system"])
-    with reading(file):
-        version = int(facts["version"])
-        cfg = build(system.Config, coerce_all(system.Config, with_environment(file, facts["config"], env), str(file)))
-    return Policy(system, cfg, params, version, seed)
+    return facts, params

@@ -101,8 +101,9 @@ def train(
     evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
     checkpoint_every: seconds between two checkpoints; 0: only at the end.
     checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
-    init_from: a run's directory, or a file that ``Policy.save`` wrote: the run begins with those parameters and
-    normalisers (of the same shapes), but with an optimiser, counts and a replay of its own; None: with drawn ones.
+    init_from: a run's directory, a file that ``Policy.save`` wrote, or ``zoo:NAME``: the run begins with those
+        parameters and normalisers (of the same shapes), but with an optimiser, counts and a replay of its own; None:
+        with drawn ones.
     log: back ends (one, or several) that metrics go to besides the files: tensorboard, wandb, mlflow.
     log_args: their arguments, as in ``{"wandb.group": "sweep"}``: of wandb.init, mlflow.start_run, SummaryWriter.
     quiet: True: show nothing of the run; False: its progress; None: its progress in a terminal or a notebook, elsewhere
