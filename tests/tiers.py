@@ -6,6 +6,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "benchmarks/test_smoke.py": ("",),
     "cli/test_export.py": ("parity_over_a_thousand",),
     "cli/test_strange_runs.py": ("[d4pg-Pushed",),
+    "cli/test_zoo.py": ("the_script_trains",),
     "docs/test_examples.py": (
         "runs_and_learns", "learn_pendulum",
         *(f"searches_and_finds[own_{name}" for name in ("classifier", "self_play", "reward_model", "curriculum")),
@@ -20,6 +21,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "faults/test_ending.py": ("dead_slow",),
     "faults/test_hangs.py": ("stopped_does_not_count", "waiting_is_not_hanging", "interpreter_lock"),
     "faults/test_kills.py": ("crash_loop",),
+    "faults/test_large_tables.py": ("is_not_read[plot",),
     "faults/test_left_behind.py": ("returns[0.4",),
     "faults/test_portable.py": ("[apex-dqn", "[gorila", "[impala", "[recurrent-ppo"),
     "faults/test_full_disk.py": ("stops_no_training",),

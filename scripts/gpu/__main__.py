@@ -16,7 +16,7 @@ from pathlib import Path
 
 from running import Results, run_stage
 from stages import stages
-from table import table
+from drawn import table
 
 WHOLE = 540.0  # seconds, at most, of all stages together
 

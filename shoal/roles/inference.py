@@ -147,6 +147,9 @@ class ServedActorRole(Unrolls):
     def _open(self) -> None:
         self._slot = self.out.slot()
         self._unroll = self._slot.__enter__()
+        if isinstance(self.env, RecordedEnvs):  # its state has no rows of an unroll that was there before
+            for rows in self._unroll.values():
+                rows.fill(0)
 
     def _put(self) -> None:
         """Send the unroll, and ask for the first actions of the next."""

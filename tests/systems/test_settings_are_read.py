@@ -53,7 +53,7 @@ SET: dict[str, Any] = {
     "entropy_cost": 1.0, "target_kl": 1e-9, "td_clip": 1e-3, "rescale": 0.5, "target_period": 1,
     "epsilon_final": (0.9, 0.8, 0.7), "epsilon_odds": (0.0, 0.0, 1.0), "epsilon_steps": 90, "epsilon_end": 0.9,
     "action_gradient_clip": 1e-6, "v_min": -50.0, "v_max": 50.0, "reward_range": (-1.0, 0.0),
-    "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "epsilon": 0.9, "online_share": 0.9,
+    "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "updaters": 2, "epsilon": 0.9, "online_share": 0.9,
     "survival_bonus": 2.0, "action_bins": 3, "reference": 9, "cap": 1.0, "cap_start": 3,
 }  # fmt: skip
 # What a setting needs beside what ``only_with`` says
@@ -65,6 +65,11 @@ WITH: dict[str, dict[str, Any]] = {
     "double": dict(learning_rate=3.0), "demonstrations": dict(demo_ratio=0.5), "eval_epsilon": dict(noisy=False),
     "epsilon_start": dict(epsilon_steps=40), "epsilon_end": dict(epsilon_steps=40), "cap": dict(cap_start=2),
     "action_noise": dict(env="toy:point"), "action_bins": dict(env="toy:point"),
+    **dict.fromkeys(
+        (f"qt-opt {name}" for name in ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers")),
+        dict(learners=2, actors=2),
+    ),
+    "qt-opt updaters": dict(actors=3), "qt-opt learners": dict(actors=2),
 }  # fmt: skip
 
 
@@ -154,7 +159,7 @@ WHERE: dict[str, Callable[[Any], Any]] = {
     "qt-opt learner_processes": lambda cfg: cfg.gradient_processes(),
     "check_every": of("rank", lambda role: role.learner.rules.check_every),
     "sync_frac": of("rank", lambda role: role.sync_frac), "min_fraction": of("rank", lambda role: role.min_fraction),
-    "target_lag": of("learner", lambda role: role.learner.algorithm.kept.maxlen),
+    "target_lag": of("learner", lambda role: role.learner.algorithm.averages.kept.maxlen),
     "max_lag": of("server", lambda role: role.max_lag),
     "outliers": of("learner", lambda role: getattr(role.learner.outliers, "deviations", None)),
     "evaluate_every": of("worker", lambda role: role.evaluate_every),
@@ -206,7 +211,8 @@ def test_another_value_shows(system: str, name: str) -> None:
                 if usual not in values if values else not usual:
                     base[other] = values[0] if values else altered(system, other, usual, None)
                     wanted.append(other)
-        base |= {k: v for k, v in WITH.get(setting, {}).items() if k in fields and k != name}
+        for key in (setting, f"{system} {setting}"):
+            base |= {k: v for k, v in WITH.get(key, {}).items() if k in fields and k != name}
     one = config(system, **base)
     if isinstance(program(one), str):
         return  # what this setting needs is refused: whoever gives it alone is told that it does nothing

@@ -94,15 +94,16 @@ def test_every_state_goes_on_as_if_nothing_had_been(case: str, tmp_path: Path) -
     while whole.aggregator.updates < UPDATES:
         whole._sweep(whole.instance.replicas)
     kept = []
-    for _ in range(MOMENTS + AHEAD):
+    ahead = 4 * AHEAD if "server" in case else AHEAD  # a sweep is one row of an unroll there: an update takes several
+    for _ in range(MOMENTS + ahead):
         whole._sweep(whole.instance.replicas)
         kept.append(Kept(whole, saving))
     for at in range(MOMENTS):
         again = begun(case, saving)
         checkpoint.load(kept[at], again.instance, again.aggregator)  # type: ignore[arg-type]
-        for _ in range(AHEAD):
+        for _ in range(ahead):
             again._sweep(again.instance.replicas)
-        same(Kept(again, saving).parts, kept[at + AHEAD].parts)
+        same(Kept(again, saving).parts, kept[at + ahead].parts)
 
 
 @pytest.mark.parametrize("case", SYSTEMS)
