@@ -14,9 +14,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from drawn import table
 from running import Results, run_stage
 from stages import stages
-from drawn import table
 
 WHOLE = 540.0  # seconds, at most, of all stages together
 

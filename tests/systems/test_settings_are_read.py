@@ -65,10 +65,7 @@ WITH: dict[str, dict[str, Any]] = {
     "double": dict(learning_rate=3.0), "demonstrations": dict(demo_ratio=0.5), "eval_epsilon": dict(noisy=False),
     "epsilon_start": dict(epsilon_steps=40), "epsilon_end": dict(epsilon_steps=40), "cap": dict(cap_start=2),
     "action_noise": dict(env="toy:point"), "action_bins": dict(env="toy:point"),
-    **dict.fromkeys(
-        (f"qt-opt {name}" for name in ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers")),
-        dict(learners=2, actors=2),
-    ),
+    **{key: dict(learners=2, actors=2) for key in (f"qt-opt {name}" for name in ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers"))},
     "qt-opt updaters": dict(actors=3), "qt-opt learners": dict(actors=2),
 }  # fmt: skip
 
