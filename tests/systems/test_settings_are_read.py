@@ -53,7 +53,8 @@ SET: dict[str, Any] = {
     "entropy_cost": 1.0, "target_kl": 1e-9, "td_clip": 1e-3, "rescale": 0.5, "target_period": 1,
     "epsilon_final": (0.9, 0.8, 0.7), "epsilon_odds": (0.0, 0.0, 1.0), "epsilon_steps": 90, "epsilon_end": 0.9,
     "action_gradient_clip": 1e-6, "v_min": -50.0, "v_max": 50.0, "reward_range": (-1.0, 0.0),
-    "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "updaters": 2, "epsilon": 0.9, "online_share": 0.9,
+    "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "updaters": 2, "epsilon": 0.9,
+    "online_share": 0.9,
     "survival_bonus": 2.0, "action_bins": 3, "reference": 9, "cap": 1.0, "cap_start": 3,
 }  # fmt: skip
 # What a setting needs beside what ``only_with`` says
@@ -65,7 +66,10 @@ WITH: dict[str, dict[str, Any]] = {
     "double": dict(learning_rate=3.0), "demonstrations": dict(demo_ratio=0.5), "eval_epsilon": dict(noisy=False),
     "epsilon_start": dict(epsilon_steps=40), "epsilon_end": dict(epsilon_steps=40), "cap": dict(cap_start=2),
     "action_noise": dict(env="toy:point"), "action_bins": dict(env="toy:point"),
-    **{key: dict(learners=2, actors=2) for key in (f"qt-opt {name}" for name in ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers"))},
+    **{
+        f"qt-opt {name}": dict(learners=2, actors=2)
+        for name in ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers")
+    },
     "qt-opt updaters": dict(actors=3), "qt-opt learners": dict(actors=2),
 }  # fmt: skip
 
