@@ -1,5 +1,6 @@
-"""PPO on CartPole whose copies are stepped on the learner's device, beside the same copies through NumPy and an actor.
-Prints one JSON line for each: the environments alone, PPO on the device, PPO through NumPy (one actor, one learner).
+"""PPO on CartPole whose copies are stepped on the learner's device, beside Gymnasium's by an actor.
+Prints one JSON line for each: the environments alone, PPO on the device, PPO on Gymnasium's CartPole-v1 (one actor,
+one learner).
 
     python scripts/gpu/batched.py --device cuda --envs 4096 --seconds 8
 """
