@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
-from drawn import table  # noqa: E402
+from gpu_table import table  # noqa: E402
 from running import Results, Stage, run_stage  # noqa: E402
 
 MACHINE: dict[str, Any] = dict(stage="machine", device="cpu", gpu="", cores=2, torch="2", time="2026-01-01 00:00:00")

@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from drawn import table
+from gpu_table import table
 from running import Results, run_stage
 from stages import stages
 
