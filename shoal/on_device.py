@@ -33,3 +33,9 @@ class DeviceEnvBatch(Protocol):
     def step(self, action: Tensor) -> DeviceStep: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
+
+
+def go_on_drawing(rng: torch.Generator, state: Tensor) -> None:
+    """Draw on as saved, where the generator is of a device of the same kind; leave it as it is where it is not."""
+    if len(state) == len(rng.get_state()):
+        rng.set_state(state.cpu())

@@ -10,12 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from timing import Update, rate, with_updates
 
 from shoal.envs import make
 from shoal.envs.device_cartpole import CartPole
@@ -27,23 +26,6 @@ from shoal.systems import recurrent_ppo
 NAME = "device:CartPole-v1"
 
 
-def rate(step: Callable[[], Any], count: int, seconds: float) -> float:
-    """``count`` for each call, per second, once the device has done it all."""
-
-    def now() -> float:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    step()
-    begin, done = now(), 0
-    while (at := time.perf_counter()) - begin < seconds or not done:
-        step()
-        done += count
-    at = now()
-    return done / (at - begin)
-
-
 def environments(device: str, envs: int, seconds: float) -> dict[str, float]:
     """Steps per second of the environments alone: on the device, and through NumPy."""
     on_device = CartPole(envs, device)
@@ -52,8 +34,8 @@ def environments(device: str, envs: int, seconds: float) -> dict[str, float]:
     batch = make(NAME, envs, EnvOptions())
     batch.reset(0)
     return {
-        "environments on the device alone": rate(lambda: on_device.step(actions), envs, seconds),
-        "environments through NumPy alone": rate(lambda: batch.step(np.zeros(envs, np.int64)), envs, seconds),
+        "environments on the device alone": envs * rate(lambda: on_device.step(actions), seconds)[0],
+        "environments through NumPy alone": envs * rate(lambda: batch.step(np.zeros(envs, np.int64)), seconds)[0],
     }
 
 
@@ -65,31 +47,22 @@ def ppo(env: str, device: str, envs: int, seconds: float) -> dict[str, Any]:
     )  # fmt: skip
     ends: list[float] = []  # of updates, each of which has waited for the device's figures
     program = recurrent_ppo.program(cfg)
-    program.roles = [replace(r, make=_watched(r.make, ends)) if r.name == "learner" else r for r in program.roles]
-    SerialRuntime().launch(program, Launch(stop=Stop(seconds=seconds + 3)))
-    if len(ends) < 3:
-        return {"error": f"fewer than three updates in {seconds + 3:.0f} s"}
-    ends = ends[1:]  # the first is made while what is compiled is compiled
-    rate = (len(ends) - 1) / (ends[-1] - ends[0])
-    return {"env_steps_per_s": rate * envs * cfg.unroll, "updates_per_s": rate}
 
-
-def _watched(make_role: Callable[..., Any], ends: list[float]) -> Callable[..., Any]:
-    """The role, which notes when each update ended."""
-
-    def made(ctx: Any, **ports: Any) -> Any:
-        role = make_role(ctx, **ports)
-        update = role.learner.update
-
+    def noting(role: Any, update: Update) -> Update:
         def noted(batch: Any) -> Any:
             out = update(batch)
             ends.append(time.perf_counter())
             return out
 
-        role.learner.update = noted
-        return role
+        return noted
 
-    return made
+    with_updates(program, noting)
+    SerialRuntime().launch(program, Launch(stop=Stop(seconds=seconds + 3)))
+    if len(ends) < 3:
+        return {"error": f"fewer than three updates in {seconds + 3:.0f} s"}
+    ends = ends[1:]  # the first is made while what is compiled is compiled
+    updates = (len(ends) - 1) / (ends[-1] - ends[0])
+    return {"env_steps_per_s": updates * envs * cfg.unroll, "updates_per_s": updates}
 
 
 def main() -> None:
@@ -103,7 +76,7 @@ def main() -> None:
     about = {"device": args.device, "envs": args.envs}
     for way, found in environments(args.device, args.envs, args.seconds).items():
         print(json.dumps({"way": way, "env_steps_per_s": found, **about}), flush=True)
-    for way, env in (("PPO on the device", NAME), ("PPO through NumPy", "CartPole-v1")):
+    for way, env in (("PPO on the device", NAME), ("PPO on Gymnasium's", "CartPole-v1")):
         found_rates = ppo(env, args.device, args.envs, args.seconds)
         print(json.dumps({"way": way, **found_rates, **about}), flush=True)
 

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from shoal.api import Action, EnvSpec, Observation, State, Tensors
-from shoal.on_device import DeviceEnvBatch, DeviceStep
+from shoal.on_device import DeviceEnvBatch, DeviceStep, go_on_drawing
 
 from .types import Info
 
@@ -63,8 +63,7 @@ class CartPole:
     def load_state_dict(self, state: State) -> None:
         """Numbers drawn later are the same on a device of the same kind; on another kind they are drawn anew."""
         self.place, self.steps = state["place"].to(self.device), state["steps"].to(self.device)
-        if len(state["rng"]) == len(self._rng.get_state()):
-            self._rng.set_state(state["rng"].cpu())
+        go_on_drawing(self._rng, state["rng"])
 
     def _starts(self) -> Tensor:
         shape = (self.num_envs, 4)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.api import Batch, Context, ParamsWriter, Spec, Tensors
-from shoal.on_device import DeviceEnvBatch
+from shoal.api import Batch, Context, Spec, Tensors
+from shoal.on_device import DeviceEnvBatch, go_on_drawing
 from shoal.roles.learner import LearnerRole
 from shoal.types import State
 
@@ -101,17 +101,13 @@ class DeviceRollouts:
         self.obs, self.state = ({k: v.to(device) for k, v in state[name].items()} for name in ("obs", "state"))
         self.first, self.ret, self.length = (state[name].to(device) for name in ("first", "ret", "length"))
         self.env.load_state_dict(state["env"])
-        if len(state["rng"]) == len(self.rng.get_state()):
-            self.rng.set_state(state["rng"].cpu())
+        go_on_drawing(self.rng, state["rng"])
 
 
 class DeviceLearnerRole(LearnerRole):
     """Plays and learns in one process: one step is a trajectory of the parameters of now, an update, and a publish."""
 
     batches: DeviceRollouts
-
-    def __init__(self, ctx: Context, learner: Any, rollouts: DeviceRollouts, params: ParamsWriter) -> None:
-        super().__init__(ctx, learner, rollouts, params)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "rollouts": self.batches.state_dict()}

@@ -77,8 +77,7 @@ class ServerRole:
 
     def start(self) -> None:
         if self.params.version:  # an earlier life has published, and was never saved
-            assert isinstance(self.params, Stateful)
-            (part,) = self.params.state_dict()["tensors"].values()
+            (part,) = published(self.params).values()
             self.shard.offer(part)
             told = "%s[%d] goes on with the parameters it published last, after %d updates; its optimiser begins anew"
             log.warning(told, self.ctx.role, self.ctx.index, self.params.version - 1)
@@ -215,3 +214,10 @@ class GradientRole:
         self.full = state["full"]
         if not self.version:  # saved before the server had parameters
             self.start()
+
+
+def published(params: ParamsWriter) -> Tensors:
+    """Return what was published last, by this replica or an earlier life of it."""
+    assert isinstance(params, Stateful)
+    tensors: Tensors = params.state_dict()["tensors"]
+    return tensors

@@ -14,13 +14,12 @@ from shoal.api import (
     ParamsReader,
     ParamsWriter,
     Reader,
-    Stateful,
     Tensors,
     Update,
     Writer,
 )
 from shoal.roles.learner import LearnerRole
-from shoal.roles.server import GradientRole, ServerRole, Shard
+from shoal.roles.server import GradientRole, ServerRole, Shard, published
 from shoal.types import State
 
 
@@ -148,8 +147,8 @@ class TargetServerRole(ServerRole):
     def start(self) -> None:
         super().start()
         if self.params.version:  # what an earlier life has published, as far as it had come
-            first = _published(self.average) or _copies(self.shard.params())
-            self.targets.begin(first, [_published(self.lagged) or first])
+            first = _copies(published(self.average) if self.average.version else self.shard.params())
+            self.targets.begin(first, [_copies(published(self.lagged)) if self.lagged.version else first])
             self._catch_up()
 
     def _moved(self) -> None:
@@ -178,14 +177,6 @@ class TargetServerRole(ServerRole):
             self.targets.begin(state["average"], state["kept"])
             if self.params.version:
                 self._catch_up()
-
-
-def _published(params: ParamsWriter) -> Tensors | None:
-    """Return a copy of what an earlier life of this replica has published last; None if it has published nothing."""
-    if not params.version:
-        return None
-    assert isinstance(params, Stateful)
-    return _copies(params.state_dict()["tensors"])
 
 
 def _copies(tensors: Tensors) -> Tensors:

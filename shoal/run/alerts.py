@@ -27,13 +27,11 @@ class Alarm:
     environment. As a context it tells how the run ended.
 
     after: seconds of training without a step, or with a return that has lost half of what it had gained, that are told.
-    A command that fails, or cannot be started, costs a warning.
+    part: what a restart is of. A command that fails, or cannot be started, costs a warning.
     """
 
-    part = "a replica"  # what a restart is of
-
-    def __init__(self, command: str, path: Path, after: float = AFTER) -> None:
-        self._command, self._path, self._after = command, path, after
+    def __init__(self, command: str, path: Path, after: float = AFTER, part: str = "a replica") -> None:
+        self._command, self._path, self._after, self._part = command, path, after, part
         self._told: set[Hashable] = set()
         self._running: list[subprocess.Popen[bytes]] = []
         self._steps, self._moved = -1.0, 0.0  # and the seconds at which they moved last
@@ -49,7 +47,7 @@ class Alarm:
         elif seconds - self._moved >= self._after:
             self._tell("stalled", steps, f"no step for {seconds - self._moved:.0f} s, at {steps:,.0f} steps")
         if row.get("restarts"):
-            self._tell("restarted", None, f"{self.part} failed and was restarted, at {steps:,.0f} steps")
+            self._tell("restarted", None, f"{self._part} failed and was restarted, at {steps:,.0f} steps")
         if (score := row.get("episode_return")) is not None and math.isfinite(score):
             self._look(float(score), seconds)
 

@@ -74,8 +74,9 @@ class Beside:
         expect(bool, self.watch, "--watch" if self.flags else "'watch'")
 
     @contextlib.contextmanager
-    def of(self, path: Path) -> Iterator[Company]:
-        """What goes beside the run in the directory ``path``, within the block; of several ranks, beside the first."""
+    def of(self, path: Path, part: str = "a replica") -> Iterator[Company]:
+        """What goes beside the run in the directory ``path``, within the block; of several ranks, beside the first.
+        part: what is restarted of it."""
         if ranks.follows() or (self.alert is None and not self.watch):
             yield Company()
             return
@@ -88,7 +89,7 @@ class Beside:
                 print(f"shoal: watch this run at {page_of_it.address}", file=sys.stderr)
             alarm = None
             if self.alert is not None:
-                alarm = stack.enter_context(Alarm(self.alert, path, self.alert_after or AFTER))
+                alarm = stack.enter_context(Alarm(self.alert, path, self.alert_after or AFTER, part))
                 observers.append(alarm)
             yield Company(observers, alarm)
 

@@ -72,20 +72,19 @@ class RunOptions:
     # -------------------------------------------------------------------------------- config.json
     def to_json(self, steps: int) -> Values:
         """Return the options as config.json holds them, for ``from_json``."""
-        limits = {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"}
         special = {
             "evaluation": dataclasses.asdict(self.evaluation),
             "init_from": self._initial(),
             "log": list(self.log),
         }
-        out: Values = {}
+        out: Values = {"stop": {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"}}
         for name in TYPES:
             *folder, key = JSON_PLACES.get(name, (name,))
             if folder:
                 out.setdefault(folder[0], {})[key] = getattr(self, name)
             elif name not in UNRECORDED:
                 out[key] = special.get(name, getattr(self, name))
-        return {**out, "stop": limits}
+        return out
 
     def _initial(self) -> str | None:
         source = self.init_from

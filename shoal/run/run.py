@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,7 +208,7 @@ def evaluate(
         policy = run
     else:
         source = run if isinstance(run, Run) or is_saved(run) else Run.open(run, trust=trust)
-        config = source.config if isinstance(source, Run) else _read_saved(source)[0]["config"]
+        config = source.config if isinstance(source, Run) else _saved_facts(source)["config"]
         again = is_given(str(config.get("env", ""))) and not isinstance(env, gym.Env)
         policy = open_policy(source, which, trust, env if again else None).policy
         env = None if again else env
@@ -258,30 +259,41 @@ def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = Non
     own; ``env``: as there, too. UsageError for any other file."""
     from shoal import systems
 
-    (facts, params), file = _read_saved(file), fixed(located(file))
+    facts, file = _saved_facts(file), fixed(located(file))
     check_trust(file, facts["system"], facts["config"], trust)
     system = systems.load(facts["system"])
     with reading(file):
         version = int(facts["version"])
         cfg = build(system.Config, coerce_all(system.Config, with_environment(file, facts["config"], env), str(file)))
-    return Policy(system, cfg, params, version, seed)
+    return Policy(system, cfg, _saved_params(file), version, seed)
 
 
-def _read_saved(file: str | Path) -> tuple[Values, Tensors]:
-    """Read what ``Policy.save`` wrote: facts of the policy and its parameters. UsageError for any other file."""
+@contextlib.contextmanager
+def _saved(file: Path) -> Iterator[Any]:
+    """A file of tensors, opened. UsageError for any other."""
     from safetensors import SafetensorError, safe_open
 
-    file = fixed(located(file))
     if not file.is_file():
         raise UsageError(f"no such file: '{file}'")
     try:
         with safe_open(file, "pt") as opened:
-            facts = parse_json((opened.metadata() or {}).get("shoal", "{}"))
-            params = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            yield opened
     except (SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
+
+
+def _saved_params(file: Path) -> Tensors:
+    with _saved(file) as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+
+
+def _saved_facts(file: str | Path) -> Values:
+    """What ``Policy.save`` wrote of a policy, beside its parameters. UsageError for any other file."""
+    file = fixed(located(file))
+    with _saved(file) as opened:
+        facts = parse_json((opened.metadata() or {}).get("shoal", "{}"))
     if not isinstance(facts, dict) or not {"format", "system", "config", "version"} <= facts.keys():
         raise UsageError(f"'{shown(file)}' holds no policy: expected a file that Policy.save wrote")
     check_format(file, facts, RUN_FORMAT)
     check_config(file, facts)
-    return facts, params
+    return facts

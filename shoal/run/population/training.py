@@ -126,9 +126,7 @@ class PopulationRun:
 
     def go(self, beside: Beside = ALONE) -> Ended:
         """Train until every member has made its steps, or until a signal; ``beside``: what goes beside it."""
-        with beside.of(self.path) as self.company:
-            if self.company.alarm is not None:
-                self.company.alarm.part = "a member"
+        with beside.of(self.path, part="a member") as self.company:
             return self.company.ended(self._go())
 
     def _go(self) -> Ended:
