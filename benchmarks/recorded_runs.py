@@ -17,6 +17,8 @@ from typing import Any
 
 from common import end
 
+EPISODE_STEPS = 5_000  # of an evaluation's episode
+
 
 @dataclass(frozen=True)
 class Job:
@@ -59,6 +61,14 @@ def run_jobs(jobs: Sequence[Job], slots: Sequence[Sequence[int]], hours: float) 
     return failed
 
 
+def returns_of(policy: Any, episodes: int, seed: int) -> dict[str, list[float]]:
+    """Raw returns of fresh episodes of a policy that ``seed`` trained, by its greedy and by its sampled actions."""
+    return {
+        way: list(policy.evaluate(episodes, seed=10_000 + seed, greedy=greedy, max_steps=EPISODE_STEPS))
+        for way, greedy in (("greedy", True), ("sampled", False))
+    }
+
+
 def keep(target: Path, result: Mapping[str, Any], files: Mapping[str, Path | str]) -> None:
     """Record a run in the folder ``target``: ``files`` (a path to copy, or the text) and ``result.json``; all of it or
     nothing, in place of what was there."""
@@ -81,3 +91,9 @@ def kept(target: Path) -> dict[str, Any] | None:
     """Return what is recorded of a run; None if it is not."""
     path = target / "result.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def kept_seeds(folder: Path) -> list[dict[str, Any]]:
+    """Return what is recorded of the runs in ``folder``, each named by its seed, seed by seed."""
+    found = sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name))
+    return [result for path in found if (result := kept(path)) is not None]

@@ -25,7 +25,7 @@ from typing import Any
 
 from common import RESULTS, machine, table
 from learning import thin
-from recorded_runs import Job, keep, run_jobs
+from recorded_runs import Job, keep, kept, kept_seeds, returns_of, run_jobs
 from suite_tasks import TASKS, Task
 
 KEPT = RESULTS / "suite"
@@ -52,7 +52,7 @@ def folder(task: Task, system: str, seed: int) -> Path:
 def missing(words: list[str], seeds: list[int], again: bool) -> list[tuple[Task, str, int]]:
     """The runs that are not recorded, the first seed of every pair before the second of any."""
     found = [(task, system, seed) for seed in seeds for _, task, system in pairs(words)]
-    return found if again else [run for run in found if not (folder(*run) / "result.json").exists()]
+    return found if again else [run for run in found if kept(folder(*run)) is None]
 
 
 def play(task: Task, system: str, seed: int) -> None:
@@ -65,9 +65,7 @@ def play(task: Task, system: str, seed: int) -> None:
         assert report is not None
         if report.reason != "steps":
             sys.exit(f"{system} on {task.env} ended by {report.reason}: nothing is recorded")
-        policy, scores = run.policy(), {}
-        for name, greedy in (("greedy", True), ("sampled", False)):
-            scores[name] = list(policy.evaluate(task.episodes, seed=10_000 + seed, greedy=greedy, max_steps=5_000))
+        scores = returns_of(run.policy(), task.episodes, seed)
         curve = Path(scratch) / "curve.csv"
         thin(run.path, curve)
         config = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
@@ -92,8 +90,7 @@ def run(runs: list[tuple[Task, str, int]], cores: list[int]) -> None:
 # ------------------------------------------------------------------------------------------------ the table
 def results(task: Task, system: str) -> list[dict[str, Any]]:
     """What is recorded of a pair, seed by seed."""
-    found = sorted(folder(task, system, 0).parent.glob("*/result.json"), key=lambda path: int(path.parent.name))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    return kept_seeds(folder(task, system, 0).parent)
 
 
 def row(kind: str, task: Task, system: str, found: list[dict[str, Any]]) -> list[Any]:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from common import HERE, RESULTS, Side, machine, run_side
 from learning import thin
-from recorded_runs import Job, keep, kept, run_jobs
+from recorded_runs import EPISODE_STEPS, Job, keep, kept, kept_seeds, returns_of, run_jobs
 from table_scores import aggregate, fresh_interval, normalised
 from table_suites import SUITES, Row, Suite, Task
 
@@ -41,7 +41,6 @@ KEPT = RESULTS / "table"
 SEEDS = (0, 1, 2)
 HOURS = 6.0  # after which a run is given up
 HORIZON = 10  # times the frames, that schedules of a run by time end after where no rate is recorded
-EPISODE_STEPS = 5_000  # of an evaluation's episode
 RANDOM_EPISODES = 1_000
 
 
@@ -76,8 +75,7 @@ class Record:
 
     def results(self, row: Row, task: Task, budget: str) -> list[dict[str, Any]]:
         """What is recorded, seed by seed."""
-        found = sorted(self.run(row, task, budget, 0).parent.glob("[0-9]*"), key=lambda path: int(path.name))
-        return [result for path in found if (result := kept(path)) is not None]
+        return kept_seeds(self.run(row, task, budget, 0).parent)
 
     def score(self, row: Row, result: dict[str, Any]) -> float:
         """The mean return of a run's evaluation, in the way of its row."""
@@ -167,10 +165,8 @@ def ours(
     assert report is not None
     if report.reason not in ("steps", "seconds"):
         sys.exit(f"{row.name} on {task.env} ended by {report.reason}: nothing is recorded")
-    policy, returns = run.policy(), {}
-    for name, greedy in (("greedy", True), ("sampled", False)):
-        played = policy.evaluate(record.of.episodes, seed=10_000 + seed, greedy=greedy, max_steps=EPISODE_STEPS)
-        returns[name] = [float(f"{x:.6g}") for x in played]
+    played = returns_of(run.policy(), record.of.episodes, seed)
+    returns = {way: [float(f"{x:.6g}") for x in found] for way, found in played.items()}
     thin(run.path, scratch / "curve.csv")
     config = (run.path / "config.json").read_text(encoding="utf-8")
     result = {"steps": report.steps, "updates": report.updates, "seconds": report.seconds, "returns": returns}
@@ -202,11 +198,10 @@ def measure_random(task: Task, episodes: int) -> dict[str, float]:
     """Play ``episodes`` with actions drawn uniformly from the environment's own space."""
     import gymnasium
 
-    from shoal.envs.registry import PACKAGES, import_package
+    from shoal.envs.options import EnvOptions
+    from shoal.envs.registry import find
 
-    for package, prefixes in PACKAGES.items():
-        if task.env.startswith(prefixes):
-            import_package(package)
+    find(task.env, EnvOptions())  # imports what registers it
     env, returns = gymnasium.make(task.env), []
     env.action_space.seed(0)
     for episode in range(episodes):
