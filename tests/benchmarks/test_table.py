@@ -175,8 +175,9 @@ def test_what_was_half_written_when_a_run_was_killed_is_neither_recorded_nor_in_
 
 
 SLOW = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests with `&` had it ignored
 sys.path.insert(0, {folder!r})
 from recorded_runs import Job, keep, kept, run_jobs
 home = Path({home!r})
