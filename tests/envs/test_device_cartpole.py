@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from shoal.api import Context, UsageError
 from shoal.envs import make, spec
-from shoal.envs.device_cartpole import CartPole
+from shoal.envs.device_cartpole import CartPole, ThroughNumPy
 from shoal.envs.options import EnvOptions
 from shoal.metering.recorder import Recorder
 from shoal.runtime.launch import Launch, Stop
@@ -79,6 +79,12 @@ def test_through_numpy_it_is_an_environment_like_any_other() -> None:
     assert ends >= 4
 
 
+def test_through_numpy_each_seed_has_starts_of_its_own() -> None:
+    env = ThroughNumPy(CartPole, 1)
+    starts = [env.reset(seed=seed)[0].tobytes() for seed in range(300)]
+    assert len(set(starts)) == 300 and env.reset(seed=7)[0].tobytes() == starts[7]
+
+
 def program(device: str, **fields: Any) -> Any:
     small = dict(env=NAME, device=device, actors=1, envs=64, unroll=16, hidden=(16,), minibatches=4, epochs=2)
     return recurrent_ppo.program(recurrent_ppo.Config(**{**small, **fields}))
@@ -102,6 +108,35 @@ def test_ppo_learns_on_it_with_no_array_of_numpys(device: str, core: str, monkey
     metrics = made.learner.update(made.batches.get()).metrics
     assert float(metrics["ratio_error"]) < 1e-4, "what acted is what is learned from"
     assert any(not torch.equal(before[k], v) for k, v in made.learner.params().items())
+
+
+def test_episodes_are_told_with_their_own_returns_and_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Across two trajectories, as a count of the rewards between two ends finds them."""
+    made: Any = program("cpu").roles[0].make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
+    told: list[tuple[float, int]] = []
+    monkeypatch.setattr(made.batches.ctx.metrics, "episode", lambda *found: told.append(found))
+    lengths, wanted = [0] * 64, []
+    for _ in range(2):
+        items = made.batches.get().items
+        ended = items["terminated"] | items["truncated"]
+        for t, env in np.ndindex(16, 64):
+            lengths[env] += 1
+            if ended[t, env]:
+                wanted.append((float(lengths[env]), lengths[env]))
+                lengths[env] = 0
+    assert told == wanted and max(lengths) > 0 and len(wanted) > 30
+
+
+def test_last_observations_are_read_as_part_of_their_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    role = program("cpu", max_episode_steps=5, core="lstm", core_size=8).roles[0]
+    made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
+    step, begun = made.batches.nets.step, []
+    monkeypatch.setattr(
+        made.batches.nets, "step", lambda obs, first, state: (begun.append(first.clone()), step(obs, first, state))[1]
+    )
+    made.batches.get()
+    assert len(begun) > 17, "16 steps and the observation after them"
+    assert begun[0].all() and not any(first.any() for first in begun[17:])
 
 
 def test_values_of_truncated_ends_are_those_of_their_last_observations() -> None:

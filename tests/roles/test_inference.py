@@ -148,6 +148,34 @@ def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:
     return actor, server, params
 
 
+def test_what_replaces_a_server_draws_other_numbers_for_the_same_life_of_an_actor() -> None:
+    seeds = []
+    for generation in (0, 1, 0):
+        actor, server, _ = served_alone()
+        serving, role = server(generation), actor(11)
+        serving.agent = lambda whose: (seeds.append(whose.seed), SummingAgent())[1]
+        role.start()
+        serving.step()
+    assert seeds[0] == seeds[2] == 11 and seeds[1] not in (11, 4)
+
+
+def test_between_two_unrolls_nothing_of_the_last_is_saved() -> None:
+    env = ScriptedEnvs(SCRIPT)
+    spec = unroll_spec(env.spec, 5, len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
+    wires, params, ctx = Wires(env.spec, spec, len(SCRIPT), 1), Params(), context("actor", seed=11)
+    params.publish({"scale": torch.tensor(2.0)})
+    object.__setattr__(ctx, "exact", True)
+    role: Any = ServedActorRole(ctx, env, wires.asking[0], wires.hearing[0], Writer(spec), spec)  # type: ignore[arg-type]
+    serving = InferenceRole(
+        context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
+    )
+    role.start()
+    pump(serving, role, unrolls=1)
+    assert role.state_dict()["unroll"] is None
+    role.step()
+    assert role.state_dict()["unroll"].keys() == spec.keys()
+
+
 def test_an_actor_whose_recurrent_states_died_with_the_server_begins_anew() -> None:
     actor, server, _ = served_alone()
     role = actor(11)
