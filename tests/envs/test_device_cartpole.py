@@ -43,6 +43,22 @@ def test_its_steps_are_gymnasiums(device: str) -> None:
     assert ends > 50
 
 
+@pytest.mark.parametrize("column, bound", [(0, 2.4), (2, 12 * np.pi / 180)])
+def test_episodes_end_just_beyond_the_bounds_as_gymnasiums_do(column: int, bound: float) -> None:
+    env, theirs = CartPole(4, max_episode_steps=1), CartPoleEnv()
+    env.reset(0)
+    env.place = torch.zeros(4, 4, dtype=torch.float64)
+    env.place[:, column] = torch.tensor([-1.001, -0.999, 0.999, 1.001], dtype=torch.float64) * bound
+    wanted = []
+    for place in env.place:
+        theirs.reset()
+        theirs.state = place.numpy()
+        wanted.append(theirs.step(1)[2])
+    step = env.step(torch.ones(4, dtype=torch.int64))
+    assert step.terminated.tolist() == wanted == [True, False, False, True]
+    assert step.truncated.tolist() == [False, True, True, False], "an end of the task is not one of the time"
+
+
 def test_an_episode_that_ends_begins_anew_within_the_step() -> None:
     env = CartPole(32, max_episode_steps=7)
     first = env.reset(0)["obs"]
