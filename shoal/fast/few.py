@@ -54,13 +54,12 @@ class FewRows:
         kernel(x, *self._arrays, tanh, self._scratch, out)
         return out
 
-    def act(self, x: np.ndarray, rng: torch.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of observations ``[N, inputs]`` to actions ``[N]``, drawn as ``nets.distributions`` draws them, their
-        logits ``[N, A]`` and values ``[N]``: of two heads, the second of one output."""
+    def act(self, x: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows of observations ``[N, inputs]`` to actions ``[N]``, of the numbers that ``nets.distributions`` draws for
+        them, their logits ``[N, A]`` and values ``[N]``: of two heads, the second of one output."""
         both = self.values(np.ascontiguousarray(x, np.float32))
-        logits, rows, actions = both[:-1].T, len(x), len(both) - 1
-        uniform = torch.rand(rows if actions == 2 else (rows, actions), generator=rng)
-        return _chosen(logits, uniform.numpy()), logits, both[-1]
+        logits = both[:-1].T
+        return _chosen(logits, uniform), logits, both[-1]
 
 
 def categorical(logits: Tensor, uniform: Tensor) -> Tensor:

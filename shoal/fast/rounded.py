@@ -16,6 +16,14 @@ def may_round(layer: nn.Module) -> None:
     layer.may_round = True  # type: ignore[assignment]
 
 
+def unrounded(nets: M) -> M:
+    """``nets``, changed: its marked layers are in float32 again."""
+    for layer in nets.modules():
+        if getattr(layer, "may_round", False):
+            layer.float()
+    return nets
+
+
 def rounded(nets: M) -> M:
     """``nets``, changed: if its ``precision`` is bf16, the weights of marked layers (of image torsos, of a head's
     hidden layers) are in bfloat16. Values and gradients stay what autocast made of them, bit for bit; a noisy layer's

@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal import fast
 from shoal.api import Act, Arrays, Tensors
 from shoal.fast.few import MAX_ROWS
-from shoal.learning.agent import NetworkAgent
+from shoal.learning.agent import Draws, RowwiseAgent
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import Kind
@@ -50,7 +50,7 @@ class ActorCriticConfig(OptimiserConfig):
     """Normalise vector observations by running statistics."""
 
 
-class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
+class ActorCriticAgent(RowwiseAgent[Any, torch.Generator]):
     """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
     ``value`` [E] beside each action, as far as ``extras`` names them."""
 
@@ -59,29 +59,37 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator]):
     def __init__(self, nets: Any, seed: int, extras: Sequence[str] = ()) -> None:  # ActorCritic, or with its ``step``
         super().__init__(nets, torch.Generator().manual_seed(seed))
         self.extras = extras
-        self._few = nets.few() if isinstance(nets, ActorCritic) and "log_prob" not in extras else None
+
+    def _hold(self, nets: Any) -> None:
+        super()._hold(nets)
+        self._few = nets.few() if isinstance(nets, ActorCritic) and self.device.type == "cpu" else None
 
     def initial_state(self, envs: int) -> Tensors:
         return cast(Tensors, self.nets.initial_state(envs))
 
-    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        if self._few is None or greedy or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
-            return self._act(obs, first, state, greedy)
-        action, policy, value = self._few.act(obs["obs"], self.rng)
+    def draw(self, obs: Arrays) -> Draws:
+        rows = len(next(iter(obs.values())))
+        return tuple(drawn.numpy() for drawn in self.nets.dist.draw((rows,), self.rng))
+
+    def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
+        """The numbers ``drawn`` are overwritten."""
+        few = self._few if "log_prob" not in self.extras else None
+        if few is None or not drawn or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
+            return self._respond(obs, first, state, drawn)
+        action, policy, value = few.act(obs["obs"], *drawn)
         return Act(action, state, {"value": value, "policy": policy} if self.extras else {"value": value})
 
     @torch.inference_mode()
-    def _act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool) -> Act:
-        tensors = {k: torch.from_numpy(v) for k, v in obs.items()}
-        policy, value, state = self.nets.step(tensors, torch.from_numpy(first), state)
+    def _respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
+        policy, value, state = self.nets.step(self.tensors(obs), self.tensor(first), self.placed(state))
         dist = self.nets.dist
-        action = dist.mode(policy) if greedy else dist.sample(policy, self.rng)
-        extras: Arrays = {"value": value.numpy()}
+        action = dist.chosen(policy, [self.tensor(d) for d in drawn]) if drawn else dist.mode(policy)
+        extras: Arrays = {"value": value.numpy(force=True)}
         if "policy" in self.extras:
-            extras["policy"] = policy.numpy()
+            extras["policy"] = policy.numpy(force=True)
         if "log_prob" in self.extras:
-            extras["log_prob"] = dist.log_prob(policy, action).numpy()
-        return Act(action.numpy(), state, extras)
+            extras["log_prob"] = dist.log_prob(policy, action).numpy(force=True)
+        return Act(action.numpy(force=True), state, extras)
 
 
 def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,6 +10,7 @@ a sigmoid 13. So: the last for two actions, Gumbel for more.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,12 +26,23 @@ _TINY = torch.finfo(torch.float32).tiny
 
 def sample_categorical(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """logits [..., A] -> int64 [...]."""
+    return _categorical(logits, _uniform(logits.shape[:-1], logits.shape[-1], generator, logits.device))
+
+
+def _uniform(
+    shape: Sequence[int], classes: int, generator: torch.Generator | None, device: torch.device | str
+) -> Tensor:
+    """What a choice among so many classes is made of: numbers from [0, 1), one for each of ``shape`` if there are two
+    classes, else one for each class."""
+    return torch.rand((*shape, *([] if classes == 2 else [classes])), device=device, generator=generator)
+
+
+def _categorical(logits: Tensor, u: Tensor) -> Tensor:
+    """logits [..., A] and their ``_uniform`` numbers, which are overwritten -> int64 [...]."""
     if logits.shape[-1] == 2:
-        u = torch.rand(logits.shape[:-1], device=logits.device, generator=generator)
         if logits.ndim == 2 and few.are_few(u):
             return few.categorical(logits, u)
         return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
-    u = torch.rand(logits.shape, device=logits.device, generator=generator)
     if u.ndim == 2 and few.are_few(u):
         return few.categorical(logits, u)
     # Of u = 0, whose logarithm would be infinite, as little as there is: no action of logit -inf may win
@@ -75,16 +87,30 @@ class ActionDistribution:
         return torch.cat((forbid(params[..., : self.logits], allowed), params[..., self.logits :]), -1)
 
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.chosen(params, self.draw(params.shape[:-1], generator, params.device))
+
+    def draw(
+        self, shape: Sequence[int], generator: torch.Generator | None = None, device: torch.device | str = "cpu"
+    ) -> list[Tensor]:
+        """Return the random numbers, each ``[*shape, ...]``, of which ``chosen`` makes actions for parameters of
+        ``[*shape, P]``: they depend on the generator alone."""
+        drawn = [_uniform(shape, classes, generator, device) for classes in self.sizes]
+        if low := self.action.low:
+            drawn.append(torch.randn((*shape, len(low)), device=device, generator=generator))
+        return drawn
+
+    def chosen(self, params: Tensor, drawn: Sequence[Tensor]) -> Tensor:
+        """Return the actions that ``drawn``, which is overwritten, chooses of the distributions ``params`` [..., P]."""
         params = params.detach().float()
         if self.kind == "discrete":
-            return sample_categorical(params, generator)
+            return _categorical(params, drawn[0])
         if self.kind == "multi_discrete":
-            return torch.stack([sample_categorical(p, generator) for p in self._parts(params)], -1)
+            return torch.stack([_categorical(p, u) for p, u in zip(self._parts(params), drawn, strict=True)], -1)
         if self.kind == "mixed":
-            return torch.cat([dist.sample(p, generator).float() for dist, p, _ in self._both(params)], -1)
+            (choices, first, _), (box, last, _) = self._both(params)
+            return torch.cat((choices.chosen(first, drawn[:-1]).float(), box.chosen(last, drawn[-1:])), -1)
         mean, log_std = params.chunk(2, -1)
-        noise = torch.randn(mean.shape, device=mean.device, generator=generator)
-        return noise.mul_(log_std.exp()).add_(mean)
+        return drawn[0].mul_(log_std.exp()).add_(mean)
 
     def mode(self, params: Tensor) -> Tensor:
         params = params.detach().float()

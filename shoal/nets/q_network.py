@@ -27,7 +27,7 @@ class QNetwork(nn.Module):
         precision: Precision = "auto", device: str = "cpu", streams: int = 512,
     ) -> None:  # fmt: skip
         super().__init__()
-        actions = env.action.sizes[0]
+        actions = self.actions = env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not dueling)
         features = self.encoder.features
         head = DuelingQHead(features, actions, streams) if dueling else QHead(features, actions)
@@ -85,7 +85,7 @@ class ReturnNetwork(QNetwork):
         nn.Module.__init__(self)  # not QNetwork's, whose head has one number for each action
         images = any(o.kind == "image" or convolved(o, torso) for o in env.observations.values())
         own = dueling or (sigma is not None and images)  # the torso's fully connected layer is the head's
-        self.returns = returns
+        self.returns, self.actions = returns, env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not own)
         self.head = ReturnHead(
             self.encoder.features, env.action.sizes[0], returns.atoms, dueling=dueling, hidden=streams if own else 0,

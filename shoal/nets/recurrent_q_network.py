@@ -34,7 +34,7 @@ class RecurrentQNetwork(nn.Module):
         precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__()
-        actions = env.action.sizes[0]
+        actions = self.actions = env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=core != "none" or not dueling)
         self.core = RecurrentCore(core, self.encoder.features, core_size)
         features = self.core.features

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
-from shoal.learning.agent import NetworkAgent
+from shoal.learning.agent import Draws, RowwiseAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
 from shoal.nets.dpg_network import DPGNetwork, Judgement, Returns
 from shoal.ops import check
@@ -246,7 +246,7 @@ class DPG(OffPolicy):
         return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
 
 
-class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
+class DPGAgent(RowwiseAgent[DPGNetwork, np.random.Generator]):
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
     for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
     its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,
@@ -258,25 +258,29 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
         super().__init__(nets, np.random.default_rng(seed))
         self.noise, self.at_random = noise, at_random
 
+    def draw(self, obs: Arrays) -> Draws:
+        """What is added to the policy's action, or takes its place: [E, actions], and which it is: [E]."""
+        envs = len(next(iter(obs.values())))
+        shape, at_random = (envs, self.nets.actions), self.at_random()
+        own = self.rng.random(shape, np.float32) * 2 - 1 if at_random else None
+        noise = self.noise * self.rng.standard_normal(shape, np.float32) if own is None else own
+        return noise, np.full((envs, 1), at_random)
+
     @torch.no_grad()
-    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+    def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
         nets = self.nets
-        features = nets.features({k: torch.from_numpy(v) for k, v in obs.items()})
-        best = nets.act(features)
-        if greedy:
-            chosen = best
-        elif self.at_random():
-            chosen = torch.from_numpy(self.rng.random(best.shape, np.float32)) * 2 - 1
-        else:
-            noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
-            chosen = (best + self.noise * noise).clamp(-1.0, 1.0)
+        features = nets.features(self.tensors(obs))
+        best = chosen = nets.act(features)
+        if drawn:
+            noise, at_random = map(self.tensor, drawn)
+            chosen = torch.where(at_random, noise, (best + noise).clamp(-1.0, 1.0))
         action = nets.clip(chosen)
         extras: Arrays = {}
         if nets.returns is not None:
             both = torch.cat((action, best))
-            values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy()
+            values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy(force=True)
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
-        return Act(action.numpy(), state, extras)
+        return Act(action.numpy(force=True), state, extras)
 
 
 def network(cfg: Config, device: str | None = None) -> DPGNetwork:

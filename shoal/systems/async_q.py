@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shoal.api import Act, Arrays, Batch, Context, Tensors, Update, UsageError, observations, spec_nbytes
 from shoal.learning.actor_critic import boundaries
+from shoal.learning.agent import Draws
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.nets.live import LiveTensors
@@ -137,8 +138,8 @@ class SegmentQAgent(QAgent):
         super().__init__(nets, epsilon, seed, with_values=True)
         self.last = last
 
-    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        act = super().act(obs, first, state, greedy)
+    def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
+        act = super().respond(obs, first, state, drawn)
         return act._replace(extras={"value": act.extras[self.last]})
 
 

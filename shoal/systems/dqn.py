@@ -18,7 +18,7 @@ from torch import Tensor
 from shoal import fast
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, observations
 from shoal.fast import td as compiled
-from shoal.learning.agent import NetworkAgent
+from shoal.learning.agent import Draws, RowwiseAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.q_network import QNetwork
 from shoal.ops import check
@@ -187,7 +187,7 @@ class QLearning(OffPolicy):
 Epsilon = float | np.ndarray
 
 
-class QAgent(NetworkAgent[QNetwork, np.random.Generator]):
+class QAgent(RowwiseAgent[QNetwork, np.random.Generator]):
     """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
     agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
     ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with
@@ -202,21 +202,24 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator]):
         self.epsilon: Callable[[int], Epsilon] = epsilon if callable(epsilon) else lambda steps: epsilon
         self.steps = taken
 
+    def draw(self, obs: Arrays) -> Draws:
+        envs = len(next(iter(obs.values())))
+        explore = self.rng.random(envs) < self.epsilon(self.steps)
+        self.steps += envs
+        return explore, random_actions(obs, self.nets.actions, self.rng)
+
     @torch.no_grad()
-    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        values = self.values({k: torch.from_numpy(v) for k, v in obs.items()}, greedy).numpy()
+    def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
+        values = self.values(self.tensors(obs), drawn).numpy(force=True)
         action = values.argmax(-1)
-        envs = len(action)
-        if not greedy:
-            explore = self.rng.random(envs) < self.epsilon(self.steps)
-            action = np.where(explore, random_actions(obs, values.shape[-1], self.rng), action)
-            self.steps += envs
+        if drawn:
+            action = np.where(drawn[0], drawn[1], action)
         extras = {}
         if self.with_values:
-            extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
+            extras = {"q_taken": values[np.arange(len(action)), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
 
-    def values(self, obs: Tensors, greedy: bool) -> Tensor:
+    def values(self, obs: Tensors, drawn: Draws) -> Tensor:
         """Return the action values [B, A] that it chooses by."""
         return cast(Tensor, self.nets(obs))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from shoal import fast
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, UsageError, observations
 from shoal.fast import sequence_td as compiled
-from shoal.learning.agent import NetworkAgent
+from shoal.learning.agent import Draws, RowwiseAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.ops import check, random_actions
@@ -252,7 +252,7 @@ def _shown(valid: Tensor) -> Tensor:
     return valid | torch.cat((valid[:1], valid[:-1]))
 
 
-class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator]):
+class RecurrentQAgent(RowwiseAgent[RecurrentQNetwork, np.random.Generator]):
     """Epsilon-greedy with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for all.
     Stores ``q_taken`` and ``q_max``, from which the replay computes the initial priority with no further pass."""
 
@@ -263,17 +263,18 @@ class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator]):
     def initial_state(self, envs: int) -> Tensors:
         return self.nets.initial_state(envs)
 
+    def draw(self, obs: Arrays) -> Draws:
+        explore = self.rng.random(len(next(iter(obs.values())))) < self.epsilon
+        return explore, random_actions(obs, self.nets.actions, self.rng)
+
     @torch.inference_mode()
-    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        tensors = {k: torch.from_numpy(v) for k, v in obs.items()}
-        q, state = self.nets.step(tensors, torch.from_numpy(first), state)
-        values = q.numpy()
+    def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
+        q, state = self.nets.step(self.tensors(obs), self.tensor(first), self.placed(state))
+        values = q.numpy(force=True)
         action = values.argmax(-1)
-        envs = len(action)
-        if not greedy:
-            explore = self.rng.random(envs) < self.epsilon
-            action = np.where(explore, random_actions(obs, values.shape[-1], self.rng), action)
-        extras = {"q_taken": values[np.arange(envs), action], "q_max": values.max(-1)}
+        if drawn:
+            action = np.where(drawn[0], drawn[1], action)
+        extras = {"q_taken": values[np.arange(len(action)), action], "q_max": values.max(-1)}
         return Act(action, state, extras)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.api import MASK, Batch, Context, Learner, Tensors, Update, UsageError, observations
+from shoal.api import MASK, Arrays, Batch, Context, Learner, Tensors, Update, UsageError, observations
+from shoal.learning.agent import Draws
 from shoal.learning.off_policy import QLearningConfig
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
 from shoal.ops import forbid, known_loss
@@ -210,12 +211,15 @@ class NoisyQAgent(QAgent):
     def __init__(self, nets: ReturnNetwork, seed: int) -> None:
         super().__init__(nets, lambda steps: 0.0, seed)
 
-    def values(self, obs: Tensors, greedy: bool) -> Tensor:
-        if greedy:
-            return super().values(obs, greedy)
-        rows, count = len(next(iter(obs.values()))), self.nets.head.normals
-        normals = torch.from_numpy(self.rng.standard_normal((rows, count), np.float32))
-        return cast(Tensor, self.nets(obs, scale_noise(normals)))
+    def draw(self, obs: Arrays) -> Draws:
+        rows = len(next(iter(obs.values())))
+        normals = self.rng.standard_normal((rows, self.nets.head.normals), np.float32)
+        return *super().draw(obs), normals
+
+    def values(self, obs: Tensors, drawn: Draws) -> Tensor:
+        if not drawn:
+            return super().values(obs, drawn)
+        return cast(Tensor, self.nets(obs, scale_noise(self.tensor(drawn[-1]))))
 
 
 def network(cfg: Config, device: str = "cpu") -> QNetwork:
