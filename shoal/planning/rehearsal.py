@@ -16,6 +16,7 @@ from shoal.roles.rank import RankRole
 from shoal.runtime.seeds import life_seed
 from shoal.shm import layout, ports
 from shoal.shm.arena import Arena
+from shoal.shm.queue_reader import EachReader, QueueReader
 from shoal.shm.session import Session
 from shoal.types import Values
 
@@ -82,7 +83,7 @@ class Player:
     def release(self) -> None:
         """Give back what its readers look at, as their next ``get`` would."""
         for end in self.ends.values():
-            if isinstance(end, ports.QueueReader | ports.EachReader):
+            if isinstance(end, QueueReader | EachReader):
                 end.release()
 
     def step(self) -> None:

@@ -6,27 +6,21 @@ has a part. An actor has one question under way at any moment, so a ring of two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from shoal.api import (
     Act,
-    Agent,
     Arrays,
     Context,
     EnvBatch,
     EnvSpec,
     Field,
-    ParamsReader,
-    PartsWriter,
     Reader,
     ShoalError,
     Slot,
     Spec,
-    Stateful,
     Tensors,
     Writer,
 )
@@ -35,8 +29,8 @@ from shoal.roles.recorded_envs import RecordedEnvs
 from shoal.types import State
 
 ABOUT = "about"
-"""Of a question: actor, its life, number, kind, actions so far. Of an answer: number, the server's life, whether it has
-a recurrent state."""
+"""Of a question: actor, its life, number, kind, actions so far, the version of the parameters that those which answer
+it must be newer than. Of an answer: number, the server's life, whether it has a recurrent state."""
 KINDS = ("act", "end", "final", "final greedy")  # what is asked; the recurrent state goes on after the first alone
 CAPACITY = 2
 NOTHING = -1  # number of no question
@@ -47,7 +41,7 @@ Kind = Literal["act", "end", "final"]
 def question_spec(env: EnvSpec, envs: int) -> Spec:
     """The fields of an actor's question: its observations ``[E, ...]`` and which of them start an episode."""
     out = {name: Field((envs, *leaf.shape), leaf.dtype, axis=0) for name, leaf in env.observations.items()}
-    return out | {"first": Field((envs,), "bool", axis=0), ABOUT: Field((5,), "int64", axis=0)}
+    return out | {"first": Field((envs,), "bool", axis=0), ABOUT: Field((6,), "int64", axis=0)}
 
 
 def answer_spec(env: EnvSpec, spec: Spec, actors: int) -> Spec:
@@ -74,18 +68,20 @@ class ServedActorRole(Unrolls):
 
     The version of an unroll is that of the parameters which chose its first actions: the oldest in it. Where the
     server was replaced, and the recurrent states are lost with it, the actor raises ShoalError, and so begins anew.
+    lockstep: whether an unroll must be by newer parameters than the one before, for which its first actions wait.
     """
 
     def __init__(
-        self, ctx: Context, env: EnvBatch, questions: Writer, answers: Reader, out: Writer, spec: Spec
-    ) -> None:
+        self, ctx: Context, env: EnvBatch, questions: Writer, answers: Reader, out: Writer, spec: Spec,
+        lockstep: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(ctx, env, out, spec)
-        self.questions, self.answers = questions, answers
+        self.questions, self.answers, self.lockstep = questions, answers, lockstep
         self.life, self.server = ctx.seed, NOTHING  # its own, as the server knows it; that of the server
         self.asked: Kind = "act"
         self.number = NOTHING
         self.t = self.valid = self.actions = 0  # actions: of this life
-        self.versions = (0, 0)  # of the first and the latest actions of the unroll
+        self.versions = (NOTHING, NOTHING)  # of the first and the latest actions of the unroll
         self.truncated = np.zeros(env.num_envs, bool)  # of the row whose last observations are asked about
         self._slot: Slot | None = None
         self._unroll: Arrays = {}
@@ -175,7 +171,8 @@ class ServedActorRole(Unrolls):
         told = "final greedy" if kind == "final" and self.stream else kind
         metrics = self.ctx.metrics
         actions = self.ctx.counts.get("actions", 0) + self.actions
-        about = np.array([self.ctx.index, self.life, self.number, KINDS.index(told), actions], np.int64)
+        after = self.versions[0] if self.lockstep and kind == "act" and not self.t else NOTHING
+        about = np.array([self.ctx.index, self.life, self.number, KINDS.index(told), actions, after], np.int64)
         metrics.enter("inference")
         self.questions.put({**{name: obs[name] for name in self.leaves}, "first": first, ABOUT: about})
         metrics.enter("unroll")
@@ -205,84 +202,3 @@ class ServedActorRole(Unrolls):
             self._open()
             for name, array in self._unroll.items():
                 array[...] = state["unroll"][name]
-
-
-@dataclass
-class Client:
-    """What a server knows of an actor: what acts for this life of it, and the recurrent state it is in."""
-
-    life: int
-    agent: Agent
-    state: Tensors = field(default_factory=dict)
-    version: int = NOTHING  # of the parameters that the agent has
-
-
-class InferenceRole:
-    """Answers actors by the newest parameters. One step = one question of one actor, and the answer to it alone.
-
-    agent: makes what acts for an actor, given the actor's context: it draws as the actor's own would, so that the same
-    parameters choose the same actions. What replaces a killed server draws other random numbers. spec: of the answers.
-    """
-
-    def __init__(
-        self, ctx: Context, agent: Callable[[Context], Agent], questions: Reader, answers: PartsWriter,
-        params: ParamsReader, spec: Spec, actor_role: str = "actor",
-    ) -> None:  # fmt: skip
-        self.ctx, self.agent, self.questions, self.answers, self.params = ctx, agent, questions, answers, params
-        self.spec, self.actor_role = spec, actor_role
-        self.actors, self.envs = spec["action"].shape[:2]
-        self.clients: dict[int, Client] = {}
-        self.version = NOTHING
-        self._params: Tensors = {}
-
-    def step(self) -> None:
-        self.ctx.metrics.enter("inference")
-        items = {name: tensor.numpy() for name, tensor in self.questions.get().items.items()}
-        actor, life, number, kind, actions = items.pop(ABOUT).tolist()
-        first = items.pop("first")
-        client = self._client(actor, life, actions)
-        act = client.agent.act(items, first, client.state, greedy=KINDS[kind] == "final greedy")
-        answer = {"action": act.action, **act.extras, **{f"state/{k}": v.numpy() for k, v in client.state.items()}}
-        answer[ABOUT] = np.array([number, self.ctx.generation, bool(client.state)], np.int64)
-        self.answers.put_part(actor, {name: answer[name][None] for name in self.spec}, self.version)
-        if KINDS[kind] == "act":
-            client.state = act.state
-
-    def _client(self, actor: int, life: int, actions: int) -> Client:
-        """What answers this life of an actor, with the newest parameters."""
-        client = self.clients.get(actor)
-        if client is None or client.life != life:
-            client = self.clients[actor] = self._new(actor, life, actions)
-        if (new := self.params.latest(newer_than=self.version)) is not None:
-            self.version, self._params = new
-        if client.version != self.version:
-            client.agent.load(self._params, self.version)
-            client.version = self.version
-        return client
-
-    def _new(self, actor: int, life: int, actions: int = 0) -> Client:
-        """What answers a life of an actor that has taken so many ``actions`` before."""
-        whose = replace(
-            self.ctx, role=self.actor_role, index=actor, replicas=self.actors, counts={"actions": actions},
-            seed=life ^ self.ctx.seed if self.ctx.generation else life,
-        )  # fmt: skip
-        agent = self.agent(whose)
-        return Client(life, agent, agent.initial_state(self.envs))
-
-    def state_dict(self) -> State:
-        return {
-            "clients": [
-                {
-                    "actor": actor, "life": client.life, "state": client.state,
-                    "agent": client.agent.state_dict() if isinstance(client.agent, Stateful) else {},
-                }
-                for actor, client in self.clients.items()
-            ]
-        }  # fmt: skip
-
-    def load_state_dict(self, state: State) -> None:
-        for saved in state["clients"]:
-            client = self.clients[saved["actor"]] = self._new(saved["actor"], saved["life"])
-            client.state = saved["state"]
-            if isinstance(client.agent, Stateful):
-                client.agent.load_state_dict(saved["agent"])

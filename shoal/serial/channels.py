@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -113,6 +113,28 @@ class QueueReader:
 
     def __init__(self, queue: SerialQueue, port: Port):
         self.queue, self.port = queue, port
+        self.shown: set[int] = set()  # writers whose oldest item is being looked at
+
+    def unseen(self) -> list[int]:
+        """Writers with an item, of those whose oldest nobody is looking at, in turn."""
+        count = len(self.queue.queues)
+        turns = [(self.queue.turn + k) % count for k in range(count)]
+        return [k for k in turns if self.queue.queues[k] and k not in self.shown]
+
+    def waiting(self, most: int, patience: float = 0.0) -> dict[int, Tensors]:
+        """The oldest item of each of ``most`` writers at most, until ``done``."""
+        if not (found := self.unseen()[:most]):
+            raise Deadlock(f"nothing waits on channel '{self.queue.channel.name}'")
+        self.shown.update(found)
+        self.queue.turn = (found[-1] + 1) % len(self.queue.queues)
+        oldest = {k: self.queue.queues[k][0][1] for k in found}
+        return {k: {name: torch.from_numpy(array) for name, array in item.items()} for k, item in oldest.items()}
+
+    def done(self, writers: Collection[int]) -> None:
+        """Take the items that ``waiting`` has shown of these writers."""
+        for k in writers:
+            self.queue.queues[k].popleft()
+            self.shown.remove(k)
 
     def ready(self) -> bool:
         if self.port.each:

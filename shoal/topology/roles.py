@@ -31,7 +31,8 @@ from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_sp
 from shoal.program import Channel, Program
 from shoal.roles.actor import ActorRole
 from shoal.roles.collector import Collector
-from shoal.roles.inference import CAPACITY, InferenceRole, ServedActorRole, answer_spec, question_spec
+from shoal.roles.inference import CAPACITY, ServedActorRole, answer_spec, question_spec
+from shoal.roles.inference_server import InferenceRole, Questions
 from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
 from shoal.topology.channels import Network, parameters, queue, shapes
@@ -61,9 +62,11 @@ def served_actors(
     sent: Channel,
     params: Channel,
     actor_role: str = "actor",
+    lockstep: bool = False,
 ) -> None:
     """Add the actors, which write ``sent``, and the role ``inference``, which reads ``params`` and acts for all of them
-    as ``agent`` does."""
+    as ``agent`` does, on the learner's device. lockstep: whether actors wait for new parameters."""
+    device = cfg.learner_device()
     spec, env, actors = sent.spec, cfg.env_spec(), cfg.num_actors()
     questions = p.channel(queue("observations", question_spec(env, cfg.envs), CAPACITY))
     answer = answer_spec(env, spec, actors)
@@ -71,13 +74,15 @@ def served_actors(
 
     def make_actor(ctx: Context, observations: Writer, answers: Reader, **ports: Any) -> ServedActorRole:
         (writer,) = ports.values()
-        return ServedActorRole(ctx, make(cfg.env, cfg.envs, cfg), observations, answers, writer, spec)
+        return ServedActorRole(ctx, make(cfg.env, cfg.envs, cfg), observations, answers, writer, spec, lockstep)
 
-    def make_server(ctx: Context, observations: Reader, answers: PartsWriter, params: ParamsReader) -> InferenceRole:
+    def make_server(ctx: Context, observations: Questions, answers: PartsWriter, params: ParamsReader) -> InferenceRole:
         def acting(whose: Context) -> Agent:
             return agent(cfg, whose.seed, whose)
 
-        return InferenceRole(ctx, acting, observations, answers, params, answer, actor_role)
+        return InferenceRole(
+            ctx, acting, observations, answers, params, answer, actor_role, device=device, precision=cfg.precision
+        )
 
     out: Values = {sent.name: sent.writer()}
     p.role(
@@ -85,8 +90,8 @@ def served_actors(
         answers=answers.reader(), **out,
     )  # fmt: skip
     p.role(
-        "inference", make_server, on_failure="restart", observations=questions.reader(), answers=answers.writer(),
-        params=params.reader(),
+        "inference", make_server, on_failure="restart", device=device, observations=questions.reader(),
+        answers=answers.writer(), params=params.reader(),
     )  # fmt: skip
 
 
@@ -175,7 +180,7 @@ def actors_and_learner(
     out: Values = {sent.name: sent.writer()}
     into: Values = {sent.name: sent.reader(count, each=lockstep)}
     if cfg.inference == "server":
-        served_actors(p, cfg, agent, sent, params, actor_role)
+        served_actors(p, cfg, agent, sent, params, actor_role, lockstep)
     else:
         p.role(
             actor_role, actor(cfg, agent, sent.spec), replicas=cfg.num_actors(), on_failure="restart",

@@ -18,7 +18,8 @@ from shoal.replay.limiter import RateLimiter
 from shoal.runtime import memory
 from shoal.shm import layout, ports
 from shoal.shm.layout import STOP
-from shoal.shm.ports import EachReader, QueueReader, ReplayReader
+from shoal.shm.ports import ReplayReader
+from shoal.shm.queue_reader import EachReader, QueueReader
 from shoal.shm.ring import Producer
 
 pytestmark = pytest.mark.timeout(30)

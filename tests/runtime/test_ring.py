@@ -15,7 +15,7 @@ from shoal.metering.recorder import Recorder
 from shoal.shm import futex
 from shoal.shm.arena import Arena
 from shoal.shm.layout import STOP, Plan
-from shoal.shm.ports import QueueReader
+from shoal.shm.queue_reader import QueueReader
 from shoal.shm.ring import Producer, fill
 from shoal.shm.session import Session
 
