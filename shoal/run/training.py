@@ -170,6 +170,7 @@ def start(
         "origins": resolved.origins,
         "preset": resolved.preset,
         "actors": cfg.num_actors(),
+        "acting": "server" if cfg.served() else "actor",
     }
     with beside.of(path) as company:
         training = Training(path, system, resolved, options, facts, trace, [*observers, *company.observers])

@@ -6,7 +6,7 @@ Wijmans et al. 2020, "DD-PPO: Learning Near-Perfect PointGoal Navigators from 2.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -46,6 +46,8 @@ class DecentralisedConfig(PPOConfig):
 @dataclass(frozen=True, kw_only=True)
 class Config(DecentralisedConfig, recurrent_ppo.Config):
     """DD-PPO. One update learns from ``actors`` rollouts of ``envs`` trajectories of at most ``unroll`` steps."""
+
+    has_server: ClassVar[bool] = False  # a rank acts by the network that it learns with
 
     actors: Replicas = 0
     """Ranks: processes with environments and a learner of their own; 0: one per core."""

@@ -39,6 +39,7 @@ class Config(SystemConfig, PPOConfig):
     """Recurrent PPO. One update learns from ``actors`` x ``envs`` trajectories of ``unroll`` steps."""
 
     shares_gradient: ClassVar[bool] = True
+    has_server: ClassVar[bool] = True
     envs: Envs = 8
     unroll: Count = 128
 

@@ -22,9 +22,20 @@ from shoal.types import State, Values
 
 Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
-SERVED = ("impala", "dqn", "apex-dqn", "rainbow", "r2d2", "r2d3", "apex-dpg", "d4pg")  # have an inference server
+SERVED = (
+    "impala",
+    "recurrent-ppo",
+    "dqn",
+    "apex-dqn",
+    "rainbow",
+    "r2d2",
+    "r2d3",
+    "apex-dpg",
+    "d4pg",
+)  # have an inference server
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
+SMALL_LAYER = 256  # units of a layer, up to which a core is as fast as a GPU and the way to it
 MIN_UPDATES = 100  # updates, below which a run hardly learns
 PATH_FIELDS = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
@@ -55,9 +66,10 @@ class SystemConfig(EnvOptions):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
     fp32."""
-    inference: Literal["actor", "server"] = "actor"
+    inference: Literal["auto", "actor", "server"] = "auto"
     """Where actions are chosen: by each actor's own copy of the parameters, or by a server, a process that holds the
-    newest and answers the observations of all actors (in systems that have one)."""
+    newest on the learner's device and answers the observations of all actors (in systems that have one); auto: server
+    if that device is a GPU and the network more than a small perceptron, else actor."""
     torso: str = "auto"
     """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, minatar, or
     `module:factory` or `file.py:factory` of your own."""
@@ -140,6 +152,11 @@ class SystemConfig(EnvOptions):
                 f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
                 "more steps, or smaller values of unroll, envs, total_envs or actors, make more"
             )
+        if self.inference == "auto" and self.served():
+            out.append(
+                f"actions are chosen by an inference server on {self.learner_device()} (inference auto): --inference "
+                "actor leaves them to the actors"
+            )
         most = replace(self, total_envs=0).num_actors()
         if most > self.num_actors():
             out.append(
@@ -158,6 +175,18 @@ class SystemConfig(EnvOptions):
         if self.device != "auto":
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def served(self) -> bool:
+        """Return whether a server chooses the actions, as ``inference`` says."""
+        if self.inference != "auto" or not self.has_server:
+            return self.inference == "server"
+        return torch.device(self.learner_device()).type == "cuda" and self.is_large()
+
+    def is_large(self) -> bool:
+        """Return whether the network is more than a small perceptron: it reads images, has a recurrent core or a torso
+        of its own, or wide layers."""
+        plain = self.torso in ("auto", "mlp") and getattr(self, "core", "none") == "none" and not self.has_images()
+        return not plain or max(self.hidden, default=0) > SMALL_LAYER
 
     def require_cpu(self) -> None:
         """UsageError if ``device`` asks for another than the CPU, of a system whose every role computes there."""

@@ -38,6 +38,8 @@ def on_device(
             raise UsageError(
                 f"{option} is {found}, but {cfg.env} lives on the learner's device, where it must be {plain}"
             )
+    if cfg.inference == "server":
+        raise UsageError(f"inference is server, but {cfg.env} lives on the learner's device, which chooses its actions")
     device, columns = cfg.learner_device(), cfg.num_actors() * cfg.envs
     whole = replace(cfg, total_envs=0, actors=1, envs=columns)
     spec = trajectories(whole, network, extras)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from devices import DEVICE
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
 from tolerance import rounding
 
@@ -28,6 +29,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "rainbow": dict(streams=6, atoms=5), "r2d2": dict(core_size=8),
     "r2d2, zero state": dict(core_size=8, start_state="zero"), "d4pg": dict(env="Pendulum-v1", backend="gymnasium"),
     "apex-dpg": dict(env="Pendulum-v1", backend="gymnasium", random_steps=0),
+    "recurrent-ppo": dict(core="gru", core_size=8, minibatches=3),
+    "recurrent-ppo, a box": dict(env="Pendulum-v1", backend="gymnasium"),
 }  # fmt: skip
 
 
@@ -205,6 +208,87 @@ def test_all_that_wait_are_answered_in_one_pass_up_to_a_size() -> None:
     assert len(owners) == 1, "one copy of the network serves all"
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("case", ["impala", "dqn", "rainbow", "r2d2", "d4pg", "recurrent-ppo"])
+def test_a_server_answers_on_its_device_what_it_would_on_the_cpu_but_for_rounding(case: str) -> None:
+    """In float32; parameters come from the host, recurrent states stay on the device, answers go to the host."""
+    system: Any = load(case)
+    cfg = system.Config(**{**{k: v for k, v in SMALL.items() if k != "preset"}, "actors": 2, **FIELDS[case]})
+    program = system.program(cfg)
+    spec = next(port.channel.spec for port in program.roles[0].ports.values() if port.direction == "write")
+    torch.manual_seed(5)
+    params = Params()
+    params.publish(system.network(cfg).state_dict())
+    answers, held = [], []
+    for device in ("cpu", DEVICE):
+        wires = Wires(cfg.env_spec(), spec, cfg.envs, 2)
+        server = InferenceRole(
+            context("inference"), lambda whose: system.agent(cfg, whose.seed, whose), wires.reading, wires.answering,
+            params, wires.spec, device=device, precision="fp32",
+        )  # fmt: skip
+        for k in range(2):
+            ctx, made = context("actor", k, 2, seed=k), make(cfg.env, cfg.envs, cfg)
+            asking = ServedActorRole(ctx, made, wires.asking[k], wires.hearing[k], Writer(spec), spec)  # type: ignore[arg-type]
+            asking.start()
+        server.step()
+        assert all(p.device.type == torch.device(device).type for p in server.clients[1].agent.nets.parameters())  # type: ignore[attr-defined]
+        held.append([v.device.type for v in server.clients[1].state.values()])
+        answers.append([{k: v.numpy().copy() for k, v in reader.get().items.items()} for reader in wires.hearing])
+    assert held[1] == [torch.device(DEVICE).type] * len(held[0])
+    for here, there in zip(*answers, strict=True):
+        for name, array in here.items():
+            bound = 0 if array.dtype == np.int64 else rounding(1_000, 1 + np.abs(array))
+            assert (np.abs(there[name] - array) <= bound).all(), name
+
+
+def test_in_lockstep_an_unrolls_first_actions_wait_for_parameters_newer_than_those_of_the_last() -> None:
+    """The others of an unroll do not, nor do other actors that are not so far; and the serial runtime is told."""
+    env = ScriptedEnvs(SCRIPT)
+    spec = unroll_spec(env.spec, 3, len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
+    wires, params = Wires(env.spec, spec, len(SCRIPT), 2), Params()
+    params.publish({"scale": torch.tensor(2.0)})
+    server = InferenceRole(
+        context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
+    )
+    actors: list[Any] = [
+        ServedActorRole(
+            context("actor", k, 2, seed=k), ScriptedEnvs(SCRIPT), wires.asking[k], wires.hearing[k], Writer(spec), spec,  # type: ignore[arg-type]
+            lockstep=True,
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    for actor in actors:
+        actor.start()
+    pump(server, actors[0], unrolls=1)
+    assert actors[0].number == 4 and not server.due(), "its next question waits"
+    pump(server, actors[1], unrolls=1)
+    assert not server.due() and not any(actor.answers.ready() for actor in actors)
+    server.step()  # what a server of its own process does: it looks again a little later
+    params.publish({"scale": torch.tensor(3.0)})
+    assert server.due()
+    pump(server, *actors, unrolls=2)
+    assert [actor.out.versions for actor in actors] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("found", "fields", "where"),
+    [
+        ("cuda", dict(env="toy:catch"), "server"), ("cpu", dict(env="toy:catch"), "actor"),
+        ("cuda", {}, "actor"), ("cuda", dict(core="lstm"), "server"), ("cuda", dict(hidden=(512,)), "server"),
+        ("cuda", dict(core="lstm", inference="actor"), "actor"), ("cpu", dict(inference="server"), "server"),
+    ],
+)  # fmt: skip
+def test_auto_lets_a_server_act_where_there_is_a_gpu_and_a_network_worth_it(
+    found: str, fields: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found == "cuda")
+    cfg = load("impala").Config(**fields)
+    assert cfg.served() == (where == "server")
+    told = [line for line in cfg.remarks() if "inference server" in line]
+    assert bool(told) == (where == "server" and cfg.inference == "auto")
+    assert not load("a3c").Config(device="cpu").served()
+
+
 def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:
     env = ScriptedEnvs(SCRIPT)
     spec = unroll_spec(env.spec, 5, len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
@@ -317,5 +401,5 @@ def test_a_system_has_an_inference_server_or_refuses_it_and_names_those_that_hav
     config = load(name).Config
     assert config.has_server == (name in SERVED)
     if name not in SERVED:
-        with pytest.raises(UsageError, match=f"{name} has none.*impala, dqn.* and d4pg have one"):
+        with pytest.raises(UsageError, match=f"{name} has none.*impala, recurrent-ppo, dqn.* and d4pg have one"):
             config(inference="server")
