@@ -13,10 +13,11 @@ from torch import Tensor
 from shoal import fast
 from shoal.api import Act, Arrays, Tensors
 from shoal.fast.few import MAX_ROWS
-from shoal.learning.agent import Draws, RowwiseAgent
+from shoal.learning.agent import NetworkAgent
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import Kind
+from shoal.nets.rowwise import Draws, Rowwise
 from shoal.nets.torsos import Activation
 from shoal.settings.ranges import Count, Fraction, Layers, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, linear
@@ -50,7 +51,7 @@ class ActorCriticConfig(OptimiserConfig):
     """Normalise vector observations by running statistics."""
 
 
-class ActorCriticAgent(RowwiseAgent[Any, torch.Generator]):
+class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
     """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
     ``value`` [E] beside each action, as far as ``extras`` names them."""
 
@@ -68,11 +69,9 @@ class ActorCriticAgent(RowwiseAgent[Any, torch.Generator]):
         return cast(Tensors, self.nets.initial_state(envs))
 
     def draw(self, obs: Arrays) -> Draws:
-        rows = len(next(iter(obs.values())))
-        return tuple(drawn.numpy() for drawn in self.nets.dist.draw((rows,), self.rng))
+        return tuple(d.numpy() for d in self.nets.dist.draw((len(next(iter(obs.values()))),), self.rng))
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
-        """The numbers ``drawn`` are overwritten."""
         few = self._few if "log_prob" not in self.extras else None
         if few is None or not drawn or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
             return self._respond(obs, first, state, drawn)
@@ -84,11 +83,10 @@ class ActorCriticAgent(RowwiseAgent[Any, torch.Generator]):
         policy, value, state = self.nets.step(self.tensors(obs), self.tensor(first), self.placed(state))
         dist = self.nets.dist
         action = dist.chosen(policy, [self.tensor(d) for d in drawn]) if drawn else dist.mode(policy)
-        extras: Arrays = {"value": value.numpy(force=True)}
-        if "policy" in self.extras:
-            extras["policy"] = policy.numpy(force=True)
+        told = {"value": value} | ({"policy": policy} if "policy" in self.extras else {})
         if "log_prob" in self.extras:
-            extras["log_prob"] = dist.log_prob(policy, action).numpy(force=True)
+            told["log_prob"] = dist.log_prob(policy, action)
+        extras = {name: tensor.numpy(force=True) for name, tensor in told.items()}
         return Act(action.numpy(force=True), state, extras)
 
 

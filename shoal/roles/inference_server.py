@@ -35,7 +35,7 @@ class Questions(Protocol):
 
 @runtime_checkable
 class Rowwise(Protocol):
-    """An agent that may share a pass of a network: see ``learning.agent.RowwiseAgent``."""
+    """An agent that may share a pass of a network: see ``nets.rowwise.Rowwise``."""
 
     def draw(self, obs: Arrays) -> tuple[np.ndarray, ...]: ...
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: tuple[np.ndarray, ...]) -> Act: ...

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
-from shoal.learning.agent import Draws, RowwiseAgent
+from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
 from shoal.nets.dpg_network import DPGNetwork, Judgement, Returns
+from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check
 from shoal.program import Program
 from shoal.replay import TableSpec
@@ -246,7 +247,7 @@ class DPG(OffPolicy):
         return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
 
 
-class DPGAgent(RowwiseAgent[DPGNetwork, np.random.Generator]):
+class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], Rowwise):
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
     for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
     its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from shoal.api import Act, Arrays, Batch, Context, Tensors, Update, UsageError, observations, spec_nbytes
 from shoal.learning.actor_critic import boundaries
-from shoal.learning.agent import Draws
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.nets.live import LiveTensors
 from shoal.nets.precision import inferring
 from shoal.nets.q_network import QNetwork
+from shoal.nets.rowwise import Draws
 from shoal.ops import Replace, linear, n_step_returns, select
 from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec

@@ -18,9 +18,10 @@ from torch import Tensor
 from shoal import fast
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, observations
 from shoal.fast import td as compiled
-from shoal.learning.agent import Draws, RowwiseAgent
+from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.q_network import QNetwork
+from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check
 from shoal.ops.masks import random_actions
 from shoal.ops.value import (
@@ -187,7 +188,7 @@ class QLearning(OffPolicy):
 Epsilon = float | np.ndarray
 
 
-class QAgent(RowwiseAgent[QNetwork, np.random.Generator]):
+class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
     """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
     agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
     ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with

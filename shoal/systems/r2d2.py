@@ -17,9 +17,10 @@ from torch import Tensor
 from shoal import fast
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, UsageError, observations
 from shoal.fast import sequence_td as compiled
-from shoal.learning.agent import Draws, RowwiseAgent
+from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
+from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check, random_actions
 from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.sampling import sequence_priority
@@ -252,7 +253,7 @@ def _shown(valid: Tensor) -> Tensor:
     return valid | torch.cat((valid[:1], valid[:-1]))
 
 
-class RecurrentQAgent(RowwiseAgent[RecurrentQNetwork, np.random.Generator]):
+class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], Rowwise):
     """Epsilon-greedy with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for all.
     Stores ``q_taken`` and ``q_max``, from which the replay computes the initial priority with no further pass."""
 

@@ -29,6 +29,7 @@ from shoal.records.checkpoint import Checkpoint, part
 from shoal.records.metric_files import read_curve
 from shoal.roles.evaluator import Episodes
 from shoal.run.evaluation import Evaluation
+from shoal.topology.config import SystemConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from states import same
@@ -351,3 +352,19 @@ def test_nothing_to_resume_is_said_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(shoal.UsageError, match="holds no run"):
         shoal.resume(tmp_path)
     assert not list(tmp_path.iterdir()), "nothing was written into a directory that is no run"
+
+
+@pytest.mark.parametrize("acted", ["server", "actor"])
+def test_a_run_goes_on_acting_where_it_did_whatever_auto_means_on_this_machine(
+    acted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    small: dict[str, Any] = dict(env="CartPole-v1", actors=2, envs=2, unroll=5, device="cpu", hidden=(8,), quiet=True)
+    shoal.train("impala", run_dir=run, runtime="serial", steps=200, inference=acted, **small)
+    config = json.loads((run / "config.json").read_text())
+    assert config["acting"] == acted
+    config["config"]["inference"] = "auto"
+    (run / "config.json").write_text(json.dumps(config))
+    other = SystemConfig.served
+    monkeypatch.setattr(SystemConfig, "served", lambda c: acted == "actor" if c.inference == "auto" else other(c))
+    assert shoal.resume(run, steps=400, quiet=True).steps >= 400

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from shoal.api import MASK, Arrays, Batch, Context, Learner, Tensors, Update, UsageError, observations
-from shoal.learning.agent import Draws
 from shoal.learning.off_policy import QLearningConfig
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
+from shoal.nets.rowwise import Draws
 from shoal.ops import forbid, known_loss
 from shoal.ops.noise import scale_noise
 from shoal.program import Program

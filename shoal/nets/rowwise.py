@@ -1,0 +1,84 @@
+"""Acting by a network in two parts, so that several agents may share a pass of it, on a device of its own."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from shoal.api import Act, Arrays, Tensors
+from shoal.fast.rounded import unrounded
+from shoal.nets.precision import Precision, inferring, resolve
+
+M = TypeVar("M", bound=nn.Module)
+Draws = tuple[np.ndarray, ...]  # random numbers, a row [E, ...] for each observation; none: act greedily
+
+
+def moved(nets: M, device: str, precision: Precision) -> M:
+    """``nets``, which only infers, changed: it lies on ``device``, and computes in what ``precision`` means there."""
+    nets = unrounded(nets).to(device)
+    if hasattr(nets, "precision"):
+        nets.device, nets.precision = device, resolve(precision, device, nets)  # type: ignore[assignment]
+    return inferring(nets)
+
+
+class Rowwise:
+    """The choice of an agent with a network ``nets``: ``draw`` takes random numbers, and ``respond`` is what follows
+    from them and the observations. A row of a response depends on that row alone, so that several agents may share a
+    pass of one network. What an agent is given and returns lies on the host, but for recurrent states."""
+
+    nets: Any
+    device = torch.device("cpu")
+
+    def move(self, device: str, precision: Precision = "auto") -> None:
+        """Act on another device, in what ``precision`` means there."""
+        self.device = torch.device(device)
+        self._hold(moved(self.nets, device, precision))
+
+    def share(self, other: Rowwise) -> None:
+        """Act by the network of ``other`` from now on, in place of its own: by whatever ``other`` loads."""
+        self.device = other.device
+        self._hold(other.nets)
+
+    def _hold(self, nets: Any) -> None:
+        raise NotImplementedError
+
+    def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
+        return self.respond(obs, first, state, () if greedy else self.draw(obs))
+
+    def draw(self, obs: Arrays) -> Draws:
+        """Return the random numbers that the choice for observations ``[E, ...]`` is made of."""
+        raise NotImplementedError
+
+    def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
+        """Return the choice for observations ``[E, ...]``, given what was drawn for them, which is overwritten;
+        nothing: the best guess."""
+        raise NotImplementedError
+
+    def tensors(self, arrays: Arrays) -> Tensors:
+        """The arrays as tensors on the network's device."""
+        return {name: self.tensor(array) for name, array in arrays.items()}
+
+    def tensor(self, array: np.ndarray) -> torch.Tensor:
+        """The array as a tensor on the network's device, which on a CPU shares its memory."""
+        made = torch.from_numpy(array)
+        return made if self.device.type == "cpu" else made.to(self.device)
+
+    def placed(self, state: Tensors) -> Tensors:
+        """A recurrent state on the network's device."""
+        return state if self.device.type == "cpu" else {name: v.to(self.device) for name, v in state.items()}
+
+
+def generator_state(rng: np.random.Generator | torch.Generator) -> Any:
+    """Return where a generator is, for ``restore_generator``."""
+    return rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state()
+
+
+def restore_generator(rng: np.random.Generator | torch.Generator, state: Any) -> None:
+    """Put a generator where another was."""
+    if isinstance(rng, np.random.Generator):
+        rng.bit_generator.state = state
+    else:
+        rng.set_state(state)
