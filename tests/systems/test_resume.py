@@ -367,4 +367,5 @@ def test_a_run_goes_on_acting_where_it_did_whatever_auto_means_on_this_machine(
     (run / "config.json").write_text(json.dumps(config))
     other = SystemConfig.served
     monkeypatch.setattr(SystemConfig, "served", lambda c: acted == "actor" if c.inference == "auto" else other(c))
-    assert shoal.resume(run, steps=400, quiet=True).steps >= 400
+    shoal.resume(run, steps=400, quiet=True)
+    assert json.loads((run / "report.json").read_text())["steps"] >= 400
