@@ -70,14 +70,22 @@ def test_what_an_actor_and_a_learner_do_is_seen(impala: Costs) -> None:
 
 
 def test_a_rank_is_seen_to_collect_in_slices_and_to_reduce_each_minibatch() -> None:
-    found = seen(program("dd-ppo", unroll=32, epochs=1, minibatches=2, actors=2), 2.0)
-    (rank, other) = found["rank"]
+    for seconds in (0.5, 2.0, 8.0):  # a busy machine needs more of them to see a few rollouts
+        rank, other = seen(program("dd-ppo", unroll=32, epochs=1, minibatches=2, actors=2), seconds)["rank"]
+        if rank.regular and other.regular:
+            break
     assert rank.regular and rank.preempt == (0.6, 0.25)
     ops = order(rank.cycle)
     assert ops.count(("put", "gradients")) == ops.count(("get", "gradients")) == 2
     assert ops[:2] == [("put", "progress"), ("put", "moments")] and ("publish", "params") in ops
     assert len(rank.cycle) == 32 + 1 + 2  # slices, the sum of moments, a step of each minibatch
     assert ("publish", "params") not in order(other.cycle)
+
+
+def test_a_replay_that_takes_items_in_only_when_it_is_read_is_no_deadlock() -> None:
+    """Its reader is asked after its writer, whose queue is full: who has waited for that is ready a round later."""
+    known = seen(program("gorila", envs=8))
+    assert {name: len(behaviours) for name, behaviours in known.items()} == {"actor": 1, "learner": 1, "server": 2}
 
 
 def test_what_was_seen_can_be_simulated(impala: Costs) -> None:
