@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -90,7 +86,9 @@ INSIDE = {  # numbers within a word: a command, and words whose ``{}`` is the nu
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and costs that were measured once."""
     folder = tmp_path_factory.mktemp("swept")
-    shoal.train("dqn", run_dir=folder / "run", steps=24, env="CartPole-v1", runtime="serial", preset="none", hidden=(4,))
+    shoal.train(
+        "dqn", run_dir=folder / "run", steps=24, env="CartPole-v1", runtime="serial", preset="none", hidden=(4,)
+    )
     words = f"plan dqn --actors 1 --seconds 0.5 --hidden 4 --env CartPole-v1 --preset none --save-costs {folder}"
     assert main([*f"{words}/costs.json".split(), "--json"]) == 0
     return folder
