@@ -129,6 +129,8 @@ def from_bytes(data: bytes) -> Any:
 
     end = 8 + int.from_bytes(data[:8], "little")
     try:
+        if len(data) < end:
+            raise ValueError(f"{end:,} bytes were expected, {len(data):,} came")
         return _decode(parse_json(data[8:end].decode()), _Loaded(data[end:]))
     except (ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
         raise ShoalError(f"a message is damaged, or from another version of Shoal: {excerpt(error)}") from None
