@@ -82,7 +82,8 @@ def test_what_a_rank_tells_the_others_arrives_as_it_was() -> None:
     [
         b"", bytes(8), b"\xff" * 100, to_bytes(STATE)[:-3], to_bytes(STATE)[:40], to_bytes(STATE) + b"x",
         (2**62).to_bytes(8, "little") + b"[]", (22).to_bytes(8, "little") + b'{"$":"array","name":1}',
-        to_bytes(STATE)[:8] + b"[" * 100_000, (24).to_bytes(8, "little") + b'{"$":"array","name":"x"}' + (2**62).to_bytes(8, "little"),
+        to_bytes(STATE)[:8] + b"[" * 100_000,
+        (24).to_bytes(8, "little") + b'{"$":"array","name":"x"}' + (2**62).to_bytes(8, "little"),
     ],
 )  # fmt: skip
 def test_a_message_of_a_stranger_is_refused(message: bytes) -> None:

@@ -19,6 +19,7 @@ from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.paths import require_folder
 from shoal.records import run_dir
+from shoal.records.whole_files import write_whole
 from shoal.run import trust
 from shoal.run.population.training import PopulationRun, best_member
 
@@ -425,6 +426,15 @@ def test_no_file_that_a_command_makes_is_written_through_a_link(
             assert code in (0, 1, 2), (link, target)
             assert (tmp_path / "file").read_text() == "mine\n" and not any((tmp_path / "folder").iterdir()), link
             assert not (tmp_path / "nothing").exists(), link
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_file_is_put_together_behind_no_link(hard: bool, tmp_path: Path) -> None:
+    outside, planted = tmp_path / "outside", tmp_path / ".report.json.tmp"
+    outside.write_text("mine\n")
+    planted.hardlink_to(outside) if hard else planted.symlink_to(outside)
+    write_whole(tmp_path / "report.json", "{}")
+    assert outside.read_text() == "mine\n" and (tmp_path / "report.json").read_text() == "{}"
 
 
 def test_what_is_written_may_go_to_a_link_of_the_system() -> None:
