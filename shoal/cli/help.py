@@ -83,7 +83,7 @@ shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH: population-based trai
       --exploit E               truncation, tournament or ttest: who copies whom
       --explore E               perturb or resample: how copied hyperparameters change
       --share, --gap, --warm-up share of the members that copies and is copied; how far apart; steps before the first
-      --eval-episodes N         a member's score, instead of its training episodes
+      --eval-episodes N         a member's score, instead of its training episodes; --eval-max-steps N: of an episode
       --slots N                 members at a time; default one per core in serial, one in local
       --runtime R               of members: serial (default) or local
       --watch, --alert COMMAND, --alert-after S

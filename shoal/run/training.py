@@ -234,6 +234,8 @@ class Training:
             if report.reason not in EXIT_CODES and not ranks.follows():
                 self._diagnose(report)
             self._evaluate(report, backs)
+            if not ranks.follows() and (found := evaluation_files.newest(self.path)):
+                directory.report(replace(report, evaluation=found))
             for back in backs:
                 back.keep()
         except BaseException as error:

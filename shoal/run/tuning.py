@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
-from shoal.paths import shown
+from shoal.paths import require_new, shown
 from shoal.records.damage import reading
 from shoal.records.whole_files import write_whole
 from shoal.run.options import RunOptions
@@ -32,6 +32,7 @@ from shoal.untrusted import brief, number, one_line, parse_json, read_text
 PARTS = 10  # moments of a trial at which it may be ended
 FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
 STUDY, BEST, SETTINGS = "study.log", "best.toml", "study.json"  # files of a study's directory
+LOCK = f"{STUDY}.lock"  # Optuna's: a link while it writes
 POLL_SECONDS = 0.5  # seconds between two looks for an interrupt
 
 
@@ -66,8 +67,7 @@ class Study:
     def search(self, trials: int, slots: int, tell: Callable[[str], None]) -> str:
         """Run until the study has so many finished trials, ``slots`` at a time; the first has the configured values.
         Returns the signal that ended it, or "". ``tell`` is given a sentence about each."""
-        if (self.path / STUDY).is_symlink():  # what Optuna appends to
-            raise UsageError(f"'{shown(self.path / STUDY)}' is a symbolic link, expected a file")
+        self._require_plain()
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()
@@ -87,6 +87,17 @@ class Study:
                 self._keep_best(study)
             reason = interrupts.reason
         return reason
+
+    def _require_plain(self) -> None:
+        """UsageError for a link, or a file with another name elsewhere, in the directory that is written to."""
+        if not self.path.is_dir():
+            require_new(self.path)
+            return
+        for file in sorted(self.path.iterdir()):
+            if file.is_symlink() and file.name != LOCK:
+                raise UsageError(f"'{shown(file)}' is a symbolic link, expected a file or a folder of the study")
+            if file.is_file() and file.lstat().st_nlink > 1 and file.name != LOCK:
+                raise UsageError(f"'{shown(file)}' has another name elsewhere (a hard link), expected one of its own")
 
     def _check(self) -> None:
         """Note what is searched in which configuration. UsageError if the study has been of another."""
