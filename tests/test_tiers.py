@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -42,11 +43,19 @@ TOOLS = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
 def test_check_runs_the_tools_and_the_tier_that_is_asked_for(
     given: tuple[str, ...], tools: list[str], asked: list[str], tmp_path: Path
 ) -> None:
-    """What compiles the tests while types are checked asks for the same tests as the workers do."""
     *checks, tests = [words for words, _ in checked(given, tmp_path)]
-    collects = ["-m pytest --collect-only -q " + " ".join(asked)] if tools else []
-    assert checks[:2] == tools[:2] and sorted(checks[2:]) == sorted(tools[2:] + [c.strip() for c in collects])
+    assert sorted(checks) == sorted(tools)
     assert tests == " ".join(["-m pytest -n 4 --dist worksteal", *asked])
+
+
+def test_check_compiles_a_new_checkout_once_before_the_workers_would(tmp_path: Path) -> None:
+    *checks, tests = [words for words, _ in checked((), tmp_path, new=True)]
+    kernels = next(words for words in checks if " -k " in words)
+    assert sorted(checks) == sorted([*TOOLS, "-m pytest --collect-only -q", kernels]) and "-n 4" in tests
+    files = [word for word in kernels.split() if word.startswith("tests/")]
+    asked = re.findall(r"\w+", kernels.partition(" -k ")[2])[::2]
+    text = "".join((ROOT / name).read_text() for name in files)
+    assert len(files) == 2 and all(re.search(rf"def test_\w*{part}", text) for part in asked), asked
 
 
 def test_check_keeps_what_has_been_compiled_whatever_the_environment_says(tmp_path: Path) -> None:
@@ -59,11 +68,16 @@ def test_check_fails_where_types_are_wrong(tmp_path: Path) -> None:
     assert not any("-n 4" in line for line in (tmp_path / "told").read_text().splitlines())
 
 
-def checked(given: tuple[str, ...], folder: Path, **environ: str) -> list[tuple[str, str]]:
-    """The commands that ``scripts/check`` gives to Python, and whether each may keep what it compiles."""
+def checked(given: tuple[str, ...], folder: Path, new: bool = False, **environ: str) -> list[tuple[str, str]]:
+    """The commands that ``scripts/check`` gives to Python, in a new checkout or one whose tests have been run, and
+    what each of them finds in ``PYTHONDONTWRITEBYTECODE``."""
+    (folder / "scripts").mkdir()
+    check = shutil.copy(ROOT / "scripts" / "check", folder / "scripts")
+    if not new:
+        (folder / "tests" / "__pycache__").mkdir(parents=True)
     fake, told = folder / "python", folder / "told"
     fake.write_text(f'#!/bin/sh\necho "$*|$PYTHONDONTWRITEBYTECODE" >> {told}\n[ "$*" != "$FAILS" ]\n')
     fake.chmod(0o755)
     environ = {**os.environ, "SHOAL_CHECK_PYTHON": str(fake), **environ}
-    subprocess.run([ROOT / "scripts" / "check", *given], env=environ, check=True)
+    subprocess.run([check, *given], env=environ, check=True)
     return [(line.partition("|")[0], line.partition("|")[2]) for line in told.read_text().splitlines()]
