@@ -14,10 +14,11 @@ from shoal import systems
 from shoal.api import UsageError
 from shoal.records.run_dir import load_params
 from shoal.settings import yaml_text
-from shoal.settings.config import default_values, field_docs, read_file, resolve, to_toml
+from shoal.settings.config import default_values, field_docs, read_file, resolve
 from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Count, Positive
+from shoal.settings.toml_text import to_toml
 
 
 @pytest.fixture
