@@ -200,8 +200,9 @@ def config(args: list[str]) -> int:
     from rich.table import Table
 
     from shoal.run.flags import resolve_flags
-    from shoal.settings.config import field_docs, show, to_toml
+    from shoal.settings.config import field_docs, show
     from shoal.settings.flags import short_name
+    from shoal.settings.toml_text import to_toml
     from shoal.untrusted import one_line
 
     name, system, groups = _system(args, "config")

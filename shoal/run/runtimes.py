@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from shoal.api import UsageError
+from shoal.envs import looking
 from shoal.local.apart import Call, apart, call_here
 from shoal.runtime.launch import Runtime
 from shoal.settings.flags import unknown
@@ -59,6 +61,12 @@ def environment_call(runtime: str) -> Call:
     """Return the caller of functions that make environments under this runtime: in this process or in one of its
     own."""
     return call_here if runtime in HERE else apart
+
+
+def looking_under(runtime: str) -> AbstractContextManager[None]:
+    """Within this context, environments are looked at as before a run under this runtime: where it steps them in other
+    processes, their steps are timed there."""
+    return looking(environment_call(runtime), timing=runtime not in HERE)
 
 
 def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> Runtime:

@@ -35,7 +35,7 @@ from shoal.run.observers import Observer, Observers, observing
 from shoal.run.options import RunOptions, back_ends
 from shoal.run.progress import Progress
 from shoal.run.run import Run
-from shoal.run.runtimes import environment_call, make_runtime
+from shoal.run.runtimes import environment_call, looking_under, make_runtime
 from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.run.updates import first_update, why_no_update
@@ -136,7 +136,7 @@ def train(
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
     plays = playing(options.runtime)
-    with looking(environment_call(options.runtime)):
+    with looking_under(options.runtime):
         resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved))
@@ -267,7 +267,8 @@ class Training:
             if self.options.quiet is None and not self.options.shows:
                 preset = f"preset {resolved.preset} ({resolved.why})"
                 print(f"shoal: {self.program.name} on {self.spec.id}, {preset}", file=sys.stderr)
-            for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
+            fitted = [resolved.fitted] if resolved.fitted and checkpoint is None else []
+            for remark in [*fitted, *resolved.cfg.remarks(), *idle(self.system, resolved)]:
                 if summary is not None:
                     summary.note(remark)
                 if self.options.shows:

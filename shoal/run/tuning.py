@@ -24,8 +24,9 @@ from shoal.run.population.slots import Done, Slots
 from shoal.run.run import Run
 from shoal.run.training import as_json, start
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
-from shoal.settings.config import Resolved, build, to_toml
+from shoal.settings.config import Resolved, build
 from shoal.settings.schedule import Linear
+from shoal.settings.toml_text import to_toml
 from shoal.types import Values
 from shoal.untrusted import brief, number, one_line, parse_json, read_text
 

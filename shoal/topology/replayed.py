@@ -18,7 +18,9 @@ from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith, Parts,
 from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Network, parameters, replay
 from shoal.topology.config import SystemConfig
+from shoal.topology.fitting import Fit, fitted_replay
 from shoal.topology.roles import actors_and_learner, require_parts, team
+from shoal.types import Values
 
 RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
@@ -53,6 +55,9 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
 
     def updates(self) -> float | None:
         return 1.0 / self.progress(1) if self.samples_per_insert else None
+
+    def fitted(self, fit: Fit) -> Values:
+        return {**super().fitted(fit), **fitted_replay(self, fit)}
 
     def ratio(self) -> Ratio:
         """Learning and acting wait for each other by at most two messages or two batches."""
