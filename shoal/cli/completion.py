@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shoal.cli.help import COMMANDS
+from shoal.cli.help import COMMANDS, of_command
 
 SHELLS = ("bash", "zsh", "fish")
 OF_RUNS = (
@@ -39,8 +39,8 @@ def words() -> dict[str, list[str]]:
         "--runtime": ["local", "serial", "ray"],
         "ZOO": names(),
     }
-    for command, text in COMMANDS.items():
-        out[command] = sorted({*re.findall(r"--[a-z]+(?:-[a-z]+)*", text), "--help"})
+    for command in COMMANDS:
+        out[command] = sorted({*re.findall(r"--[a-z]+(?:-[a-z]+)*", of_command(command)), "--help"})
     for name, module in modules.items():
         out[name] = sorted(flag_name(field.name) for field in dataclasses.fields(module.Config))
     return out

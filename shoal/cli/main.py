@@ -101,7 +101,7 @@ def _help(command: str, args: list[str]) -> int:
 
     from shoal.cli import help as texts
     from shoal.run.flags import resolve_flags
-    from shoal.settings.config import field_docs
+    from shoal.settings.field_docs import field_docs
     from shoal.settings.flags import field_name, ranged, short_name
 
     name, system, groups = _system([word for word in args if word not in HELP], command)
@@ -200,7 +200,8 @@ def config(args: list[str]) -> int:
     from rich.table import Table
 
     from shoal.run.flags import resolve_flags
-    from shoal.settings.config import field_docs, show, to_toml
+    from shoal.settings.config import show, to_toml
+    from shoal.settings.field_docs import field_docs
     from shoal.settings.flags import short_name
     from shoal.untrusted import one_line
 

@@ -38,7 +38,8 @@ def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str
     out = {}
     for key, value in given.items():
         if key not in known:
-            raise unknown("flag" if flags else "setting", key, list(known), short_name(name))
+            near = list(known) if flags else [*known, *RESUMABLE]
+            raise unknown("flag" if flags else "setting", key, near, short_name(name))
         typed = expect(hints[key], over(values[key], value), _shown(key, flags))
         if typed != values[key]:
             out[key] = typed
