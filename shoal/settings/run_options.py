@@ -168,8 +168,8 @@ def _flags(table: type[OptionTable]) -> Iterator[Flag]:
 
 
 def _of_words(hint: Any) -> Any:
-    """Return the type of a flag's words: list of a tuple or a dict, str of what may be a text, else that of a value that
-    is not None."""
+    """Return the type of a flag's words: list of a tuple or a dict, str of what may be a text, else that of a value
+    that is not None."""
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     ranges = [each for each in get_args(hint)[1:] if isinstance(each, Range)] if bare is not hint else []
     if get_origin(bare) in (Union, types.UnionType):

@@ -56,7 +56,7 @@ def test_the_command_line_has_a_flag_for_every_option_and_tells_its_default() ->
     expected = {name.replace("_", "-") for name in fields()} - {"evaluation"}
     assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled", "eval-video", "eval-max-steps"}
     told = {flag: text for text in re.split(r"\n {6}--", of_command("train")) for flag in text.split()[:1]}
-    defaults = {flag: found[1] for flag in FLAGS if (found := re.search(r"\(default (\S+)\)", told[flag]))}
+    defaults = {flag: found[1] for flag in FLAGS if (found := re.search(r"\(default\s+(\S+)\)", told[flag]))}
     assert defaults == {
         "hang-timeout": "60", "checkpoint-every": "300", "checkpoint-replay-gb": "8", "seed": "0",
         "eval-every": "0", "eval-episodes": "10", "eval-max-steps": "0", "runtime": "local",
