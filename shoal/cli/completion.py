@@ -27,6 +27,7 @@ def words() -> dict[str, list[str]]:
     preset, a command's or system's name its flags."""
     import dataclasses
 
+    from shoal.run.runtimes import RUNTIMES
     from shoal.settings.flags import flag_name
     from shoal.systems import SYSTEMS, load
     from shoal.zoo import names
@@ -36,7 +37,7 @@ def words() -> dict[str, list[str]]:
         "": [*(name for name in COMMANDS if name != "pbt"), "--version", "--help"],
         "SYSTEM": [*SYSTEMS, "pbt", "ppo"],
         "--preset": sorted({"auto", "none", *(preset for module in modules.values() for preset in module.PRESETS)}),
-        "--runtime": ["local", "serial", "ray"],
+        "--runtime": [*RUNTIMES],
         "ZOO": names(),
     }
     for command in COMMANDS:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.own_code import absolute
 from shoal.records import loggers
+from shoal.registry import is_own
 from shoal.run.evaluation import Evaluation
 from shoal.run.progress import watched
 from shoal.run.runtimes import check_runtime, meant, runtime_to_resume
@@ -32,6 +34,8 @@ class RunOptions(OptionTable):
         object.__setattr__(self, "runtime", meant(self.runtime))
         check_runtime(self.runtime, self.address)
         object.__setattr__(self, "log_args", loggers.arguments(self.log_args, self.log))
+        object.__setattr__(self, "runtime", absolute(self.runtime))
+        object.__setattr__(self, "log", tuple(map(absolute, self.log)))
 
     @classmethod
     def divide(cls, given: Mapping[str, Any]) -> tuple[Values, Values]:
@@ -44,6 +48,10 @@ class RunOptions(OptionTable):
         if "evaluation" in options and options["evaluation"] is None:
             del options["evaluation"]
         return options, {name: value for name, value in given.items() if name not in known}
+
+    def named(self) -> list[str]:
+        """Return the names that stand for code of the user's."""
+        return [name for name in (self.runtime, *self.log) if is_own(name)]
 
     def stop(self, steps: int) -> Stop:
         """Return the limits that end a run whose configuration has so many ``steps``."""

@@ -23,9 +23,9 @@ from shoal.run.keywords import takes_options
 from shoal.run.observers import Observer, observing
 from shoal.run.options import REQUIRED_KEYS, RESUMABLE, RunOptions, check_limits
 from shoal.run.run import Run, check_config, with_environment
-from shoal.run.runtimes import check_runtime, environment_call, runtime_to_resume
+from shoal.run.runtimes import check_runtime, environment_call, is_deterministic, runtime_to_resume
 from shoal.run.training import Training
-from shoal.run.trust import check as check_trust, check_connections, connections, note_connections
+from shoal.run.trust import check as check_trust, check_connections, connections, named_in, note, note_connections
 from shoal.settings.config import Resolved, build, coerce_all
 from shoal.settings.flags import expect, ranged
 from shoal.types import Values
@@ -102,11 +102,14 @@ def _go_on(path: str | Path, given: Changes, observers: Sequence[Observer]) -> R
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *REQUIRED_KEYS))
         check_config(path / "config.json", facts)
+        kept = {name: facts.get(name) for name in ("runtime", "log") if name not in anew}
+        if given.runtime is not None:
+            del kept["runtime"]
+        check_trust(path, facts["system"], facts["config"], given.trust, named_in(kept))
         anew |= _where(facts, given.runtime, given.address)
         with reading(path / "config.json"):
             anew |= changes.evaluation(facts, anew.get("evaluation"), given.flags)
             options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=given.quiet)
-        check_trust(path, facts["system"], facts["config"], given.trust)
         theirs = None if "address" in anew else options.address, () if "log" in anew else options.log
         check_connections(path, connections(*theirs), given.trust)
         facts["config"] = with_environment(path, facts["config"], given.env)
@@ -123,6 +126,7 @@ def _go_on(path: str | Path, given: Changes, observers: Sequence[Observer]) -> R
         resolved = Resolved(cfg, facts["origins"], facts["preset"], "resumed")
         training = Training(path, system, resolved, options, facts, observers=observers)
         checkpoint.check_fits(training.program)
+        note("", {}, [name for name in options.named() if name not in named_in(facts)])
         note_connections(path, connections(anew.get("address"), anew.get("log", ())))
     except BaseException:
         directory.close()
@@ -134,10 +138,10 @@ def _where(facts: Values, runtime: str | None, address: str | None) -> Values:
     """Options of a run that goes on in another place. UsageError where it would not be the same run."""
     if runtime is not None:
         check_runtime(runtime)
-        if "serial" in (runtime, facts["runtime"]) and runtime != facts["runtime"]:
+        if runtime != facts["runtime"] and (is_deterministic(runtime) or is_deterministic(facts["runtime"])):
             raise UsageError(
                 f"a run that was started with --runtime {facts['runtime']} cannot go on with {runtime}: "
-                "serial runs are exact, and save what no other runtime can go on from"
+                "exact runs save what no other runtime can go on from"
             )
     if runtime is None and address is None:
         return {}

@@ -36,7 +36,7 @@ from shoal.run.observers import Observer, Observers, observing
 from shoal.run.options import RunOptions
 from shoal.run.progress import Progress
 from shoal.run.run import Run
-from shoal.run.runtimes import environment_call, make_runtime
+from shoal.run.runtimes import environment_call, is_deterministic, make_runtime
 from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.run.updates import first_update, why_no_update
@@ -108,7 +108,7 @@ def train(
     with looking(environment_call(options.runtime)):
         resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
-    note(name, as_json(resolved))
+    note(name, as_json(resolved), options.named())
     return start(name, module, resolved, options, observers=functions, trust=trust, beside=beside)
 
 
@@ -177,7 +177,7 @@ class Training:
             self.program = system.program(resolved.cfg)
             self.spec = resolved.cfg.env_spec()
         if options.evaluation.every:
-            whole = options.runtime == "serial"
+            whole = is_deterministic(options.runtime)
             require_video(resolved.cfg, options.evaluation, self.apart)
             add_evaluator(self.program, system, resolved.cfg, options.evaluation, path, whole)
         self.runtime.check(self.program)
