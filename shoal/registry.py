@@ -34,8 +34,8 @@ class Registry(Generic[T]):
         return iter(self.built_in)
 
     def check(self, name: str) -> None:
-        """UsageError, with the nearest valid name, for one that is neither Shoal's nor looks like a class of the user's;
-        nothing is imported."""
+        """UsageError, with the nearest valid name, for one that is neither Shoal's nor looks like a class of the
+        user's; nothing is imported."""
         if name in self.built_in or is_own(name):
             return
         near = nearest(name, tuple(self.built_in))

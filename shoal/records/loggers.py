@@ -37,8 +37,8 @@ class BackEnd:
     remote = False  # whether it tells a service: a run that goes on tells only those that its user has given it
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
-        """path: the run's directory; config: its settings; begun: the step at which it begins, above 0 where it goes on;
-        args: what the user tells the back end (``log_args``)."""
+        """path: the run's directory; config: its settings; begun: the step at which it begins, above 0 where it goes
+        on; args: what the user tells the back end (``log_args``)."""
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         """Take the newest metrics, by name (``train/NAME``, ``eval/NAME``, ``perf/NAME``), after so many environment
