@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,22 +26,12 @@ from shoal.ops.sampling import sequence_priority
 from shoal.ops.value import huber, select, signed_hyperbolic_inverse
 from shoal.program import Program
 from shoal.replay import Ratio, SequenceSpec
-from shoal.settings.ranges import (
-    Count,
-    Fraction,
-    Natural,
-    NonNegative,
-    OnlyWith,
-    Positive,
-    Repeats,
-    Replicas,
-    class_name,
-)
+from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Positive, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Q_VALUES, replay, stream
 from shoal.topology.config import Preset, Presets, require_actions
 from shoal.topology.exploration import LadderConfig, ladder
-from shoal.topology.replayed import ReplayConfig, descent
+from shoal.topology.replayed import ReplayConfig, SequenceSampler, descent
 from shoal.topology.roles import actors_and_learner
 
 
@@ -96,9 +86,8 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     """Steps that a sequence shares with the one before it."""
     staleness: bool = True
     """Measure by ΔQ how stale stored states are; the replay then keeps three states of each sequence."""
-    sampler: Annotated[str, class_name("proportional", "rank")] = "proportional"
-    """How a prioritised replay is sampled: in proportion to the priorities, by their rank, or by a class of your own,
-    MODULE:CLASS."""
+    sampler: SequenceSampler = "proportional"
+    """How a prioritised replay is sampled: in proportion to the priorities, by rank, or by a class, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.9
     importance_exponent: float = 0.6
     optimiser_eps: Positive = 1e-3

@@ -23,6 +23,10 @@ from shoal.topology.roles import actors_and_learner, require_parts, team
 RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
 
 
+TransitionSampler = Annotated[str, class_name("proportional", "rank", "greedy")]
+SequenceSampler = Annotated[str, class_name("proportional", "rank")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(SystemConfig, OptimiserConfig):
     """Learning from a replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
@@ -86,7 +90,7 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
         ("sampler", "priority_exponent", "importance_exponent"), ("prioritised",)
     )
 
-    sampler: Annotated[str, class_name("proportional", "rank", "greedy")] = "proportional"
+    sampler: TransitionSampler = "proportional"
     """How a prioritised replay is sampled: in proportion to the priorities, by their rank, greedy, the largest, or by a
     class of your own, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.6

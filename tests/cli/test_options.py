@@ -127,7 +127,7 @@ def test_what_is_out_of_range_is_said_in_one_sentence(name: str, value: Any, say
         ({"evaluation": 100}, "'evaluation' expects shoal.Evaluation(every=N), found 100"),
         ({"evaluation": 0}, "'evaluation' expects shoal.Evaluation(every=N), found 0"),
         ({"log": 5}, "'log' expects words, found 5"),
-        ({"log": "tensorbord"}, "log expects tensorboard, wandb, mlflow, found 'tensorbord'"),
+        ({"log": "tensorbord"}, "unknown log back end 'tensorbord'; did you mean 'tensorboard'?"),
         ({"run_dir": 5}, "'run_dir' expects text or Path or none, found 5"),
     ],
 )
