@@ -58,6 +58,8 @@ from shoal.replay import Ratio as Ratio, SequenceSpec as SequenceSpec, TableSpec
 from shoal.replay.sampler import Sampler as Sampler, live_rows as live_rows
 from shoal.roles.actor import ActorRole as ActorRole, unroll_spec as unroll_spec
 from shoal.roles.learner import LearnerRole as LearnerRole
+from shoal.runtime.launch import Runtime as Runtime
+from shoal.serial.runtime import SerialRuntime as SerialRuntime
 from shoal.settings.ranges import (
     Count as Count,
     Fraction as Fraction,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,21 @@ def test_a_wrong_name_is_one_sentence(
     code, _, told = shoal_(*words, flag, name.format(mine))
     assert code == 2 and says in told and told.count("\n") == 1, told
     assert not (tmp_path / "r").exists()
+
+
+def test_the_classes_of_the_page_run_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "tutorials" / "own-parts.md"
+    parts = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "parts.py").write_text("\n".join(parts))
+    monkeypatch.chdir(tmp_path)
+    how: dict[str, Any] = {"prioritised": True, "sampler": "parts.py:Newest", "log": "parts.py:Printer"}
+    told = {"log_args": {"parts.py:Printer": {"every": 1}}, "runtime": "parts.py:Timed", "run_dir": "r"}
+    run = shoal.train("dqn", **how, **told, **SMALL)
+    said = capsys.readouterr().out
+    assert run.report is not None and run.report.updates > 2
+    assert f"dqn at {run.report.steps:,} steps: return" in said and re.search(r"^dqn took \d+\.\d s$", said, re.M)
 
 
 @pytest.mark.parametrize("option, name", [("runtime", "Told"), ("log", "Table"), ("sampler", "Newest")])
