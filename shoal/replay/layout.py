@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.api import Field, Spec, WiringError, is_observation
+from shoal.api import Field, Spec, UsageError, WiringError, is_observation
 from shoal.registry import Registry
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
@@ -29,7 +29,10 @@ class Options:
         for name in ("capacity", *whole, "n_step", "stack", "batches"):
             if getattr(self, name) < 1:
                 raise WiringError(f"{what} needs {name} >= 1, got {getattr(self, name)}.")
-        SAMPLERS.find(self.sampler)
+        try:
+            SAMPLERS.find(self.sampler)
+        except UsageError as error:
+            raise WiringError(str(error)) from error
         all_choices = {"pad": ("repeat", "zero"), "initial": ("max", "given"), **choices}
         for name, expected in all_choices.items():
             if getattr(self, name) not in expected:

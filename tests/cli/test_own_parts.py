@@ -182,6 +182,9 @@ def test_the_classes_of_the_page_run_together(
     said = capsys.readouterr().out
     assert run.report is not None and run.report.updates > 2
     assert f"dqn at {run.report.steps:,} steps: return" in said and re.search(r"^dqn took \d+\.\d s$", said, re.M)
+    monkeypatch.chdir("/")  # each was noted by its whole path
+    shoal.resume(tmp_path / "r", steps=300)
+    assert re.search(r"^dqn at 3\d\d steps: return .*^dqn took", capsys.readouterr().out, re.M | re.S)
 
 
 @pytest.mark.parametrize("option, name", [("runtime", "Told"), ("log", "Table"), ("sampler", "Newest")])
