@@ -19,9 +19,9 @@ R = TypeVar("R")
 class TakesOptions(Protocol[Table, Own, Result]):
     """A function of its ``Own`` arguments, among them settings of any name, that also takes the fields of a table.
 
-    Editors complete both. Type checkers do not refuse an option of the wrong type, since a setting may have any name and
-    type; ``RunOptions`` does, when the function is called. The alternative, a copy of every option in each signature,
-    would be checked, but no option would be one line."""
+    Editors complete both. Type checkers do not refuse an option of the wrong type, since a setting may have any name
+    and type; ``RunOptions`` does when the function is called. Copies of the options in each signature would be checked,
+    but then an option would not be one line."""
 
     @overload
     def __call__(self, first: Any, /, *args: Table.args, **options: Table.kwargs) -> Result: ...
