@@ -11,6 +11,7 @@ from typing import Any
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import looking
+from shoal.own_code import absolute
 from shoal.own_settings import own_settings
 from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
@@ -126,7 +127,7 @@ def _go_on(path: str | Path, given: Changes, observers: Sequence[Observer]) -> R
         resolved = Resolved(cfg, facts["origins"], facts["preset"], "resumed")
         training = Training(path, system, resolved, options, facts, observers=observers)
         checkpoint.check_fits(training.program)
-        note("", {}, [name for name in options.named() if name not in named_in(facts)])
+        note("", {}, map(absolute, named_in({"runtime": given.runtime, "log": anew.get("log")})))
         note_connections(path, connections(anew.get("address"), anew.get("log", ())))
     except BaseException:
         directory.close()
