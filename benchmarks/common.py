@@ -150,7 +150,8 @@ def end(process: subprocess.Popen[str]) -> None:
 
     if process.poll() is not None:
         return
-    for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+    started: list[Any] = [*psutil.Process(process.pid).children(recursive=True), process]
+    for one in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
     process.communicate()

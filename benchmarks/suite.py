@@ -77,7 +77,7 @@ def play(task: Task, system: str, seed: int) -> None:
             "updates": report.updates, "seconds": report.seconds, "training_return": report.episode_return,
             "default": "greedy", "returns": scores, "machine": machine(),
         }  # fmt: skip
-        files = {"curve.csv": curve, "config.json": json.dumps(config, indent=1) + "\n"}
+        files: dict[str, Path | str] = {"curve.csv": curve, "config.json": json.dumps(config, indent=1) + "\n"}
         keep(folder(task, system, seed), result, files)
 
 

@@ -159,7 +159,7 @@ def ours(
 
     run = shoal.train(
         row.system, env=task.env, preset=record.of.preset, steps=steps, seed=seed, run_dir=scratch / "run",
-        **({} if seconds is None else {"seconds": seconds}), **row.fields,
+        seconds=seconds, **row.fields,
     )  # fmt: skip
     report = run.report
     assert report is not None

@@ -18,6 +18,7 @@ from shoal.program import Program
 from shoal.records.checkpoint import differences, shape_of
 from shoal.run.evaluation import Evaluation
 from shoal.run.options import RESUMABLE, RESUMABLE_FLAGS
+from shoal.run.runtimes import is_deterministic
 from shoal.settings.config import build, default_values
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
@@ -38,7 +39,8 @@ def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str
     out = {}
     for key, value in given.items():
         if key not in known:
-            raise unknown("flag" if flags else "setting", key, list(known), short_name(name))
+            near = list(known) if flags else [*known, *RESUMABLE]
+            raise unknown("flag" if flags else "setting", key, near, short_name(name))
         typed = expect(hints[key], over(values[key], value), _shown(key, flags))
         if typed != values[key]:
             out[key] = typed
@@ -64,7 +66,7 @@ def check(
 
     before, blamed = built_with(()), list(new)
     if before == (now := built_with(blamed)):
-        if runtime == "serial" and (cut := ROLLOUT & new.keys()):
+        if is_deterministic(runtime) and (cut := ROLLOUT & new.keys()):
             named = _shown(min(cut), flags)
             raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}: {advice}")
         return
@@ -98,7 +100,7 @@ def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags
     named = "--eval-every" if flags else "'evaluation'"
     if not (was["every"] and now["every"]):
         raise UsageError(f"{named} cannot begin or end when a run goes on: its program has an evaluator, or has none")
-    if facts["runtime"] == "serial":
+    if is_deterministic(facts["runtime"]):
         raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}")
     return {"evaluation": Evaluation(**now)}
 
@@ -130,7 +132,7 @@ def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
     yield "env", "another environment is another run"
     for name in at_start(system):
         yield name, "what was saved is of the one it had"
-    if runtime == "serial":
+    if is_deterministic(runtime):
         for field in fields(EnvOptions):
             yield field.name, REPLAYS_ENVIRONMENTS
 

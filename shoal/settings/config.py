@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_OPTIONS, check_fields
@@ -287,20 +287,6 @@ def _of_run(path: Path, text: str) -> Values:
             f"{path} was written by another version of Shoal: format {brief(written)}, and this one reads {RUN_FORMAT}"
         )
     return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
-
-
-# ------------------------------------------------------------------------------------------ docs
-def field_docs(Config: Any) -> dict[str, str]:
-    """The docstring under each field, over all base classes."""
-    import docstring_parser
-
-    docs = {
-        parameter.arg_name: parameter.description or ""
-        for cls in reversed(Config.__mro__)
-        if dataclasses.is_dataclass(cls)
-        for parameter in docstring_parser.parse_from_object(cls).params
-    }
-    return {name: " ".join(doc.split()) for name, doc in docs.items()}
 
 
 def show(value: Any) -> str:

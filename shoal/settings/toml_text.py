@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from shoal.api import UsageError
-from shoal.settings.config import Resolved, field_docs
+from shoal.settings.config import Resolved
+from shoal.settings.field_docs import field_docs
 from shoal.settings.schedule import Linear
 
 if TYPE_CHECKING:

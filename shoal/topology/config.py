@@ -27,7 +27,7 @@ SERVED = ("impala", "dqn", "apex-dqn", "rainbow", "r2d2", "r2d3", "apex-dpg", "d
 MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 MIN_UPDATES = 100  # updates, below which a run hardly learns
-PATH_FIELDS = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
+PATH_FIELDS = ("env", "torso", "demonstrations", "sampler")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 

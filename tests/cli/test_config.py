@@ -14,7 +14,8 @@ from shoal import systems
 from shoal.api import UsageError
 from shoal.records.run_dir import load_params
 from shoal.settings import yaml_text
-from shoal.settings.config import default_values, field_docs, read_file, resolve
+from shoal.settings.config import default_values, read_file, resolve
+from shoal.settings.field_docs import field_docs
 from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Count, Positive
