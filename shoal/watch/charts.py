@@ -22,6 +22,8 @@ AXES = {"steps": "environment steps", "seconds": "seconds of training"}
 POINTS = 1_000  # of a line
 MOST_PHASES = 8  # of a role, in the picture of its time; the rest is "other"
 MOST_MARKS = 40
+BUTTONS = (("toImage",), ("zoom2d", "pan2d"), ("zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"))
+CONFIG = dict(responsive=True, displaylogo=False, modeBarButtons=BUTTONS)  # none that sends a chart to somebody
 
 
 def plain(text: str) -> str:
@@ -41,10 +43,13 @@ def figure(
             xaxis=dict(axis, title=dict(text=AXES.get(x, x))),
             yaxis=dict(axis, title=dict(text=plain(y)), type="log" if log else "linear"),
             paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font=dict(color=INK, size=12),
-            margin=dict(l=60, r=16, t=40, b=44), height=320, hovermode="closest", showlegend=len(data) > 1,
-            legend=dict(orientation="h", y=-0.25), shapes=[mark["shape"] for mark in marks],
+            margin=dict(l=60, r=16, t=40, b=52), height=320, hovermode="closest", showlegend=len(data) > 1,
+            legend=dict(orientation="h", yref="container", y=0, yanchor="bottom"),
+            shapes=[mark["shape"] for mark in marks],
             annotations=[mark["note"] for mark in marks], uirevision="kept",
+            modebar=dict(bgcolor="rgba(0,0,0,0)", color=INK, activecolor=PALETTE[0]),
         ),
+        config=CONFIG,
     )  # fmt: skip
 
 

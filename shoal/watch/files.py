@@ -190,3 +190,8 @@ class RunFiles:
 def number(value: Any) -> float | None:
     """A number that a file holds; None for anything else."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else None
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """An object that a file holds; {} for anything else."""
+    return value if isinstance(value, dict) else {}

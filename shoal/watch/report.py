@@ -22,7 +22,7 @@ MOST_RUNS = 20  # of a report
 MOST_CURVES = 30  # metrics of a run that are drawn
 DRAW = (
     "for (const [i, f] of JSON.parse(document.getElementById('figures').textContent).entries()) "
-    "Plotly.newPlot('figure-' + i, f.data, f.layout, {responsive: true, displaylogo: false});"
+    "{ if (matchMedia('(hover: none)').matches) f.layout.dragmode = false; Plotly.newPlot('figure-' + i, f); }"
 )
 
 
