@@ -23,7 +23,7 @@ POINTS = 1_000  # of a line
 MOST_PHASES = 8  # of a role, in the picture of its time; the rest is "other"
 MOST_MARKS = 40
 BUTTONS = (("toImage",), ("zoom2d", "pan2d"), ("zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"))
-CONFIG = dict(responsive=True, displaylogo=False, modeBarButtons=BUTTONS)  # none that sends a chart to somebody
+CONFIG = dict(responsive=True, displaylogo=False, plotlyServerURL="", modeBarButtons=BUTTONS)  # nothing is sent away
 
 
 def plain(text: str) -> str:
