@@ -150,20 +150,25 @@ def _faint(colour: str) -> str:
 
 
 def marks_of(run: RunFiles, x: str) -> list[Values]:
-    """Lines across a figure where the run's settings changed and where replicas were restarted."""
+    """Lines across a figure where the run was resumed, where its settings changed and where replicas were restarted."""
     table = run.performance.columns
     steps, where = table.column("steps"), table.column(x)
     if not len(steps):
         return []
-    marks = []
-    changes = run.config().get("changes", [])
-    for change in changes if isinstance(changes, list) else []:
+    facts = run.config()
+    resumed, changes = (found if isinstance(found := facts.get(name), list) else [] for name in ("resumed", "changes"))
+    words: dict[float, list[str]] = {at: [] for at in map(number, resumed) if at is not None}
+    for change in changes:
         at = number(change.get("steps")) if isinstance(change, dict) else None
         if at is not None and isinstance(change.get("settings"), dict):
-            told = ", ".join(
-                f"{name} {pair[-1]}" for name, pair in change["settings"].items() if isinstance(pair, list) and pair
+            settings = change["settings"].items()
+            words.setdefault(at, []).extend(
+                f"{k} {pair[-1]}" for k, pair in settings if isinstance(pair, list) and pair
             )
-            marks.append(_mark(float(np.interp(at, steps, where)), f"resumed: {told}"))
+    marks = [
+        _mark(float(np.interp(at, steps, where)), "resumed" + (f": {', '.join(new)}" if new else ""))
+        for at, new in sorted(words.items())
+    ]
     restarts = np.nan_to_num(table.column("restarts"))
     for i in np.flatnonzero(np.diff(restarts) > 0) + 1:
         marks.append(_mark(float(where[i]), "restart"))

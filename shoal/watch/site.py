@@ -44,7 +44,7 @@ class Site:
         with self._lock:
             run = self._get(name)
             if populations.is_population(run.folder):
-                return {"population": populations.state(name, run.folder)}
+                return {"population": populations.state(name, run.folder) | {"running": run.running()}}
             return page.state(name, run)
 
     def curves(self, names: Sequence[str], metrics: Sequence[str], x: str, smooth: float, log: bool) -> Values:
@@ -57,6 +57,7 @@ class Site:
                     charts.curve(runs, metric, page.meaning(metric)[0], x, smooth, log, bands) for metric in metrics
                 ],
                 "differing": page.differing(runs) if len(runs) > 1 else [],
+                "left_out": len({*names}) - len(runs),
             }
 
     def times(self, name: str, x: str) -> Values:
@@ -118,6 +119,7 @@ def _entry(name: str, run: RunFiles) -> Values:
     facts, report = run.config(), run.report()
     last = last_rows(run)
     population = populations.is_population(run.folder)
+    state = ("running" if run.running() else "ended") if population else run.state()
     steps, score = number(report.get("steps")), number(report.get("episode_return"))
     written = max(run.folder.modified(file) or 0.0 for file in ("performance.jsonl", "config.json", "scores.csv"))
     return {
@@ -127,7 +129,8 @@ def _entry(name: str, run: RunFiles) -> Values:
         "preset": page.told(facts.get("preset", "")),
         "steps": int(steps if steps is not None else last.get("steps", 0)),
         "return": score if score is not None else last.get("episode_return"),
-        "state": "" if population else run.state(), "problem": "; ".join(f"{k}: {v}" for k, v in run.problems.items()),
+        "state": state,
+        "problem": "; ".join(f"{k}: {v}" for k, v in run.problems.items()),
     }  # fmt: skip
 
 

@@ -249,7 +249,7 @@ def test_runs_that_differ_by_their_seed_share_a_band(tmp_path: Path) -> None:
     assert mean["y"][-1] == pytest.approx(3.0)
 
 
-def test_a_changed_setting_and_a_restart_are_marks_on_the_axis(tmp_path: Path) -> None:
+def test_resumes_changed_settings_and_restarts_are_marks_on_the_axis(tmp_path: Path) -> None:
     path = write_run(tmp_path / "one", rows=1)
     files = MetricFiles(path, 1)
     for row, restarts in ((2, 0), (3, 1)):
@@ -257,13 +257,43 @@ def test_a_changed_setting_and_a_restart_are_marks_on_the_axis(tmp_path: Path) -
     files.close()
     facts = json.loads((path / "config.json").read_text())
     facts["changes"] = [{"steps": 200, "settings": {"learning_rate": [0.001, 0.5]}}]
+    facts["resumed"] = [150, 200, "damaged"]
     (path / "config.json").write_text(json.dumps(facts))
     run = RunFiles(path)
     run.refresh()
     marks = charts.marks_of(run, "steps")
     assert [(mark["note"]["text"], mark["note"]["x"]) for mark in marks] == [
-        ("resumed: learning_rate 0.5", 200.0), ("restart", 300.0),
+        ("resumed", 150.0), ("resumed: learning_rate 0.5", 200.0), ("restart", 300.0),
     ]  # fmt: skip
+
+
+def test_the_figures_of_each_role_and_channel_are_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one")
+    lock, files = RunLock(path), MetricFiles(path, 3)
+    files.update(snapshot(4, phases={"actor": ["env"] * 198 + ["restarting", "dead"], "learner": ["wait:unrolls"]}))
+    parts = {name: dict(part) for name, part in page.state("one", RunFiles(path))["parts"].items()}
+    files.close()
+    lock.release()
+    assert set(parts) == {"role/actor", "role/learner", "channel/unrolls", "channel/params"}
+    assert parts["role/actor"]["replicas now"] == "198 env, 1 restarting, 1 dead", "of all, not of those drawn"
+    assert parts["role/actor"]["not at work"] == "actor[198] restarting, actor[199] dead"
+    assert parts["role/learner"]["bottleneck"].startswith("learner-bound") and "bottleneck" not in parts["role/actor"]
+    assert parts["channel/unrolls"]["now"].startswith("25% full")
+    assert (parts["channel/unrolls"]["from"], parts["channel/unrolls"]["to"]) == ("actor", "learner")
+
+
+def test_runs_that_do_not_fit_into_a_figure_are_counted(tmp_path: Path) -> None:
+    for i in range(22):
+        write_run(tmp_path / f"{i}", seed=i)
+    site = Site(Catalogue([tmp_path]))
+    found = site.curves([*map(str, range(22))], ["loss"], "steps", 0.0, False)
+    assert found["left_out"] == 2 and site.curves(["0", "1", "1"], ["loss"], "steps", 0.0, False)["left_out"] == 0
+
+
+def test_a_chart_has_no_button_that_sends_it_away(tmp_path: Path) -> None:
+    config = charts.figure([], "one", "steps")["config"]
+    buttons = [button for group in config["modeBarButtons"] for button in group]
+    assert "sendDataToCloud" not in buttons and "sendChartToCloud" not in buttons and config["plotlyServerURL"] == ""
 
 
 def test_figures_are_of_a_bounded_size(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ function list(at, main) {
       runs = found.runs;
       show();
     }
-    return runs.some((run) => run.state === "running" || run.kind !== "run");
+    return runs.some((run) => run.state === "running");
   } };
 }
 
@@ -103,6 +103,7 @@ function curves(names, first) {
   const smooth = h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth), "aria-label": "smoothing" });
   const log = h("input", { type: "checkbox", checked: choice.log });
   const all = h("div", { class: "metrics" }), charts = h("div", { class: "charts" }), differing = h("div", {});
+  const omitted = h("p", { class: "bad", role: "status" });
   let known = "";
   x.value = choice.x;
   const again = () => { Object.assign(choice, { x: x.value, smooth: Number(smooth.value), log: log.checked }); update(); };
@@ -129,11 +130,12 @@ function curves(names, first) {
     offer(metrics);
     const found = await ask("curves", { run: names, metric: choice.metrics, x: choice.x, smooth: choice.smooth, log: choice.log ? 1 : 0 });
     await draw(charts, found.figures);
+    omitted.textContent = found.left_out ? `${found.left_out} more runs were chosen than fit into a figure, and are left out` : "";
     differing.replaceChildren(...(found.differing.length ? [h("h2", {}, "Settings that differ"),
       table(["setting", ...names], found.differing.map((cells) => row(cells)))] : []));
   }
   const element = h("div", {}, h("div", { class: "controls" }, search, h("label", {}, "over ", x),
-    h("label", {}, "smoothing ", smooth), h("label", {}, log, " log scale")), all, charts, differing);
+    h("label", {}, "smoothing ", smooth), h("label", {}, log, " log scale")), all, omitted, charts, differing);
   return { element, update };
 }
 
@@ -159,7 +161,7 @@ function run(at, main) {
       tabs.remove();
       part ||= population(body);
       await part(state.population, title, problems);
-      return true;
+      return state.population.running;
     }
     title.textContent = state.title;
     problems.replaceChildren(...Object.entries({ ...(state.error ? { failed: state.error } : {}), ...state.problems })
@@ -281,7 +283,7 @@ function population(body) {
   const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {});
   body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage);
   return async (state, title, problems) => {
-    title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies`;
+    title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies (${state.running ? "running" : "ended"})`;
     problems.replaceChildren(...Object.entries(state.problems).map(([name, text]) => h("p", {}, `${name}: ${text}`)));
     members.replaceChildren(table(state.columns, state.rows.map((cells) => row(cells))));
     lineage.replaceChildren(table(["child", "parent", "at steps", "score given up", "parent's score"], state.lineage.map((cells) => row(cells))));
