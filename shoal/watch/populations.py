@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -11,6 +12,7 @@ import numpy as np
 from shoal.types import Values
 from shoal.untrusted import excerpt
 from shoal.watch.charts import INK, figure, line, listed, plain
+from shoal.watch.files import as_dict
 from shoal.watch.folder import Folder
 
 Row = dict[str, str]
@@ -42,6 +44,21 @@ def state(name: str, folder: Folder) -> Values:
         "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), c.get("score", ""),
                      c.get("parent_score", "")] for c in copies[::-1][:500]],
         "figures": [_figure(column, kept, copies) for column in ("score", *names)] if kept else [],
+    }  # fmt: skip
+
+
+def entry(folder: Folder) -> Values:
+    """Return what the list of runs shows of a population: of what, the steps of all members, and the best score."""
+    facts: Values = {}
+    with contextlib.suppress(OSError, ValueError):
+        facts = folder.json("population.json")
+    newest: dict[str, Row] = {row["member"]: row for row in _rows(folder, "scores.csv", {}) if "member" in row}
+    scores = [score for row in newest.values() if math.isfinite(score := _number(row.get("score")))]
+    steps = [made for row in newest.values() if math.isfinite(made := _number(row.get("step")))]
+    values = as_dict(facts.get("values"))
+    return {
+        "system": f"population of {facts.get('system', '?')}", "env": values.get("env", ""),
+        "seed": facts.get("seed", ""), "steps": int(sum(steps)), "return": max(scores, default=None),
     }  # fmt: skip
 
 

@@ -282,6 +282,21 @@ def test_the_figures_of_each_role_and_channel_are_told(tmp_path: Path) -> None:
     assert (parts["channel/unrolls"]["from"], parts["channel/unrolls"]["to"]) == ("actor", "learner")
 
 
+def test_a_population_in_the_list_has_its_best_score_and_the_steps_of_all_members(tmp_path: Path) -> None:
+    path = tmp_path / "pop"
+    path.mkdir()
+    (path / "population.json").write_text('{"system": "impala", "seed": 3, "values": {"env": "CartPole-v1"}}')
+    (path / "scores.csv").write_text("member,step,score\n0,10,99\n1,20,7\n0,30,5\n1,40,nan\n2,x\n")
+    (row,) = Site(Catalogue([tmp_path])).listing()["runs"]
+    shown = {name: row[name] for name in ("system", "env", "seed", "steps", "return", "state")}
+    assert shown == {
+        "system": "population of impala", "env": "CartPole-v1", "seed": "3", "steps": 70, "return": 5.0,
+        "state": "ended",
+    }  # fmt: skip
+    (path / "population.json").write_text("[")
+    assert Site(Catalogue([tmp_path])).listing()["runs"][0]["system"] == "population of ?"
+
+
 def test_runs_that_do_not_fit_into_a_figure_are_counted(tmp_path: Path) -> None:
     for i in range(22):
         write_run(tmp_path / f"{i}", seed=i)

@@ -71,7 +71,7 @@ function list(at, main) {
         h("td", {}, h("span", { class: `state ${run.state}` }, run.state)),
         h("td", { class: "number" }, run.return === null || run.return === undefined ? "-" : run.return.toPrecision(5)),
         h("td", { class: "number" }, run.steps.toLocaleString()),
-        h("td", {}, run.kind === "run" ? run.system : "population"), h("td", {}, run.env), h("td", {}, run.seed),
+        h("td", {}, run.system), h("td", {}, run.env), h("td", {}, run.seed),
         h("td", {}, run.when));
     })) : h("p", {}, runs.length ? "no run matches" : "there is no run here yet"));
     if (focused) [...body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
