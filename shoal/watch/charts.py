@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.types import Values
 from shoal.untrusted import one_line
-from shoal.watch.files import RunFiles, number
+from shoal.watch.files import RunFiles, as_number, number
 from shoal.watch.series import Columns
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7f7f7f")  # Okabe and Ito
@@ -103,6 +103,26 @@ def axis(run: RunFiles, table: Columns, x: str) -> np.ndarray:
     return found
 
 
+def points(run: RunFiles, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+    """(place on the axis, value) of a metric. Scores of evaluations are few, and have a file of their own in which none
+    is left out."""
+    if metric == "evaluation_return" and (rows := run.evaluations()):
+        steps, y = (np.array([as_number(row.get(name)) for row in rows]) for name in ("steps", "mean"))
+        return (steps if x != "seconds" else _seconds_at(run, steps)), y
+    table, y = column(run, metric)
+    return axis(run, table, x), y
+
+
+def _seconds_at(run: RunFiles, steps: np.ndarray) -> np.ndarray:
+    """The seconds of training at these steps."""
+    clock = run.performance.columns
+    known = np.isfinite(clock.column("steps")) & np.isfinite(clock.column("seconds"))
+    if not known.any():
+        return np.full(len(steps), np.nan)
+    found: np.ndarray = np.interp(steps, clock.column("steps")[known], clock.column("seconds")[known])
+    return found
+
+
 def curve(
     runs: Mapping[str, RunFiles], metric: str, unit: str = "", x: str = "steps", smooth: float = 0.0, log: bool = False,
     bands: Sequence[Sequence[str]] = (),
@@ -112,8 +132,8 @@ def curve(
     banded = {name for names in bands for name in names}
     data, found = [], {}
     for index, (name, run) in enumerate(runs.items()):
-        table, y = column(run, metric)
-        found[name] = axis(run, table, x), smoothed(y, smooth)
+        where, y = points(run, metric, x)
+        found[name] = where, smoothed(y, smooth)
         thin: Values = dict(opacity=0.35, showlegend=False) if name in banded else {}
         if smooth and name not in banded:
             data.append(line(found[name][0], y, name, index, opacity=0.25, showlegend=False, hoverinfo="skip"))

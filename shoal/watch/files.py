@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import re
 import time
@@ -45,7 +46,8 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path, self.folder = path, Folder(path)
-        self.metrics, self.performance = Table(self.folder, "metrics.jsonl"), Table(self.folder, "performance.jsonl")
+        self.metrics = Table(self.folder, "metrics.jsonl", carries=True)
+        self.performance = Table(self.folder, "performance.jsonl")
         self.problems: dict[str, str] = {}
 
     def refresh(self) -> None:
@@ -190,6 +192,15 @@ class RunFiles:
 def number(value: Any) -> float | None:
     """A number that a file holds; None for anything else."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else None
+
+
+def as_number(cell: str | None) -> float:
+    """The number in a cell of a CSV file; nan where it holds none."""
+    try:
+        value = float(cell) if cell else math.nan
+    except ValueError:
+        return math.nan
+    return value if abs(value) < 1e300 else math.nan
 
 
 def as_dict(value: Any) -> dict[str, Any]:

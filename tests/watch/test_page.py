@@ -202,7 +202,8 @@ def test_of_a_file_too_large_to_read_lines_at_even_distances_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "LARGE", 1 << 16)
-    monkeypatch.setattr(series, "MOST_ROWS", 100)
+    monkeypatch.setattr(series, "END", 1 << 14)
+    monkeypatch.setattr(series, "SAMPLES", 100)
     rows, file = 20_000, tmp_path / "t.jsonl"
     made = table(file, rows)
     taken = []
@@ -280,6 +281,30 @@ def test_the_figures_of_each_role_and_channel_are_told(tmp_path: Path) -> None:
     assert parts["role/learner"]["bottleneck"].startswith("learner-bound") and "bottleneck" not in parts["role/actor"]
     assert parts["channel/unrolls"]["now"].startswith("25% full")
     assert (parts["channel/unrolls"]["from"], parts["channel/unrolls"]["to"]) == ("actor", "learner")
+
+
+def test_no_value_that_few_rows_have_goes_missing_where_rows_are_left_out(tmp_path: Path) -> None:
+    rows = 5 * series.MOST_ROWS + 3
+    lines = [
+        {"row": i, "steps": i, "loss": 1.0} | ({"score": float(i)} if i % 777 == 0 else {}) for i in range(1, rows)
+    ]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kept = series.Table(Folder(tmp_path), "m.jsonl", carries=True).refresh()
+    score, steps = kept.column("score"), kept.column("steps")
+    found = np.isfinite(score)
+    assert score[found].tolist() == [float(i) for i in range(777, rows, 777)]
+    assert np.abs(steps[found] - score[found]).max() < kept.stride > 1
+    assert np.isfinite(kept.column("loss")).all()
+
+
+@pytest.mark.parametrize("x, places", [("steps", [100.0, 250.0]), ("seconds", [0.5, 1.25])])
+def test_every_evaluation_is_a_point_of_its_curve(tmp_path: Path, x: str, places: list[float]) -> None:
+    path = write_run(tmp_path / "one")
+    (path / "evaluations.csv").write_text("steps,episodes,mean\n100,10,1.5\n250,10,2.5\n")
+    run = RunFiles(path)
+    run.refresh()
+    (line,) = charts.curve({"one": run}, "evaluation_return", x=x)["data"]
+    assert (line["x"], line["y"]) == (places, [1.5, 2.5])
 
 
 def test_a_population_in_the_list_has_its_best_score_and_the_steps_of_all_members(tmp_path: Path) -> None:
