@@ -156,10 +156,10 @@ class RunFiles:
 
     def state(self) -> str:
         """Return ``running``, ``failed``, ``killed`` or the reason for which it ended."""
-        report = self.report()
-        if reason := report.get("reason"):
-            return one_line(str(reason))[:100]
-        return "running" if self.running() else "killed"
+        if self.running():  # also while it begins again, with the report of its earlier life
+            return "running"
+        reason = self.report().get("reason")
+        return one_line(str(reason))[:100] if reason else "killed"
 
     def _locked(self) -> bool:
         """Whether a process of this machine holds the lock. It is looked up, not tried: whoever tries a lock holds it

@@ -94,7 +94,7 @@ class Site:
         folder = Folder(path)
         written = tuple(folder.modified(file) for file in ("report.json", "config.json", "performance.jsonl"))
         kept, entry = self._entries.get(path, (None, {}))
-        if kept != written or written[0] is None or entry["name"] != name:
+        if kept != written or written[0] is None or entry["state"] == "running" or entry["name"] != name:
             entry = _entry(name, RunFiles(path))
             self._entries[path] = written, entry
         return entry

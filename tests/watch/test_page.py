@@ -45,7 +45,8 @@ def test_a_run_is_told_by_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ended, locked, expected", [("", False, "killed"), ("", True, "running"), ("steps", False, "steps")]
+    "ended, locked, expected",
+    [("", False, "killed"), ("", True, "running"), ("steps", False, "steps"), ("steps", True, "running")],
 )
 def test_a_run_goes_on_while_its_lock_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str, locked: bool, expected: str
@@ -305,6 +306,15 @@ def test_every_evaluation_is_a_point_of_its_curve(tmp_path: Path, x: str, places
     run.refresh()
     (line,) = charts.curve({"one": run}, "evaluation_return", x=x)["data"]
     assert (line["x"], line["y"]) == (places, [1.5, 2.5])
+
+
+def test_the_list_tells_when_a_resumed_run_has_ended_again(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs" / "one", ended="steps")
+    site = Site(Catalogue([tmp_path / "runs"]))
+    lock = RunLock(path)
+    assert [row["state"] for row in site.listing()["runs"]] == ["running"]
+    lock.release()
+    assert [row["state"] for row in site.listing()["runs"]] == ["steps"]
 
 
 def test_a_population_in_the_list_has_its_best_score_and_the_steps_of_all_members(tmp_path: Path) -> None:
