@@ -89,6 +89,8 @@ shoal tune SYSTEM --env ID: search for hyperparameters, by Optuna (extra shoal[t
       --slots N                 trials at a time (default 1)
       --seed N, --seconds S, --runtime R, --quiet
                                 of the search and its runs
+      --watch, --alert COMMAND, --alert-after S
+                                as of shoal train, for all trials together
 other flags are the system's (shoal train SYSTEM --help); a trial that lags behind the median of the others is ended
 """,
     "resume": """\

@@ -29,6 +29,7 @@ from shoal.untrusted import one_line
 
 ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
 REPLAYS_ENVIRONMENTS = "the serial runtime plays its environments again, as they were"
+MOST_RESUMED = 1_000
 FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
 
 
@@ -107,7 +108,8 @@ def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags
 
 def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
     """Put ``new`` settings in the place of ``values`` into the ``facts`` of a config.json, and the change, with the
-    step at which the run goes on, behind those before. What was noted behind that step counts from there."""
+    step at which the run goes on, behind those before. What was noted behind that step counts from there. ``resumed``:
+    the steps at which it went on, ``MOST_RESUMED`` at most."""
     earlier = [{**change, "steps": min(change["steps"], steps)} for change in facts.get("changes", [])]
     before, after = plain({name: values[name] for name in new}), plain(dict(new))
     if new:
@@ -116,6 +118,8 @@ def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps
         earlier.append({"steps": steps, "settings": {name: [before[name], after[name]] for name in new}})
     facts["origins"] = facts["origins"] | dict.fromkeys(new, "resume")
     facts["changes"] = earlier
+    before_it = [at for at in facts.get("resumed", []) if type(at) is int and at < steps]
+    facts["resumed"] = [*before_it, steps][-MOST_RESUMED:]
 
 
 def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
