@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from shoal.program import Channel
@@ -63,12 +63,18 @@ def parser(text: str | None, seconds: float, repeats: int = 3) -> argparse.Argum
     return out
 
 
+def refuse(why: str) -> NoReturn:
+    """End the command as one does that was typed wrong."""
+    print(why, file=sys.stderr)
+    sys.exit(2)
+
+
 def chosen(cases: Mapping[str, Case], args: argparse.Namespace, smoke: Sequence[str]) -> dict[str, Case]:
     """The cases that ``--only`` names, without it all or, of a smoke run, ``smoke``; exits if there is none."""
     wanted = args.only or (smoke if args.smoke else [""])
     found = {name: case for name, case in cases.items() if any(word in name for word in wanted)}
     if not found:
-        sys.exit(f"no case called {' or '.join(wanted)}; there are {', '.join(cases)}")
+        refuse(f"no case called {' or '.join(wanted)}; there are {', '.join(cases)}")
     return found
 
 
@@ -144,7 +150,8 @@ def end(process: subprocess.Popen[str]) -> None:
 
     if process.poll() is not None:
         return
-    for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+    started: list[Any] = [*psutil.Process(process.pid).children(recursive=True), process]
+    for one in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
     process.communicate()

@@ -129,7 +129,7 @@ def summary(home: Path, env: str, mark: float | None = None, equal: float | None
     from matplotlib.figure import Figure
 
     equal = equal or equal_time(home, env)
-    header = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
+    header: tuple[str, ...] = ("side", "steps", "last 100 training episodes", "evaluation (20 episodes)", "seconds")
     if equal is not None:
         header += (f"training episodes up to {equal:.0f} s",)
     if mark is not None:

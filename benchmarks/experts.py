@@ -28,7 +28,8 @@ Cell = tuple[int, int]
 
 def key_corridor(obs: Any, env: Any) -> int:
     """The expert's action in the environment as it is now."""
-    here: State = (*map(int, env.agent_pos), int(env.agent_dir))
+    column, row = map(int, env.agent_pos)
+    here: State = (column, row, int(env.agent_dir))
     ball = tuple(env.obj.cur_pos)
     doors = [cell for cell, thing in things(env) if thing.type == "door" and thing.is_locked]
     if doors:

@@ -29,6 +29,7 @@ def measure(correction: str, lag: int, seed: int, steps: int) -> dict[str, Any]:
         actors=1, envs=8, unroll=16, learning_rate=shoal.linear(2e-3, 0), reward_scale=0.1, value_cost=0.25,
         entropy_cost=0.005, gamma=0.98, max_grad_norm=1.0, correction=correction, lag=lag,
     )  # fmt: skip
+    assert run.report is not None, "it has ended"
     return {
         "correction": correction, "lag": lag, "seed": seed, "steps": run.report.steps,
         "return": run.report.episode_return, "seconds": round(time.perf_counter() - began, 1),
@@ -58,7 +59,7 @@ def draw(rows: list[dict[str, Any]], lags: list[int], path: Path) -> None:
         points = [(lags.index(r["lag"]), r["return"]) for r in mine]
         means = [mean([y for x, y in points if x == i]) for i in range(len(lags)) if any(x == i for x, _ in points)]
         (line,) = axes.plot(range(len(means)), means, label=correction)
-        axes.scatter(*zip(*points, strict=True), s=12, color=line.get_color())
+        axes.scatter([x for x, _ in points], [y for _, y in points], s=12, color=line.get_color())
     axes.set_xticks(range(len(lags)), [str(lag) for lag in lags])
     axes.set_xlabel("lag of the actors' parameters (updates)")
     axes.set_ylabel("return, mean of the last 100 episodes")

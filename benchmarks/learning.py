@@ -181,7 +181,7 @@ def keep(name: str, seed: int, trained: shoal.Run) -> dict[str, Any]:
     sampled = policy.evaluate(episodes, seed=20_000 + seed, greedy=False)
     shutil.copy(trained.path / "config.json", folder / f"seed-{seed}.config.json")
     thin(trained.path, folder / f"seed-{seed}.csv", recipe.metric)
-    result = {
+    result: dict[str, Any] = {
         "recipe": name, "seed": seed, "required": recipe.required, "training_return": report.episode_return,
         "greedy_return": mean(evaluation), "sampled_return": mean(sampled), "episodes": episodes, "steps": report.steps,
         "updates": report.updates, "seconds": report.seconds, "ended_by": report.reason,

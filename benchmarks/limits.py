@@ -53,7 +53,7 @@ def environment(cfg: Any, spans: tuple[float, float]) -> float:
     env.reset(0)
     rng, action = np.random.default_rng(0), env.spec.action
     if action.kind == "continuous":
-        actions = rng.uniform(action.low, action.high, (64, cfg.envs, len(action.low))).astype(np.float32)
+        actions: np.ndarray = rng.uniform(action.low, action.high, (64, cfg.envs, len(action.low))).astype(np.float32)
     else:
         actions = rng.integers(0, action.sizes, (64, cfg.envs, len(action.sizes)))
         actions = actions[..., 0] if action.kind == "discrete" else actions

@@ -145,7 +145,7 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # fields, peers
 for env, name, factor, batch, longer in ((CARTPOLE, "cartpole", 3.0, 128, 1.0), (PONG, "pong", 2.0, 32, 2.0)):
     for kind, (fields, peers) in KINDS.items():
         if env == CARTPOLE:
-            size = {"hidden": [120, 84], "streams": 84, "v_min": -100.0, "v_max": 100.0, "atoms": 51}
+            size: dict[str, Any] = {"hidden": [120, 84], "streams": 84, "v_min": -100.0, "v_max": 100.0, "atoms": 51}
             if kind == "rainbow":
                 size["hidden"] = [120]
         else:

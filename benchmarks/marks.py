@@ -42,7 +42,7 @@ def judged(mark: Mark, speeds: dict[str, float]) -> str:
 def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
     """Measure one case: its table with its marks, and all figures."""
     print(f"{name}: {case.what}", flush=True)
-    extra = ("--seconds", str(args.seconds * case.longer))
+    extra: tuple[str, ...] = ("--seconds", str(args.seconds * case.longer))
     if case.warmup:
         extra += ("--warmup", str(0.5 if args.smoke else args.warmup))
     figures = alternate(case.sides, args.repeats, extra, timeout=300)

@@ -82,7 +82,8 @@ def rate(work: Callable[[], int], seconds: float) -> float:
 def local(args: argparse.Namespace) -> dict[str, Any]:
     sequences = args.mode == "sequences"
     spec = (sequence_spec if sequences else table_spec)(args.item, args.sampler, args.capacity)
-    table, unroll = spec.build(unroll_spec(args.item), 1, 0), make_unroll(args.item)
+    table: Any = spec.build(unroll_spec(args.item), 1, 0)  # with checks of its own
+    unroll = make_unroll(args.item)
     steps, batch = unroll["reward"].size, SEQUENCES if sequences else BATCH
     begin = time.perf_counter()
     while table.size < min(args.held, spec.capacity):
@@ -102,7 +103,7 @@ def local(args: argparse.Namespace) -> dict[str, Any]:
     found["sampled_mb_per_s"] = found["samples_per_s"] * nbytes / 1e6
     found["inserts_per_s"] = rate(add, args.seconds)
     if args.sampler != "uniform":
-        keys = [table.sample(batch).keys.numpy().copy() for _ in range(64)]
+        keys = [np.array(table.sample(batch).keys) for _ in range(64)]
         priorities = np.random.default_rng(0).random((64, batch)).astype(np.float32)
         at = iter(range(10**9))
 

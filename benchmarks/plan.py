@@ -22,7 +22,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from common import machine, table, timed_rows
+from common import machine, refuse, table, timed_rows
 
 RESULTS = Path(__file__).parent / "results" / "plan"
 FOREVER = {"steps": 10**9}
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a3c-cartpole": ("a3c", "CartPole-v1", {}),
     "dd-ppo-cartpole": ("dd-ppo", "CartPole-v1", {}),
     "gorila-cartpole": ("gorila", "CartPole-v1", {"learners": 1}),
-    "es-cartpole": ("es", "CartPole-v1", {}),
+    "es-cartpole": ("es", "CartPole-v1", {"envs": 8}),
     "impala-pong": ("impala", PONG, {"total_envs": 24}),
     "recurrent-ppo-pong": ("recurrent-ppo", PONG, {"total_envs": 0, "envs": 8}),
     "apex-dqn-pong": ("apex-dqn", PONG, {"total_envs": 0, "envs": 8, "replay": 100_000}),
@@ -114,6 +114,10 @@ def error(result: dict[str, Any]) -> float:
     return float(told / real - 1.0) if real else math.nan
 
 
+def off(result: dict[str, Any]) -> str:
+    return "-" if math.isnan(error(result)) else f"{error(result):+.0%}"
+
+
 def report(results: dict[str, dict[str, Any]]) -> str:
     rows = []
     for key, result in results.items():
@@ -121,10 +125,14 @@ def report(results: dict[str, dict[str, Any]]) -> str:
         real, told = result["measured"], result["predicted"]
         lags = [side.get("policy_lag_p50", "") for side in (real, told)]
         rows.append([name, actors, real.get("steps_per_second", math.nan), told.get("steps_per_second", math.nan),
-                     f"{error(result):+.0%}", *lags, told.get("bottleneck", told.get("why", ""))])  # fmt: skip
-    off = [abs(e) for result in results.values() if not math.isnan(e := error(result))]
+                     off(result), *lags, told.get("bottleneck", told.get("why", ""))])  # fmt: skip
+    errors = [abs(e) for result in results.values() if not math.isnan(e := error(result))]
     columns = ["case", "actors", "measured steps/s", "predicted", "error", "lag", "predicted lag", "bottleneck"]
-    summary = f"{len(off)} cases: median error {statistics.median(off):.0%}, largest {max(off):.0%}." if off else ""
+    summary = (
+        f"{len(errors)} cases: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}."
+        if errors
+        else ""
+    )
     return f"# Predicted against measured\n\n{summary}\n\n{table(columns, rows)}\n"
 
 
@@ -168,9 +176,17 @@ def drawing(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(out) + "\n"
 
 
+def chosen(words: list[str]) -> list[str]:
+    """Return the cases whose names contain one of ``words``, all without words; exits if a word is in no name."""
+    for word in words:
+        if not any(word in name for name in CASES):
+            refuse(f"--only {word} names no case; there are {', '.join(CASES)}")
+    return [name for name in CASES if not words or any(word in name for word in words)]
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="cases whose name contains one")
+    options.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases whose name contains one")
     options.add_argument("--actors", nargs="+", type=int, default=list(ACTORS))
     options.add_argument("--seconds", type=float, default=40.0, help="of each run")
     options.add_argument("--warmup", type=float, default=8.0, help="after the first update")
@@ -181,7 +197,7 @@ def main() -> None:
     path = RESULTS / "results.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "results": {}}
     results = known["results"]
-    for name in [name for name in CASES if any(word in name for word in args.only)]:
+    for name in chosen(args.only):
         if args.list:
             print(name, *CASES[name])
             continue
@@ -197,7 +213,7 @@ def main() -> None:
             if real is None:
                 real = {} if "why" in told else measured(name, actors, args.seconds, args.warmup)
             results[key] = {"measured": real, "predicted": told}
-            print(f"{key}: {error(results[key]):+.0%}  {json.dumps(results[key])}", flush=True)
+            print(f"{key}: {off(results[key])}  {json.dumps(results[key])}", flush=True)
             RESULTS.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(known, indent=1) + "\n")
             (RESULTS / "results.md").write_text(report(results))

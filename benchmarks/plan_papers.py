@@ -198,7 +198,7 @@ def beyond(folder: Path) -> list[list[Any]]:
 
     switches = {"impala-pong": ({}, {"learners": 32}), "apex-dqn-pong": ({}, {"replay_shards": 32}),
                 "recurrent-ppo-pong": ({},)}  # fmt: skip
-    rows = []
+    rows: list[list[Any]] = []
     for name, changes in switches.items():
         path = folder / f"{name}.json"
         if not path.exists():

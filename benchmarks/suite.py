@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from common import RESULTS, machine, table
+from common import RESULTS, machine, refuse, table
 from learning import thin
 from recorded_runs import Job, keep, kept, kept_seeds, returns_of, run_jobs
 from suite_tasks import TASKS, Task
@@ -50,7 +50,10 @@ def folder(task: Task, system: str, seed: int) -> Path:
 
 
 def missing(words: list[str], seeds: list[int], again: bool) -> list[tuple[Task, str, int]]:
-    """The runs that are not recorded, the first seed of every pair before the second of any."""
+    """The runs that are not recorded, the first seed of every pair before the second of any. Exits if ``words`` name
+    no pair."""
+    if not any(pairs(words)):
+        refuse(f"--only {' '.join(words)} names no kind, system and task together; --list shows what there is")
     found = [(task, system, seed) for seed in seeds for _, task, system in pairs(words)]
     return found if again else [run for run in found if kept(folder(*run)) is None]
 
@@ -74,7 +77,7 @@ def play(task: Task, system: str, seed: int) -> None:
             "updates": report.updates, "seconds": report.seconds, "training_return": report.episode_return,
             "default": "greedy", "returns": scores, "machine": machine(),
         }  # fmt: skip
-        files = {"curve.csv": curve, "config.json": json.dumps(config, indent=1) + "\n"}
+        files: dict[str, Path | str] = {"curve.csv": curve, "config.json": json.dumps(config, indent=1) + "\n"}
         keep(folder(task, system, seed), result, files)
 
 

@@ -31,7 +31,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from common import HERE, RESULTS, Side, machine, run_side
+from common import HERE, RESULTS, Side, machine, refuse, run_side
 from learning import thin
 from recorded_runs import EPISODE_STEPS, Job, keep, kept, kept_seeds, returns_of, run_jobs
 from table_scores import aggregate, fresh_interval, normalised
@@ -112,7 +112,7 @@ def chosen(suite: Suite, words: list[str]) -> Iterator[tuple[Row, Task]]:
     found = {word: [t for t in tasks if word.lower() in t.env.lower()] for word in words}
     for word in words:
         if not named[word] and not found[word]:
-            sys.exit(
+            refuse(
                 f"--only {word} names no row and no task; rows are {', '.join(r.name for r in rows)}, tasks "
                 f"{', '.join(t.env for t in tasks)}"
             )
@@ -159,7 +159,7 @@ def ours(
 
     run = shoal.train(
         row.system, env=task.env, preset=record.of.preset, steps=steps, seed=seed, run_dir=scratch / "run",
-        **({} if seconds is None else {"seconds": seconds}), **row.fields,
+        seconds=seconds, **row.fields,
     )  # fmt: skip
     report = run.report
     assert report is not None
@@ -246,7 +246,7 @@ def check(record: Record, words: list[str], seed: int, slots: list[list[int]]) -
     budget = f"frames-{record.frames}"
     pairs = [(row, task) for row, task in chosen(record.of, words) if record.results(row, task, budget)]
     if not pairs:
-        sys.exit(f"nothing of that is recorded in {record.folder}: there is nothing to check against")
+        refuse(f"nothing of that is recorded in {record.folder}: there is nothing to check against")
     apart = Record(f"{record.name}-check", record.suite, record.frames, 0)
     runs = [(row, task, budget, seed) for row, task in pairs if kept(apart.run(row, task, budget, seed)) is None]
     run_jobs([job(apart, *run) for run in runs], slots, HOURS)

@@ -134,9 +134,9 @@ def judged(record: Record, claim: Claim, budget: str) -> tuple[str, str]:
     sides = [record.normalised(record.of.row(name), budget) for name in (claim.better, claim.worse)]
     both = [env for env in sides[0] if sides[0][env] and sides[1].get(env)]
     found = [aggregate({env: side[env] for env in both}) for side in sides]
-    if found[0] is None or found[1] is None:
-        return NOT_RUN, ""
     better, worse = found
+    if better is None or worse is None:
+        return NOT_RUN, ""
     told = f"{better.iqm:.3f} against {worse.iqm:.3f} on {len(both)} task{'s' * (len(both) > 1)}"
     held = "held" if better.iqm > worse.iqm else "not held"
     if max(better.runs, worse.runs) == len(both):

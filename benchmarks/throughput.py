@@ -217,11 +217,11 @@ def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:
             [label, precision, speeds[label], facts[0], speeds.get(limit, math.nan), share, *ratios, *facts[1:]]
         )
     text = [case.what + ".", "", table(columns, rows), ""]
-    for limit in limits.values():
-        found = figures[limit.label]
+    for bound in limits.values():
+        found = figures[bound.label]
         parts = [f"{part} {middle(found, f'{part}_us'):.3g} us" for part in ("env", "inference", "gradient")]
         text.append(
-            f"- {limit.label}: {', '.join(parts)}, passes {found[0].get('passes')}, {found[0].get('cores')} cores"
+            f"- {bound.label}: {', '.join(parts)}, passes {found[0].get('passes')}, {found[0].get('cores')} cores"
         )
     for side in sides:
         text.append(f"- {side.label}: `{side.script} {' '.join(side.args)}`")

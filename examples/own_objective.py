@@ -18,7 +18,10 @@ def objective(state, values, steps):
     return x, 1.2 - float(np.sum(x**2))
 
 
-space = {"axis": shoal.Choice((0, 1)), "rate": shoal.Interval(1e-3, 1e-1, log=True)}
+space: dict[str, shoal.Choice | shoal.Interval] = {
+    "axis": shoal.Choice((0, 1)),
+    "rate": shoal.Interval(1e-3, 1e-1, log=True),
+}
 found = shoal.pbt(objective, space, steps=200, interval=5, population=8, explore="resample", workers=int(sys.argv[1]))
 print(f"score {found.score:.3f} of 1.2 at {found.state}, after {len(found.lineage)} copies")
 print("the best member's schedule:", [(step, values["axis"]) for step, values in found.schedule])

@@ -53,9 +53,13 @@ from shoal.ops import (
     vtrace as vtrace,
 )
 from shoal.program import Channel as Channel, Program as Program
+from shoal.records.loggers import BackEnd as BackEnd
 from shoal.replay import Ratio as Ratio, SequenceSpec as SequenceSpec, TableSpec as TableSpec
+from shoal.replay.sampler import Sampler as Sampler, live_rows as live_rows
 from shoal.roles.actor import ActorRole as ActorRole, unroll_spec as unroll_spec
 from shoal.roles.learner import LearnerRole as LearnerRole
+from shoal.runtime.launch import Runtime as Runtime
+from shoal.serial.runtime import SerialRuntime as SerialRuntime
 from shoal.settings.ranges import (
     Count as Count,
     Fraction as Fraction,

@@ -55,14 +55,19 @@ def require_local(path: Path) -> None:
 
 
 def require_folder(path: Path) -> None:
-    """UsageError unless the directory that the file ``path`` is to be in exists."""
+    """UsageError unless the file ``path`` can be written in a directory that exists. A link there is refused, but for
+    those of the system (``/dev/stdout``): in a directory of somebody else it leads to a file of the user's."""
     require_local(path)
     if not path.parent.is_dir():
         raise UsageError(f"no such directory: '{shown(path.parent)}'")
+    if path.is_symlink() and path.parent != Path("/dev"):
+        raise UsageError(f"'{shown(path)}' is a symbolic link: name the file that it leads to, or remove it")
 
 
 def require_new(path: Path, why: str = "") -> None:
     """UsageError unless ``path`` is an empty directory or nothing at all. ``why``: ends the sentence."""
     require_local(path)
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"'{shown(path)}' is a symbolic link that leads nowhere{why}")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"'{shown(path)}' exists and is not empty{why}")

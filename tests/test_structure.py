@@ -34,7 +34,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops", "on_device"},
     "envs": {"jit", "settings", "own_code", "extras", "paths", "on_device"},
-    "replay": {"jit"},
+    "registry": {"own_code", "settings", "untrusted"},
+    "replay": {"jit", "registry"},
     "demonstrations": {"envs", "own_code", "extras", "untrusted"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
@@ -42,7 +43,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
     | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": {"untrusted"},
-    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras"},
+    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras", "registry"},
     "runtime": {"program", "metering", "records", "untrusted"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering", "untrusted"},

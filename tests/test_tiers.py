@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,23 +28,56 @@ def test_a_test_is_long_by_its_file_and_its_name() -> None:
     assert not is_long("elsewhere.py", "test_a_crash_loop_ends_soon_and_says_why_once")
 
 
+TOOLS = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+
+
 @pytest.mark.parametrize(
     "given, tools, asked",
     [
-        ((), ["ruff check", "ruff format", "mypy"], []),
-        (("-k", "impala"), ["ruff check", "ruff format", "mypy"], ["-k", "impala"]),
-        (("--all", "-x"), ["ruff check", "ruff format", "mypy"], ["-m", "", "-x"]),
+        ((), TOOLS, []),
+        (("-k", "impala"), TOOLS, ["-k", "impala"]),
+        (("--all", "-x"), TOOLS, ["-m", "", "-x"]),
         (("--long", "-x"), [], ["-m", "long", "-x"]),
     ],
 )
 def test_check_runs_the_tools_and_the_tier_that_is_asked_for(
     given: tuple[str, ...], tools: list[str], asked: list[str], tmp_path: Path
 ) -> None:
-    fake, told = tmp_path / "python", tmp_path / "told"
-    fake.write_text(f'#!/bin/sh\nprintf "%s\\037" "$@" >> {told}; echo >> {told}\n')
+    *checks, tests = [words for words, _ in checked(given, tmp_path)]
+    assert sorted(checks) == sorted(tools)
+    assert tests == " ".join(["-m pytest -n 4 --dist worksteal", *asked])
+
+
+def test_check_compiles_a_new_checkout_once_before_the_workers_would(tmp_path: Path) -> None:
+    *checks, tests = [words for words, _ in checked((), tmp_path, new=True)]
+    kernels = next(words for words in checks if " -k " in words)
+    assert sorted(checks) == sorted([*TOOLS, "-m pytest --collect-only -q", kernels]) and "-n 4" in tests
+    files = [word for word in kernels.split() if word.startswith("tests/")]
+    asked = re.findall(r"\w+", kernels.partition(" -k ")[2])[::2]
+    text = "".join((ROOT / name).read_text() for name in files)
+    assert len(files) == 2 and all(re.search(rf"def test_\w*{part}", text) for part in asked), asked
+
+
+def test_check_keeps_what_has_been_compiled_whatever_the_environment_says(tmp_path: Path) -> None:
+    assert {unwritten for _, unwritten in checked((), tmp_path, PYTHONDONTWRITEBYTECODE="1")} == {""}
+
+
+def test_check_fails_where_types_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        checked((), tmp_path, FAILS="-m mypy")
+    assert not any("-n 4" in line for line in (tmp_path / "told").read_text().splitlines())
+
+
+def checked(given: tuple[str, ...], folder: Path, new: bool = False, **environ: str) -> list[tuple[str, str]]:
+    """The commands that ``scripts/check`` gives to Python, in a new checkout or one whose tests have been run, and
+    what each of them finds in ``PYTHONDONTWRITEBYTECODE``."""
+    (folder / "scripts").mkdir()
+    check = shutil.copy(ROOT / "scripts" / "check", folder / "scripts")
+    if not new:
+        (folder / "tests" / "__pycache__").mkdir(parents=True)
+    fake, told = folder / "python", folder / "told"
+    fake.write_text(f'#!/bin/sh\necho "$*|$PYTHONDONTWRITEBYTECODE" >> {told}\n[ "$*" != "$FAILS" ]\n')
     fake.chmod(0o755)
-    environ = {**os.environ, "SHOAL_CHECK_PYTHON": str(fake)}
-    subprocess.run([ROOT / "scripts" / "check", *given], env=environ, check=True)
-    *checks, tests = [line.split("\037")[:-1] for line in told.read_text().splitlines()]
-    assert [" ".join(words[1:]).split(" --")[0].removesuffix(" .") for words in checks] == tools
-    assert tests[:6] == ["-m", "pytest", "-n", "4", "--dist", "worksteal"] and tests[6:] == asked
+    environ = {**os.environ, "SHOAL_CHECK_PYTHON": str(fake), **environ}
+    subprocess.run([check, *given], env=environ, check=True)
+    return [(line.partition("|")[0], line.partition("|")[2]) for line in told.read_text().splitlines()]

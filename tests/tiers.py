@@ -6,6 +6,9 @@ LONG: dict[str, tuple[str, ...]] = {
     "benchmarks/test_smoke.py": ("",),
     "cli/test_export.py": ("parity_over_a_thousand",),
     "cli/test_strange_runs.py": ("[d4pg-Pushed",),
+    "cli/test_sweep.py": (
+        "setting_of_a_system", "[resume", "[pbt", "[plan", "[profile", "order[eval",
+    ),
     "cli/test_zoo.py": ("the_script_trains",),
     "docs/test_examples.py": (
         "runs_and_learns", "learn_pendulum",

@@ -18,10 +18,10 @@ from shoal.run.flags import resolve_flags
 from shoal.run.options import FLAGS
 from shoal.run.resuming import loaded
 from shoal.run.run import check_config, with_environment
-from shoal.run.runtimes import RUNTIMES, runtime_to_resume
+from shoal.run.runtimes import check_runtime, runtime_to_resume
 from shoal.run.trust import check as check_trust
 from shoal.settings.config import Resolved, build
-from shoal.settings.flags import choice, options, split
+from shoal.settings.flags import options, split
 from shoal.terminal import styled
 from shoal.untrusted import require_plain
 
@@ -56,7 +56,8 @@ def command(args: list[str]) -> int:
         require_plain(path, trust)
         facts = read_json(path / "config.json", "run", keys)
         check_config(path / "config.json", facts)
-        check_trust(path, facts["system"], facts["config"], trust)
+        named = [] if "runtime" in opts else [facts["runtime"]]
+        check_trust(path, facts["system"], facts["config"], trust, named)
         facts["config"] = with_environment(path, facts["config"], None)
         name, (system, values) = facts["system"], loaded(path, facts)
         resolved = Resolved(build(system.Config, values), facts["origins"], facts["preset"], f"run {path}")
@@ -65,7 +66,7 @@ def command(args: list[str]) -> int:
         name, system = args[0], systems.load(args[0])
         opts, resolved = resolve_flags(name, system, split(args[1:]), PROFILE_FLAGS)
     as_json = bool(opts.pop("json", False))
-    choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
+    check_runtime(opts.get("runtime", RunOptions.runtime))
     how = RunOptions.from_flags({"quiet": True, **opts} if as_json else opts, seconds=SECONDS)
     with contextlib.ExitStack() as stack:
         if how.run_dir is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shoal.cli.help import COMMANDS
+from shoal.cli.help import COMMANDS, of_command
 
 SHELLS = ("bash", "zsh", "fish")
 OF_RUNS = (
@@ -27,6 +27,7 @@ def words() -> dict[str, list[str]]:
     preset, a command's or system's name its flags."""
     import dataclasses
 
+    from shoal.run.runtimes import RUNTIMES
     from shoal.settings.flags import flag_name
     from shoal.systems import SYSTEMS, load
     from shoal.zoo import names
@@ -36,11 +37,11 @@ def words() -> dict[str, list[str]]:
         "": [*(name for name in COMMANDS if name != "pbt"), "--version", "--help"],
         "SYSTEM": [*SYSTEMS, "pbt", "ppo"],
         "--preset": sorted({"auto", "none", *(preset for module in modules.values() for preset in module.PRESETS)}),
-        "--runtime": ["local", "serial", "ray"],
+        "--runtime": [*RUNTIMES],
         "ZOO": names(),
     }
-    for command, text in COMMANDS.items():
-        out[command] = sorted({*re.findall(r"--[a-z]+(?:-[a-z]+)*", text), "--help"})
+    for command in COMMANDS:
+        out[command] = sorted({*re.findall(r"--[a-z]+(?:-[a-z]+)*", of_command(command)), "--help"})
     for name, module in modules.items():
         out[name] = sorted(flag_name(field.name) for field in dataclasses.fields(module.Config))
     return out

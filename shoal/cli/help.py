@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.settings.run_options import Flag
 
 SUMMARY = """\
 shoal: distributed deep reinforcement learning in PyTorch
@@ -52,27 +55,12 @@ shoal train SYSTEM --env ID: train a system; every field of its config is a flag
 
       --preset P                auto (default: by the kind of environment), none, or one of the system's
       --config FILE             values from a TOML or YAML file, or those of the run in a directory; flags win over it
-      --seed N                  default 0; --seeds N N ...: a run with each, and a comparison at the end
-      --run-dir DIR             where to write; default runs/SYSTEM-ENV-TIME-SEED
-      --runtime R               local (default: processes), serial (one process, deterministic) or ray (processes on
-                                a cluster: --address auto, HOST:PORT or ray://HOST:PORT; without, a Ray of its own);
-                                `torchrun --nproc-per-node N -m shoal train dd-ppo ...`: each process is a rank
-      --seconds S               stop after S seconds
-      --until-return R          stop when the mean return of 100 episodes reaches R
-      --eval-every N            evaluate the newest parameters every N environment steps, in a process of its own,
-                                and keep the best; --eval-episodes N (default 10), --eval-sampled, --eval-video (one
-                                episode of each, in videos/), --eval-max-steps N (of an episode; 0, the default: 27,000
-                                or the run's own limit)
-      --checkpoint-every S      save everything every S seconds (default 300; 0: only at the end)
-      --checkpoint-replay-gb G  leave replays larger than this out of checkpoints (default 8)
-      --hang-timeout S          replace a process that makes no progress for S seconds (default 60; 0: never)
-      --init-from RUN|FILE      begin with the parameters of a run, of a file that Policy.save wrote, or of zoo:NAME
-      --log BACKEND...          metrics also to tensorboard, wandb or mlflow (extras of these names); --log-args
-                                wandb.group=NAME ... are arguments of theirs
+      --seeds N N ...           a run with each seed, and a comparison at the end
+{options}
       --watch                   a live page of the run, as `shoal watch` shows it, until it ends
       --alert COMMAND           call COMMAND 'a sentence' when the run ends, fails, stalls or loses a replica;
                                 --alert-after S: without progress (default 300)
-      --quiet, --json           show nothing; how it ended as JSON
+      --json                    how it ended, as JSON
       --trust                   with --config RUN: import the code that it names
 """,
     "pbt": """\
@@ -83,7 +71,7 @@ shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH: population-based trai
       --exploit E               truncation, tournament or ttest: who copies whom
       --explore E               perturb or resample: how copied hyperparameters change
       --share, --gap, --warm-up share of the members that copies and is copied; how far apart; steps before the first
-      --eval-episodes N         a member's score, instead of its training episodes
+      --eval-episodes N         a member's score, instead of its training episodes; --eval-max-steps N: of an episode
       --slots N                 members at a time; default one per core in serial, one in local
       --runtime R               of members: serial (default) or local
       --watch, --alert COMMAND, --alert-after S
@@ -101,6 +89,8 @@ shoal tune SYSTEM --env ID: search for hyperparameters, by Optuna (extra shoal[t
       --slots N                 trials at a time (default 1)
       --seed N, --seconds S, --runtime R, --quiet
                                 of the search and its runs
+      --watch, --alert COMMAND, --alert-after S
+                                as of shoal train, for all trials together
 other flags are the system's (shoal train SYSTEM --help); a trial that lags behind the median of the others is ended
 """,
     "resume": """\
@@ -109,9 +99,9 @@ shoal resume RUN: go on from a run's newest checkpoint
       --steps N, --seconds S, --until-return R
                                 new limits, counted from the run's beginning
       --runtime local|ray, --address A, --quiet
-      --hang-timeout, --checkpoint-every, --checkpoint-replay-gb, --log, --log-args, --eval-...
-                                and any field of its config that changes no shape, such as --learning-rate X, are
-                                changed from there on
+{resumable}
+                                these, and any field of its config that changes no shape, such as --learning-rate X,
+                                are changed from there on
       --watch, --alert COMMAND, --alert-after S
                                 as of shoal train
 """
@@ -243,11 +233,34 @@ GROUPS: dict[str, tuple[str, ...]] = {  # what is shown first, in this order
     "pictures": ("frame_skip", "frame_stack", "life_loss", "sticky_actions"),
 }  # fmt: skip
 LEFT = 30  # columns of a flag's name and values
+TEXT = 32  # column at which the text of a command's flag begins
 
 
 def of_command(command: str) -> str:
-    """The help of one command."""
-    return COMMANDS[command]
+    """Return the help of one command, with the run options of the table."""
+    from shoal.settings.run_options import OptionTable, flags, resumable
+
+    known, may_change = flags(OptionTable), resumable(OptionTable)
+    text = COMMANDS[command].replace("{options}\n", of_flags(known.values()))
+    return text.replace("{resumable}\n", of_flags(f for f in known.values() if f.option in may_change))
+
+
+def of_flags(flags: Iterable[Flag]) -> str:
+    """Return the help of run options: of each flag its name, its meaning and its default."""
+    lines = []
+    for flag in flags:
+        default = f"{flag.default:g}" if isinstance(flag.default, (int, float)) else flag.default
+        text = f"{flag.doc} (default {default})" if default and flag.type is not bool else flag.doc
+        lines += textwrap.wrap(
+            f"{f'      --{flag.name}{_value(flag.type)} ':<{TEXT}}{text}", 120, subsequent_indent=" " * TEXT
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _value(hint: Any) -> str:
+    """Return what stands behind a flag whose words have this type."""
+    plain = getattr(hint, "__origin__", hint)
+    return {bool: "", int: " N", float: " X", list: " TEXT..."}.get(plain, " TEXT")
 
 
 def of_system(

@@ -101,7 +101,7 @@ def _help(command: str, args: list[str]) -> int:
 
     from shoal.cli import help as texts
     from shoal.run.flags import resolve_flags
-    from shoal.settings.config import field_docs
+    from shoal.settings.field_docs import field_docs
     from shoal.settings.flags import field_name, ranged, short_name
 
     name, system, groups = _system([word for word in args if word not in HELP], command)
@@ -125,18 +125,17 @@ def train(args: list[str]) -> int:
     from shoal.run import Run, RunOptions, beside, start
     from shoal.run.flags import resolve_flags
     from shoal.run.options import FLAGS
-    from shoal.run.runtimes import RUNTIMES
+    from shoal.run.runtimes import check_runtime
     from shoal.run.training import as_json
     from shoal.run.trust import note
-    from shoal.settings.flags import choice
 
     name, system, groups = _system(args, "train")
     opts, resolved = resolve_flags(name, system, groups, {**FLAGS, **beside.FLAGS, "seeds": list, "json": bool})
-    choice("--runtime", opts.get("runtime", RunOptions.runtime), tuple(RUNTIMES))
+    check_runtime(opts.get("runtime", RunOptions.runtime))
     several, as_text = seeds.read(opts), not opts.pop("json", False)
     company = beside.read(opts)
     options = RunOptions.from_flags(opts if as_text else {"quiet": True, **opts})
-    note(name, as_json(resolved))
+    note(name, as_json(resolved), options.named())
 
     def run(options: RunOptions) -> Run:
         return start(name, system, resolved, options, trust=bool(opts.get("trust")), beside=company)
@@ -200,8 +199,10 @@ def config(args: list[str]) -> int:
     from rich.table import Table
 
     from shoal.run.flags import resolve_flags
-    from shoal.settings.config import field_docs, show, to_toml
+    from shoal.settings.config import show
+    from shoal.settings.field_docs import field_docs
     from shoal.settings.flags import short_name
+    from shoal.settings.toml_text import to_toml
     from shoal.untrusted import one_line
 
     name, system, groups = _system(args, "config")

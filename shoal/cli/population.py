@@ -19,7 +19,8 @@ from shoal.types import Values
 FLAGS: Values = {
     "of": str, "population": Parts, "mutate": str, "interval": Count, "exploit": str, "explore": str,
     "slots": Replicas, "share": UpToHalf, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
-    "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone, **beside.FLAGS,
+    "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone, "eval-max-steps": Natural,
+    **beside.FLAGS,
 }  # fmt: skip
 RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``
 
@@ -52,6 +53,8 @@ def train(args: list[str]) -> int:
     values = plain(resolved.values())
     if runtime == "serial" and not resolved.cfg.actors:
         values["actors"] = 1  # a member has one process
+    if opts.get("eval-max-steps") and not opts.get("eval-episodes"):
+        raise UsageError("--eval-max-steps expects --eval-episodes N beside it: without, no episode is evaluated")
     steps = resolved.cfg.steps
     given = {flag.replace("-", "_"): opts[flag] for flag in RULES if flag in opts}
     if "share" in given and given.get("exploit", Rules.exploit) != "truncation":
@@ -64,6 +67,7 @@ def train(args: list[str]) -> int:
     setup = Setup(
         str(Path(name).resolve()) if name.endswith(".py") else name, values, resolved.origins, resolved.preset,
         space, size, asdict(rules), steps, slots, seed, runtime, opts.get("eval-episodes", 0),
+        opts.get("eval-max-steps", 0),
     )  # fmt: skip
     quiet = bool(opts.get("quiet"))
     named = contextlib.nullcontext(fixed(opts["run-dir"])) if "run-dir" in opts else None

@@ -22,7 +22,7 @@ def command(args: list[str]) -> int:
     from shoal.run.changes import refuse_options
     from shoal.run.options import FLAGS, LIMITS, RESUMABLE_FLAGS, given_by
     from shoal.run.population.training import is_population
-    from shoal.run.resuming import go_on
+    from shoal.run.resuming import Changes, go_on
     from shoal.settings.flags import divide, options, split
 
     if not args or args[0].startswith("--"):
@@ -46,7 +46,8 @@ def command(args: list[str]) -> int:
     settings = parse_settings(path, rest, kinds, trust) if rest else {}
     where = {name: opts[name] for name in ("runtime", "address") if name in opts}
     anew = given_by({flag: opts[flag] for flag in RESUMABLE_FLAGS if flag in opts})
-    run = go_on(path, wanted, settings, anew, **where, quiet=quiet, trust=trust, flags=True, beside=company)
+    given = Changes(wanted, settings, anew, **where, quiet=quiet, trust=trust, flags=True)
+    run = go_on(path, given, beside=company)
     return report(run, quiet, as_json)
 
 

@@ -104,7 +104,9 @@ def write(
     shutil.rmtree(unfinished, ignore_errors=True)
     returns: list[float] = []
     try:
-        (unfinished / "data").mkdir(parents=True)
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir()  # not through a link of that name
+        (unfinished / "data").mkdir()
         kept = MinariStorage.new(
             unfinished / "data", *spaces, gym.registry.get(env), data_format="hdf5", jpeg_encoding=False
         )

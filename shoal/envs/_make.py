@@ -18,7 +18,7 @@ from shoal.paths import staying
 from . import ale, composite, masks, registry, underlying, wrappers
 from .action_box import ActionBox
 from .batch import VectorBatch
-from .looks import Key, known_as, look
+from .looks import Key, known_as, look, pace
 from .many_agents import ManyAgents, is_parallel
 from .novelty import Novelty
 from .one_by_one import OneByOne
@@ -38,6 +38,7 @@ class Described:
     observation_space: Space
     action_space: Space
     plays: str = ""  # the id of Gymnasium's of what a function or class makes; "" where it has none
+    pace: float = 0.0  # steps a second of one of them, where it was timed; 0: it was not
 
 
 Known = dict[Key, Described]
@@ -61,7 +62,7 @@ def describe(env: str, options: EnvOptions) -> Described:
     """``spec`` with the spaces."""
     key = known_as(env, options)
     if key not in _known:
-        _known[key] = look(env, options, _build_one)
+        _known[key] = look(env, options, _build_one, _build_and_time)
     return _known[key]
 
 
@@ -69,6 +70,19 @@ def _build_one(env: str, options: EnvOptions) -> Described:
     with staying():
         make(env, 1, options).close()
     return _known[known_as(env, options)]
+
+
+def _build_and_time(env: str, options: EnvOptions) -> Described:
+    """As ``_build_one``, and take some steps with it to see its pace. An error of theirs shows where they count."""
+    with staying():
+        made = make(env, 1, options)
+        try:
+            found = pace(made)
+        except Exception:  # noqa: BLE001 (code of others)
+            found = 0.0
+        finally:
+            made.close()
+    return replace(_known[known_as(env, options)], pace=found)
 
 
 def known(env: str) -> Known:

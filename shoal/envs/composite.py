@@ -92,6 +92,28 @@ def flat_mask(space: Space, mask: object) -> object:
     return np.concatenate([np.ravel(np.asarray(flat_mask(part, mask[key]))) for key, part in masked.items()])
 
 
+def flat_masks(space: Space, mask: object, num: int | None) -> np.ndarray:
+    """Return a mask of one action as a row, bool ``[1, ...]``, or with ``num`` masks of as many, ``[num, ...]``. Those
+    of a Dict or Tuple may be ``num`` masks in a list or an array of objects, or one whose parts have a row for each.
+    UsageError for what is no such mask."""
+    try:
+        if num is None or not parts(space):
+            rows = np.asarray(flat_mask(space, mask)).astype(bool)
+            return rows[None] if num is None else rows
+        if isinstance(mask, (Mapping, tuple)):
+            mask = [_row_of(mask, i) for i in range(num)]
+        return np.stack([np.asarray(flat_mask(space, one)).astype(bool) for one in mask])  # type: ignore[attr-defined]
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise UsageError(f"'action_mask' should have a part for each part of {space}, found {mask!r:.200}") from None
+
+
+def _row_of(masks: Any, row: int) -> Any:
+    """Return one row of masks whose parts have several."""
+    if isinstance(masks, Mapping):
+        return {key: _row_of(part, row) for key, part in masks.items()}
+    return tuple(_row_of(part, row) for part in masks) if isinstance(masks, tuple) else masks[row]
+
+
 def _choices(space: Space) -> bool:
     """Return whether something in a space is chosen, and so can be masked: of a box nothing is."""
     return any(map(_choices, parts(space).values())) if parts(space) else not isinstance(space, gs.Box)

@@ -103,6 +103,11 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
                 f"terminated, truncated, info), as Gymnasium has it ({self._doing(action)}){_defined(self.env, 'step')}"
             )
         obs, reward, terminated, truncated, info = returned
+        if not isinstance(info, Mapping):
+            raise EnvironmentFailed(
+                f"environment {self._id!r} returned {type(info).__name__} as the info of a step instead of a dict "
+                f"({self._doing(action)}){_defined(self.env, 'step')}"
+            )
         if type(reward) is np.ndarray:
             reward = self._one_reward(reward, action)
         usual = type(obs) is np.ndarray and (obs.shape, obs.dtype) == self._usual

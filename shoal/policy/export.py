@@ -27,7 +27,7 @@ from shoal.nets.dpg_network import DPGNetwork
 from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.q_network import QNetwork
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
-from shoal.paths import require_new
+from shoal.paths import require_new, shown
 from shoal.policy import Policy
 from shoal.policy.export_module import PolicyModule
 from shoal.types import Values
@@ -76,7 +76,10 @@ def _whole(out: Path) -> Iterator[Path]:
     """A folder whose files go to ``out`` at the end of the block, or vanish where that is not reached."""
     folder = out.absolute().with_name(f".{out.absolute().name}.tmp")
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise UsageError(f"'{shown(folder)}' is a symbolic link, where the export is put together: remove it")
+    folder.mkdir()
     try:
         yield folder
         out.mkdir(exist_ok=True)

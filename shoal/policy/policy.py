@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageError
 from shoal.envs import Codec, EnvOptions, held_out, make
-from shoal.envs.composite import flat_mask
+from shoal.envs.composite import flat_masks
 from shoal.own_settings import own_settings
 from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
 from shoal.settings.flags import expect
@@ -148,8 +148,7 @@ class Policy:
         """The masks of a batch, those given before those observed; UsageError if there are none, or none is allowed."""
         shape = (len(self._first), *self.spec.observations[MASK].shape)
         if given is not None:
-            observed = np.asarray(flat_mask(self.codec.action_space, given)).astype(bool)
-            observed = observed[None] if self.envs is None else observed
+            observed = flat_masks(self.codec.action_space, given, self.envs)
         if observed is None:
             raise UsageError(f"{self.cfg.env} says in info['action_mask'] what is allowed: give it as action_mask")
         if observed.shape != shape:

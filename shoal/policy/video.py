@@ -57,6 +57,7 @@ def filming(
     try:
         episodes = Episodes(env, make_agent(seed), 1, seed, greedy, episode_limit(cfg.env, cfg, max_steps))
         unfinished = path.with_name(f".{path.stem}.tmp.mp4")
+        unfinished.unlink(missing_ok=True)  # through a link, ffmpeg would write elsewhere
         try:
             for _ in _encoding(program, _play(episodes, picture), rate, unfinished):
                 yield episodes

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from shoal.api import ShoalError
-from shoal.untrusted import parse_json, read_text
+from shoal.untrusted import excerpt, parse_json, read_text
 
 CHUNK = 1 << 24  # bytes written and hashed at a time
 MARK = "$"  # a dict with this one key stands for what JSON lacks
@@ -97,7 +98,7 @@ def _encode_array(kind: str, path: str, dtype: str, shape: tuple[int, ...], data
     return {MARK: kind, "name": name}
 
 
-def _decode(value: Any, arrays: Arrays) -> Any:
+def _decode(value: Any, arrays: Arrays | _Loaded) -> Any:
     if isinstance(value, list):
         return [_decode(v, arrays) for v in value]
     if not isinstance(value, dict):
@@ -112,6 +113,27 @@ def _decode(value: Any, arrays: Arrays) -> Any:
     if kind == "dict":
         return {_decode(k, arrays): _decode(v, arrays) for k, v in value["items"]}
     return arrays.get(value["name"], kind == "tensor")
+
+
+# ------------------------------------------------------------------------------------------ bytes
+def to_bytes(state: Any) -> bytes:
+    """Return ``state`` as one message: the length of its JSON, the JSON, its arrays if it has any."""
+    packed = pack(state)
+    text = json.dumps(packed.tree, allow_nan=False).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *(_safetensors(packed) if packed.arrays else ())])
+
+
+def from_bytes(data: bytes) -> Any:
+    """Return the state that ``to_bytes`` made a message of; ShoalError for bytes that are no such message."""
+    from safetensors import SafetensorError
+
+    end = 8 + int.from_bytes(data[:8], "little")
+    try:
+        if len(data) < end:
+            raise ValueError(f"{end:,} bytes were expected, {len(data):,} came")
+        return _decode(parse_json(data[8:end].decode()), _Loaded(data[end:]))
+    except (ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
+        raise ShoalError(f"a message is damaged, or from another version of Shoal: {excerpt(error)}") from None
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -181,6 +203,28 @@ def read(folder: Path, name: str) -> Any:
     """The state that was written; its arrays and tensors are the caller's own."""
     tree = parse_json(read_text(folder / f"{name}.json"))
     return _decode(tree, Arrays(folder / f"{name}.safetensors"))
+
+
+class _Loaded:
+    """The arrays of a message, which are read when they are asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def get(self, name: str, tensor: bool) -> Any:
+        return (self._tensors if tensor else self._arrays)[name]
+
+    @cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        from safetensors.numpy import load
+
+        return load(self._data)
+
+    @cached_property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load
+
+        return load(self._data)
 
 
 class Arrays:

@@ -18,7 +18,8 @@ from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
 from shoal.untrusted import bounded_lines
 
-COLUMNS = ("steps", "episodes", "mean", "std", "min", "max")
+SCORES = ("mean", "std", "min", "max")
+COLUMNS = ("steps", "episodes", *SCORES)
 UNFINISHED = "unfinished"
 FILE = "evaluations.csv"
 BEST = "best"
@@ -88,6 +89,20 @@ class EvaluationFiles:
         for old in folder.glob("params-*.safetensors"):
             if old.name != name:
                 old.unlink()
+
+
+def newest(run_dir: Path) -> dict[str, float]:
+    """Return the last evaluation of a run by the columns of its file, without the infos of environments; {} where there
+    is none."""
+    path = run_dir / FILE
+    if not path.is_file():
+        return {}
+    with reading(path), open(path, newline="", encoding="utf-8") as file:
+        row: dict[str, str] = {}
+        for row in csv.DictReader(bounded_lines(file)):  # noqa: B007 - the last one is wanted
+            pass
+        own = {name: float(row[name]) for name in (*COLUMNS, UNFINISHED) if row.get(name)}
+        return {name: int(value) if name not in SCORES else value for name, value in own.items()}
 
 
 def video(run_dir: Path, steps: int) -> Path:

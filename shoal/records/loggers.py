@@ -10,16 +10,17 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from shoal import own_code
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.metering.aggregator import Snapshot
 from shoal.records.evaluation_files import BEST, VIDEOS
 from shoal.records.metric_files import finite, performance_row, training_row
 from shoal.records.whole_files import write_whole
+from shoal.registry import Registry
 from shoal.types import Values
 
 EVALUATION = "evaluation_"  # what the names of an evaluator's figures begin with
@@ -27,17 +28,34 @@ EVALUATION = "evaluation_"  # what the names of an evaluator's figures begin wit
 log = logging.getLogger("shoal.runtime")
 
 
-class BackEnd(Protocol):
-    refused: str  # a pattern of the characters that its names of metrics must not have
+class BackEnd:
+    """Where metrics go besides the files. A back end of one's own inherits from this class, and is named by
+    ``log="MODULE:CLASS"``."""
 
-    def write(self, row: Mapping[str, float], steps: int) -> None: ...
-    def keep(self, policy: Path | None, films: Sequence[Path]) -> None: ...  # at the end: a directory, and files
-    def close(self) -> None: ...
+    refused = r"(?!)"  # a pattern of the characters that its names of metrics must not have
+    package = ""  # that must be installed, of one of Shoal's
+    remote = False  # whether it tells a service: a run that goes on tells only those that its user has given it
+
+    def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
+        """path: the run's directory; config: its settings; begun: the step at which it begins, above 0 where it goes
+        on; args: what the user tells the back end (``log_args``)."""
+
+    def write(self, row: Mapping[str, float], steps: int) -> None:
+        """Take the newest metrics, by name (``train/NAME``, ``eval/NAME``, ``perf/NAME``), after so many environment
+        steps."""
+        raise NotImplementedError
+
+    def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
+        """At the end: take the directory of the best policy, if there is one, and the files of new films."""
+
+    def close(self) -> None:
+        """Nothing more is told."""
 
 
-class TensorBoard:
+class TensorBoard(BackEnd):
     """Event files in ``RUN/tensorboard``. Of a run that goes on, what was told of later steps before is not shown."""
 
+    package = "tensorboard"
     refused = r"[^-/\w.]"  # it would write an underscore for each, and one name for two
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
@@ -51,18 +69,17 @@ class TensorBoard:
         for name, value in row.items():
             self._writer.add_scalar(name, value, steps)
 
-    def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
-        """Nothing: event files hold numbers and texts, and the rest is beside them."""
-
     def close(self) -> None:
         self._writer.close()
 
 
-class Wandb:
+class Wandb(BackEnd):
     """A run of the project ``shoal``, the same when it goes on, unless ``WANDB_PROJECT`` or ``args`` (of
     ``wandb.init``) name another; all of its own environment variables (``WANDB_NAME``, ``WANDB_DIR``) come before what
     Shoal would say. The best policy is an artifact of it, films are media."""
 
+    package = "wandb"
+    remote = True
     refused = r"^_"  # names that begin so are its own
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
@@ -89,12 +106,14 @@ class Wandb:
         self._run.finish()
 
 
-class MLflow:
+class MLflow(BackEnd):
     """A run of the experiment ``shoal``, the same when it goes on, unless ``MLFLOW_EXPERIMENT_NAME``,
     ``MLFLOW_EXPERIMENT_ID`` or ``args`` (``experiment_name``, and those of ``mlflow.start_run``) name another;
     ``MLFLOW_TRACKING_URI`` says where. MLflow never changes a parameter: the new value of one is a tag of its name. Of
     a batch with a name that it refuses it takes nothing."""
 
+    package = "mlflow"
+    remote = True
     refused = r"[^-/\w. ]|^/|\.\.|(?<=/)/|/$"
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
@@ -135,38 +154,40 @@ def _read(file: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-LOGGERS: dict[str, tuple[str, type[TensorBoard] | type[Wandb] | type[MLflow]]] = {  # name -> (package, class)
-    "tensorboard": ("tensorboard", TensorBoard), "wandb": ("wandb", Wandb), "mlflow": ("mlflow", MLflow),
-}  # fmt: skip
+LOGGERS: Registry[type[BackEnd]] = Registry(
+    "log back end", {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow},
+    methods=("write", "keep", "close"), wrap=lambda cls: cls,
+)  # fmt: skip
+REMOTE = [name for name in LOGGERS if LOGGERS.find(name).remote]
 
 
 def arguments(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Values]:
-    """Return the arguments of each back end from what the user gave: ``{"wandb": {"group": "x"}}`` or
-    ``{"wandb.group": "x"}``. UsageError for those of a back end that is not among ``names``."""
+    """Return the arguments of each back end, one of one's own by its absolute name, from what the user gave:
+    ``{"wandb": {"group": "x"}}`` or ``{"wandb.group": "x"}``. UsageError for those of a back end that is not among
+    ``names``."""
     out: dict[str, Values] = {}
     for key, value in given.items():
-        back, dot, name = key.partition(".")
-        entries = {name: value} if dot and name else value
+        back = next((name for name in names if key == name or key.startswith(f"{name}.")), key.partition(".")[0])
+        name = key[len(back) + 1 :]
+        entries = {name: value} if name and back != key else value
         if not isinstance(entries, Mapping):
             raise UsageError(f"log_args expects arguments of back ends, as in wandb.group=NAME, found '{key}'")
         if back not in names:
-            beside = f"'{back}' among the back ends in log" if back in LOGGERS else f"one of {', '.join(LOGGERS)}"
+            beside = f"'{back}' among the back ends in log" if back in [*LOGGERS] else f"one of {', '.join(LOGGERS)}"
             raise UsageError(f"log_args has '{key}', which expects {beside}")
-        out.setdefault(back, {}).update(entries)
+        out.setdefault(own_code.absolute(back), {}).update(entries)
     return out
 
 
 def check(names: Sequence[str]) -> None:
     """UsageError unless every back end is known and installed."""
     for name in names:
-        if name not in LOGGERS:
-            near = get_close_matches(name, LOGGERS, n=1, cutoff=0.4)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise UsageError(f"log expects {', '.join(LOGGERS)}, found '{name}'{hint}")
-        try:
-            importlib.import_module(LOGGERS[name][0])
-        except ImportError:
-            raise UsageError(f"log {name} needs a package: {pip_install(name)}") from None
+        found = LOGGERS.find(name)
+        if name in LOGGERS.built_in:
+            try:
+                importlib.import_module(found.package)
+            except ImportError:
+                raise UsageError(f"log {name} needs a package: {pip_install(name)}") from None
 
 
 class Logger:
@@ -183,7 +204,7 @@ class Logger:
         self._names: dict[str, str] = {}  # metric -> what the back end calls it
         self._back: BackEnd | None = None
         try:
-            self._back = LOGGERS[name][1](path, config, begun, args or {})
+            self._back = LOGGERS.find(name)(path, config, begun, args or {})
         except Exception as error:  # noqa: BLE001 - whatever a back end raises: the training does not depend on it
             self._give_up(error)
 
@@ -221,7 +242,7 @@ class Logger:
         """Return the back end's name of a metric: the same name each time, and another for each metric."""
         if name not in self._names:
             assert self._back is not None
-            taken = re.sub(self._back.refused, "_", name, flags=re.ASCII) or "_"
+            taken = re.sub(getattr(self._back, "refused", BackEnd.refused), "_", name, flags=re.ASCII) or "_"
             while taken in self._names.values():
                 taken += "_"
             self._names[name] = taken

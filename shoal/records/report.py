@@ -11,7 +11,7 @@ from shoal.api import Tensors
 from shoal.metering.aggregator import Aggregator, Snapshot
 from shoal.records.metric_files import finite
 from shoal.types import Values
-from shoal.untrusted import brief
+from shoal.untrusted import brief, number
 
 
 @dataclass
@@ -25,6 +25,8 @@ class Report:
     params: channel -> the parameters published last, of each params channel that has any.
     restarts: how often a replica failed and was started again.
     error: where the reason is ``failed``, what ended the run.
+    evaluation: the last row of ``evaluations.csv``, by its columns (``unfinished``: episodes that did not end, if there
+        were any); {} of a run that was not evaluated.
     """
 
     reason: str
@@ -36,6 +38,7 @@ class Report:
     params: dict[str, Tensors] = field(default_factory=dict, repr=False)
     restarts: int = 0
     error: str = ""
+    evaluation: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, reason: str, run: Aggregator | Snapshot, params: Mapping[str, Tensors] | None = None) -> Report:
@@ -56,17 +59,21 @@ class Report:
             "episodes": self.episodes,
             "restarts": self.restarts,
         }
-        return {**facts, "error": self.error} if self.error else facts
+        evaluation = {name: finite(value) for name, value in self.evaluation.items()}
+        more = {"error": self.error, "evaluation": evaluation}
+        return facts | {name: value for name, value in more.items() if value}
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Report:
         """Return what ``report.json`` says; TypeError or LookupError where it says something else."""
         kinds = {"reason": str, "steps": int, "updates": int, "seconds": float, "episode_return": float,
-                 "episodes": int, "restarts": int, "error": str}  # fmt: skip
-        values = {"restarts": 0, "error": "", **facts}
+                 "episodes": int, "restarts": int, "error": str, "evaluation": dict}  # fmt: skip
+        values = {"restarts": 0, "error": "", "evaluation": {}, **facts}
         if values["episode_return"] is None:
             values["episode_return"] = math.nan
         for name, kind in kinds.items():
             if not isinstance(values[name], (int, float) if kind is float else kind):
                 raise TypeError(f"'{name}' is {brief(values[name])}")
+        scores = {name: math.nan if value is None else number(value) for name, value in values["evaluation"].items()}
+        values["evaluation"] = scores
         return cls(**{name: values[name] for name in kinds})

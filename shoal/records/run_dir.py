@@ -165,7 +165,7 @@ class RunDirectory:
         except OSError as error:
             raise ShoalError(f"what was learnt cannot be saved in '{self.path}': {error}") from error
         shutil.rmtree(self.path / NEWEST, ignore_errors=True)
-        self._report(report)
+        self.report(report)
         self._close_files()
 
     def failed(self, error: BaseException) -> None:
@@ -185,7 +185,7 @@ class RunDirectory:
             with contextlib.suppress(ShoalError, OSError):
                 report = read_report(self.path) or report
         with contextlib.suppress(ShoalError):
-            self._report(replace(report, reason="failed", error=f"{error}" or type(error).__name__))
+            self.report(replace(report, reason="failed", error=f"{error}" or type(error).__name__))
 
     @property
     def advanced(self) -> bool:
@@ -207,7 +207,8 @@ class RunDirectory:
             if self._files is not None:
                 self._files.close()
 
-    def _report(self, report: Report) -> None:
+    def report(self, report: Report) -> None:
+        """Write ``report.json``."""
         self._write("report.json", json.dumps({"format": RUN_FORMAT, **report.to_json()}, indent=2) + "\n")
 
     def _write(self, name: str, content: str | bytes) -> None:

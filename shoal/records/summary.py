@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
-from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS
+from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, UNFINISHED
 from shoal.records.report import Report
 from shoal.records.run_dir import read_json
 from shoal.records.whole_files import write_whole
@@ -125,7 +125,8 @@ class Summary(logging.Handler):
             lines += ["", "| evaluated at steps | episodes | mean return, 95 % interval |", "| ---: | ---: | --- |"]
             for row in rows[-SHOWN:]:
                 mean, std, count = float(row["mean"]), float(row["std"]), int(row["episodes"])
-                lines.append(f"| {int(row['steps']):,} | {count} | {_around(mean, std, count)} |")
+                cut = f" ({int(row[UNFINISHED])} did not end)" if row.get(UNFINISHED) else ""
+                lines.append(f"| {int(row['steps']):,} | {count}{cut} | {_around(mean, std, count)} |")
         return [*lines, "", "Intervals are of episodes of this one seed; other seeds differ by more (`--seeds`)."]
 
     def _speed(self) -> list[str]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from shoal.api import Field, Spec, WiringError, is_observation
+from shoal.api import Field, Spec, UsageError, WiringError, is_observation
+from shoal.registry import Registry
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
-SamplerName = Literal["uniform", "proportional", "rank", "greedy"]
 
 STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every unroll has these
 
@@ -20,7 +21,7 @@ STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every
 class Options:
     """What every kind of table is told, and allocates; the kinds are ``TableOptions`` and ``SequenceOptions``."""
 
-    sampler: SamplerName
+    sampler: str
 
     def check(self, what: str, *whole: str, **choices: tuple[str, ...]) -> None:
         """WiringError unless all counts, those named by ``whole`` too, are at least 1, and names one of their
@@ -28,8 +29,11 @@ class Options:
         for name in ("capacity", *whole, "n_step", "stack", "batches"):
             if getattr(self, name) < 1:
                 raise WiringError(f"{what} needs {name} >= 1, got {getattr(self, name)}.")
-        samplers = get_args(SamplerName)
-        all_choices = {"pad": ("repeat", "zero"), "sampler": samplers, "initial": ("max", "given"), **choices}
+        try:
+            SAMPLERS.find(self.sampler)
+        except UsageError as error:
+            raise WiringError(str(error)) from error
+        all_choices = {"pad": ("repeat", "zero"), "initial": ("max", "given"), **choices}
         for name, expected in all_choices.items():
             if getattr(self, name) not in expected:
                 raise WiringError(f"{what} has no {name} {getattr(self, name)!r}: expected one of {expected}.")
@@ -57,7 +61,7 @@ class Options:
             **each("scratch", unroll, dict.fromkeys(("reward", "q_taken", "q_max", "final_q"), "float32")),
             **each("scratch", unroll, dict.fromkeys(("terminated", "truncated", "valid", "first"), "bool")),
             **each("scratch", unroll, dict.fromkeys(("row_of", "final_of"), "int32")),
-            **{f"sampler/{name}": array for name, array in sampler_arrays(self.sampler, items).items()},
+            **{f"sampler/{name}": array for name, array in SAMPLERS.find(self.sampler).arrays(items).items()},
         }
 
 
@@ -157,15 +161,41 @@ def each(group: str, shape: tuple[int, ...], dtypes: Mapping[str, str]) -> Array
     return {f"{group}/{name}": (shape, dtype) for name, dtype in dtypes.items()}
 
 
-def sampler_arrays(kind: SamplerName, rows: int) -> Arrays:
-    if kind in ("proportional", "greedy"):
-        offsets = tree_offsets(rows)
-        return {"tree": ((int(offsets[-1]),), "float64"), "offsets": (offsets.shape, "int64")}
-    if kind == "rank":
-        return {
-            "heap": ((rows,), "int32"),
-            "where": ((rows,), "int32"),
-            "weight": ((rows,), "float32"),
-            "counts": ((2,), "int64"),
-        }
-    return {}
+def tree_arrays(items: int) -> Arrays:
+    """Return the arrays of an 8-ary tree over the items."""
+    offsets = tree_offsets(items)
+    return {"tree": ((int(offsets[-1]),), "float64"), "offsets": (offsets.shape, "int64")}
+
+
+def heap_arrays(items: int) -> Arrays:
+    """Return the arrays of a binary heap of the items."""
+    of_items = {"heap": "int32", "where": "int32", "weight": "float32"}
+    return {**{name: ((items,), dtype) for name, dtype in of_items.items()}, "counts": ((2,), "int64")}
+
+
+@dataclass(frozen=True)
+class SamplerKind:
+    """What is known of a sampler before a table has one. arrays: name, shape and dtype of what it needs for so many
+    items; load: returns its class; weighed: whether it draws in proportion to weights, of which it tells the sum."""
+
+    arrays: Callable[[int], Arrays]
+    load: Callable[[], Any]
+    weighed: bool = False
+
+
+def _shoals(cls: str) -> Callable[[], Any]:
+    """Return what loads a class of ``samplers``, and with it numba."""
+    return lambda: getattr(importlib.import_module("shoal.replay.samplers"), cls)
+
+
+SAMPLERS = Registry(
+    "sampler",
+    {
+        "uniform": SamplerKind(lambda items: {}, _shoals("Uniform"), weighed=True),
+        "proportional": SamplerKind(tree_arrays, _shoals("Proportional"), weighed=True),
+        "rank": SamplerKind(heap_arrays, _shoals("Rank")),
+        "greedy": SamplerKind(tree_arrays, _shoals("Greedy")),
+    },
+    methods=("insert", "update", "remove", "draw"),
+    wrap=lambda cls: SamplerKind(getattr(cls, "arrays", lambda items: {}), lambda: cls, hasattr(cls, "mass")),
+)

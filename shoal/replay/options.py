@@ -13,12 +13,11 @@ from shoal.replay.layout import (
     Arrays,
     Layout,
     Options,
-    SamplerName,
     each,
     make_layout,
-    sampler_arrays,
     shown,
     steps_and_envs,
+    tree_arrays,
 )
 
 ROW = {
@@ -35,6 +34,8 @@ class TableOptions(Options):
     > 1 every observation leaf of shape ``[T, E, 1, H, W]`` is stacked to ``[B, stack, H, W]`` when sampled.
 
     capacity: items (transitions). The table holds at most this many after each eviction.
+    sampler: which items a batch is made of: ``uniform``, ``proportional``, ``rank``, ``greedy``, or a class of
+        one's own by ``MODULE:CLASS`` (``sampler.Sampler``).
     alpha, eps: a priority is ``|delta| + eps``; it is sampled with weight ``priority ** alpha`` (rank: with
         ``rank ** -alpha``). The power is taken when the priority is written.
     initial: priority of a new item: ``max`` (the largest of late) or ``given`` (the actor's own n-step TD error,
@@ -55,7 +56,7 @@ class TableOptions(Options):
     gamma: float = 0.99
     stack: int = 1
     pad: Literal["repeat", "zero"] = "repeat"
-    sampler: SamplerName = "uniform"
+    sampler: str = "uniform"
     alpha: float = 0.6
     eps: float = 0.01
     initial: Literal["max", "given"] = "max"
@@ -111,6 +112,6 @@ class TableOptions(Options):
         out |= each("scratch", (news,), {"new_rows": "int32", "new_deltas": "float32"})
         out["scratch/victims"] = ((rows,), "int32")
         if self.evict == "proportional":
-            for name, array in sampler_arrays("proportional", rows).items():
+            for name, array in tree_arrays(rows).items():
                 out[f"evictor/{name}"] = array
         return out

@@ -6,44 +6,15 @@ greedy sampler, which has no law (1 for what it returns).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import numpy as np
 
 from shoal.replay import sampling_kernels
-from shoal.replay.layout import tree_offsets
-
-Arrays = Mapping[str, np.ndarray]
-
-
-class Sampler(Protocol):
-    """``order`` and ``counters`` ([head, size, ...]) are the table's ring of live rows; weights are the sampler's."""
-
-    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
-    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
-    def remove(self, rows: np.ndarray) -> None: ...
-    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None: ...
-    def check_valid(self) -> tuple[bool, str]: ...
+from shoal.replay.layout import heap_arrays, tree_arrays, tree_offsets
+from shoal.replay.sampler import Arrays, Sampler, live_rows as live_rows
 
 
-def live_rows(order: np.ndarray, counters: np.ndarray) -> np.ndarray:
-    """Rows of the live items, oldest first while eviction is fifo."""
-    out: np.ndarray = order[(counters[0] + np.arange(counters[1])) % len(order)]
-    return out
-
-
-class Uniform:
+class Uniform(Sampler):
     """Every live item alike, with replacement."""
-
-    def __init__(self, order: np.ndarray, counters: np.ndarray, rng: np.ndarray):
-        self.order, self.counters, self.rng = order, counters, rng
-
-    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
-
-    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
-
-    def remove(self, rows: np.ndarray) -> None: ...
 
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
         sampling_kernels.uniform_draw(self.order, self.counters, self.rng, rows, probs)
@@ -56,10 +27,11 @@ class Uniform:
         return (True, "") if len(np.unique(rows)) == len(rows) else (False, "uniform: an item is listed twice")
 
 
-class _Tree:
+class _Tree(Sampler):
     """An 8-ary tree over all rows, in ``arrays`` ``tree`` and ``offsets``."""
 
     largest = False
+    arrays = staticmethod(tree_arrays)
 
     def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float):
         self.tree, self.offsets = arrays["tree"], arrays["offsets"]
@@ -114,17 +86,19 @@ class Greedy(_Tree):
         probs[:] = 1.0
 
 
-class Rank:
+class Rank(Sampler):
     """P(i) = rank(i) ** -alpha / sum, rank 1 the largest priority; one draw in each of n segments of equal mass.
 
     The rank is the place in a binary heap, which is sorted anew after as many changes as it has places.
     """
 
+    arrays = staticmethod(heap_arrays)
+
     def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float):
         self.heap, self.where, self.weight = arrays["heap"], arrays["where"], arrays["weight"]
         self.order, self.counters, self.rng, self.counts = order, counters, rng, arrays["counts"]
-        self.mass = np.zeros(len(self.heap) + 1)  # not saved: a table that is restored may have another alpha
-        self.mass[1:] = np.cumsum(np.arange(1, len(self.mass), dtype=np.float64) ** -alpha)
+        self.cumulative = np.zeros(len(self.heap) + 1)  # not saved: a table that is restored may have another alpha
+        self.cumulative[1:] = np.cumsum(np.arange(1, len(self.cumulative), dtype=np.float64) ** -alpha)
 
     def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
         sampling_kernels.heap_set(self.heap, self.where, self.weight, self.counts, rows, priorities, True)
@@ -140,12 +114,14 @@ class Rank:
     def sort(self) -> None:
         sampling_kernels.heap_sort(self.heap, self.where, self.weight, self.counts)
 
+    rehearse = sort
+
     def _sort_when_due(self) -> None:
         if self.counts[1] >= len(self.heap):
             self.sort()
 
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
-        sampling_kernels.heap_draw(self.heap, self.mass, self.counts, self.rng, rows, probs)
+        sampling_kernels.heap_draw(self.heap, self.cumulative, self.counts, self.rng, rows, probs)
 
     def check_valid(self) -> tuple[bool, str]:
         size = int(self.counts[0])

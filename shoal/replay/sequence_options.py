@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import Arrays, Layout, Options, SamplerName, each, make_layout, shown, steps_and_envs
+from shoal.replay.layout import Arrays, Layout, Options, each, make_layout, shown, steps_and_envs
 
 STATE = "state/"
 PROBES = ("probe/first/", "probe/last/")
@@ -65,7 +65,7 @@ class SequenceOptions(Options):
     rescale: float | None = 1e-3
     stack: int = 1
     pad: Literal["repeat", "zero"] = "repeat"
-    sampler: SamplerName = "proportional"
+    sampler: str = "proportional"
     alpha: float = 0.9
     eps: float = 1e-3
     initial: Literal["max", "given"] = "given"

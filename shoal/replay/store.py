@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -13,9 +12,10 @@ import torch
 
 from shoal.api import Arrays, Batch, ShoalError, Spec, Tensors, WiringError
 from shoal.replay import copies, rows as _rows
-from shoal.replay.layout import Arrays as Shapes, Column, Layout, SamplerName, is_frame
+from shoal.replay.layout import SAMPLERS, Arrays as Shapes, Column, Layout, is_frame
 from shoal.replay.rows import ALLOCATED, EVICTED, FREE, INSERTED, SAMPLED, SIZE
-from shoal.replay.samplers import Greedy, Proportional, Rank, Sampler, Uniform
+from shoal.replay.sampler import Sampler
+from shoal.replay.samplers import Proportional
 from shoal.types import State, Values
 
 
@@ -25,7 +25,7 @@ class Options(Protocol):
     @property
     def capacity(self) -> int: ...
     @property
-    def sampler(self) -> SamplerName: ...
+    def sampler(self) -> str: ...
     @property
     def alpha(self) -> float: ...
     @property
@@ -82,12 +82,10 @@ class Store(ABC):
         self._given, self._batches = options.initial == "given", options.batches
         self._scratch = _rows.Unroll(*(self._arrays[f"scratch/{name}"] for name in _rows.Unroll._fields))
         self._row_of, self._final_of = self._arrays["scratch/row_of"], self._arrays["scratch/final_of"]
-        self.sampler: Sampler
-        if options.sampler == "uniform":
-            self.sampler = Uniform(self._order, self._counters, rng)
-        else:
-            kinds: dict[str, Callable[..., Sampler]] = {"proportional": Proportional, "rank": Rank, "greedy": Greedy}
-            self.sampler = kinds[options.sampler](self._own("sampler"), self._order, self._counters, rng, options.alpha)
+        kind = SAMPLERS.find(options.sampler)
+        own = self._own("sampler"), self._order, self._counters, rng, options.alpha
+        self.sampler: Sampler = kind.load()(*own)
+        self._weighed = kind.weighed
         self._evictor: Proportional | None = None
         self._prioritised = options.sampler != "uniform"
         self._changed, self._recent = 0, 0.0  # priorities learned of late, and the largest of them
@@ -98,8 +96,8 @@ class Store(ABC):
     def mass(self) -> float:
         """Sum of the weights in proportion to which items are drawn: so many of a table's items are drawn where several
         tables are drawn from as if they were one. ShoalError for a sampler that has no such weights."""
-        if isinstance(self.sampler, (Uniform, Proportional)):
-            return self.sampler.mass()
+        if self._weighed:
+            return float(self.sampler.mass())  # type: ignore[attr-defined]
         raise ShoalError(f"The {type(self.sampler).__name__.lower()} sampler does not draw in proportion to weights.")
 
     def arrays(self) -> list[np.ndarray]:
@@ -254,8 +252,7 @@ class Store(ABC):
         assert batch.keys is not None
         self.reprioritise(batch.keys.numpy(), np.ones(1, np.float32))
         self._remove(1)
-        if isinstance(self.sampler, Rank):
-            self.sampler.sort()
+        self.sampler.rehearse()
 
     @abstractmethod
     def _close(self, begin: int, end: int) -> None:

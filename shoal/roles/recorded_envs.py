@@ -55,5 +55,6 @@ class RecordedEnvs:
             if not np.array_equal(self.obs[name], array, equal_nan=array.dtype.kind == "f"):
                 raise EnvironmentFailed(
                     f"environment {self.spec.id!r} is not deterministic: with the same seed and the same "
-                    f"{len(self._actions)} actions it shows another {name!r}, so the run cannot be resumed exactly"
+                    f"{len(self._actions)} actions it shows another {name!r}, so the run cannot be resumed exactly "
+                    "(a new run may begin with its parameters: init_from, or shoal train --init-from RUN)"
                 )

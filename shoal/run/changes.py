@@ -18,6 +18,7 @@ from shoal.program import Program
 from shoal.records.checkpoint import differences, shape_of
 from shoal.run.evaluation import Evaluation
 from shoal.run.options import RESUMABLE, RESUMABLE_FLAGS
+from shoal.run.runtimes import is_deterministic
 from shoal.settings.config import build, default_values
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
@@ -28,6 +29,7 @@ from shoal.untrusted import one_line
 
 ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
 REPLAYS_ENVIRONMENTS = "the serial runtime plays its environments again, as they were"
+MOST_RESUMED = 1_000
 FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
 
 
@@ -38,7 +40,8 @@ def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str
     out = {}
     for key, value in given.items():
         if key not in known:
-            raise unknown("flag" if flags else "setting", key, list(known), short_name(name))
+            near = list(known) if flags else [*known, *RESUMABLE]
+            raise unknown("flag" if flags else "setting", key, near, short_name(name))
         typed = expect(hints[key], over(values[key], value), _shown(key, flags))
         if typed != values[key]:
             out[key] = typed
@@ -64,7 +67,7 @@ def check(
 
     before, blamed = built_with(()), list(new)
     if before == (now := built_with(blamed)):
-        if runtime == "serial" and (cut := ROLLOUT & new.keys()):
+        if is_deterministic(runtime) and (cut := ROLLOUT & new.keys()):
             named = _shown(min(cut), flags)
             raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}: {advice}")
         return
@@ -98,14 +101,15 @@ def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags
     named = "--eval-every" if flags else "'evaluation'"
     if not (was["every"] and now["every"]):
         raise UsageError(f"{named} cannot begin or end when a run goes on: its program has an evaluator, or has none")
-    if facts["runtime"] == "serial":
+    if is_deterministic(facts["runtime"]):
         raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}")
     return {"evaluation": Evaluation(**now)}
 
 
 def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
     """Put ``new`` settings in the place of ``values`` into the ``facts`` of a config.json, and the change, with the
-    step at which the run goes on, behind those before. What was noted behind that step counts from there."""
+    step at which the run goes on, behind those before. What was noted behind that step counts from there. ``resumed``:
+    the steps at which it went on, ``MOST_RESUMED`` at most."""
     earlier = [{**change, "steps": min(change["steps"], steps)} for change in facts.get("changes", [])]
     before, after = plain({name: values[name] for name in new}), plain(dict(new))
     if new:
@@ -114,6 +118,8 @@ def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps
         earlier.append({"steps": steps, "settings": {name: [before[name], after[name]] for name in new}})
     facts["origins"] = facts["origins"] | dict.fromkeys(new, "resume")
     facts["changes"] = earlier
+    before_it = [at for at in facts.get("resumed", []) if type(at) is int and at < steps]
+    facts["resumed"] = [*before_it, steps][-MOST_RESUMED:]
 
 
 def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -130,7 +136,7 @@ def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
     yield "env", "another environment is another run"
     for name in at_start(system):
         yield name, "what was saved is of the one it had"
-    if runtime == "serial":
+    if is_deterministic(runtime):
         for field in fields(EnvOptions):
             yield field.name, REPLAYS_ENVIRONMENTS
 

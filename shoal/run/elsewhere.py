@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.api import UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.paths import shown
@@ -33,12 +35,13 @@ def show(path: Path) -> int:
             running = run.running()
             run.refresh()
             row = run.metrics.columns.last_row.get("row", -1.0)
-            if row > told:
-                told = row
+            if row != told:  # it may be an earlier one, of a run that was resumed
+                seen, told = min(told, row), row
                 for event in run.events():
                     if event.level != "info" and event not in known:
                         known.add(event)
                         progress.alerts.tell(event.text.partition("\n")[0], event.when)
+                progress.recall(records(run), returns(run, seen))
                 progress.update(snapshot(run))
             if not running:
                 break
@@ -75,9 +78,28 @@ def snapshot(run: RunFiles) -> Snapshot:
         updates=int(training.get("updates", 0)), step_rate=clock.get("steps_per_second", 0.0),
         update_rate=clock.get("updates_per_second", 0.0), episode_return=training.get("episode_return", float("nan")),
         episode_length=training.get("episode_length", float("nan")), episodes=int(training.get("episodes", 0)),
-        records={name: value for name, value in training.items() if name not in TRAINING}, shares=shares, fill=fill,
+        records={}, shares=shares, fill=fill,  # the records of all rows, not only of this one, are recalled
         restarts=int(clock.get("restarts", 0)), memory=int(clock.get("memory", 0)),
     )  # fmt: skip
+
+
+def records(run: RunFiles) -> dict[str, tuple[float, float]]:
+    """Return the last value of each record, whichever row told it, and the seconds of training at which it did."""
+    columns, clock = run.metrics.columns, run.performance.columns
+    rows, seconds = clock.column("row"), clock.column("seconds")
+    known = np.isfinite(rows) & np.isfinite(seconds)
+    if not known.any():
+        rows, seconds, known = np.zeros(1), np.zeros(1), np.ones(1, bool)
+    found = {name: value for name, value in columns.last.items() if name not in TRAINING}
+    return {n: (v, float(np.interp(columns.known_at[n], rows[known], seconds[known]))) for n, v in found.items()}
+
+
+def returns(run: RunFiles, seen: float) -> list[float]:
+    """Return the returns of the rows after row ``seen`` but for the newest, which its snapshot holds."""
+    rows, values = (run.metrics.columns.column(name) for name in ("row", "episode_return"))
+    after = (rows > seen) & (rows < run.metrics.columns.last_row["row"]) & np.isfinite(values)
+    found: list[float] = values[after].tolist()
+    return found
 
 
 def _text(facts: dict[str, Any], name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,48 +14,9 @@ from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles, video
 from shoal.records.report import Report
 from shoal.roles.evaluator import Episodes as Played, Film, Returns, evaluation_seed, make_evaluator
-from shoal.settings.flags import expect, ranged
-from shoal.settings.ranges import Episodes, Natural
+from shoal.settings.run_options import Evaluation as Evaluation
 
-
-class _Default(int):
-    """A number that can be told from the same number when somebody gives it."""
-
-
-EPISODES = _Default(10)
-ENVS = 256  # that are stepped together at most
 MAX_EVALUATION_SECONDS = 600.0  # seconds that a run may spend on the evaluation of what it ended with
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a run evaluates itself. every: environment steps between two evaluations; 0: never; episodes: in each;
-    sampled: draw actions from the policy instead of taking the best; video: also film an episode of each; max_steps:
-    agent steps after which an episode is given up, and counts as it is; 0: 27,000, or as many as the run's own time
-    limit if those are more."""
-
-    every: Natural = 0
-    episodes: Episodes = EPISODES
-    sampled: bool = False
-    video: bool = False
-    max_steps: Natural = 0
-
-    def __post_init__(self) -> None:
-        for name, hint in ranged(Evaluation).items():
-            typed = expect(hint, value := getattr(self, name), f"'{name}' of an Evaluation")
-            object.__setattr__(self, name, value if value is EPISODES else typed)
-        given = {name: value for name, value in vars(self).items() if name != "every" and value != DEFAULTS[name]}
-        if not self.every and (given or self.episodes is not EPISODES):
-            said = ", ".join(f"{name}={value}" for name, value in (given or {"episodes": self.episodes}).items())
-            raise UsageError(f"Evaluation({said}) expects every=N beside it: without, nothing is evaluated")
-
-    @property
-    def envs(self) -> int:
-        """Environments that an evaluation steps together."""
-        return min(self.episodes, ENVS)
-
-
-DEFAULTS = {field.name: field.default for field in fields(Evaluation)}
 
 
 def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:

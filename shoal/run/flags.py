@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shoal.api import UsageError
-from shoal.envs import looking
 from shoal.run.kinds import playing
 from shoal.run.options import RunOptions
-from shoal.run.runtimes import environment_call
+from shoal.run.runtimes import looking_under
 from shoal.run.trust import check_resolved
 from shoal.settings.config import Resolved, resolve
 from shoal.settings.fields import RUN_FLAGS
@@ -26,7 +25,7 @@ def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]
     opts = options(mine, own, name)
     flags, file = parse_flags(system.Config, rest, short_name(name)), opts.get("config")
     runtime = opts.get("runtime", RunOptions.runtime)
-    with looking(environment_call(runtime)):
+    with looking_under(runtime):
         resolved = resolve(system, opts.get("preset"), file, flags, name=name, plays=playing(runtime))
     check_resolved(resolved, file, bool(opts.get("trust")))
     return opts, resolved

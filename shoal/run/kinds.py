@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from shoal.envs import EnvOptions, looking, plays
-from shoal.run.runtimes import environment_call
+from shoal.envs import EnvOptions, plays
+from shoal.run.runtimes import looking_under
 from shoal.types import Values
 
 OPTIONS = [field.name for field in dataclasses.fields(EnvOptions)]
@@ -17,7 +17,7 @@ def playing(runtime: str) -> Callable[[Values], str]:
     the user's makes is made where ``runtime`` would make it."""
 
     def found(values: Values) -> str:
-        with looking(environment_call(runtime)):
+        with looking_under(runtime):
             return plays(values["env"], EnvOptions(**{name: values[name] for name in OPTIONS}))
 
     return found

@@ -167,6 +167,13 @@ class Progress:
         self.live.start()
         self.live.update(self._panel(None), refresh=True)
 
+    def recall(self, records: Mapping[str, tuple[float, float]], returns: Sequence[float]) -> None:
+        """Take what was told before the next snapshot: of each record its last value and the second of training at
+        which it was told, and the returns in order."""
+        self._records.update(records)
+        for value in returns:
+            self._spark.add(value)
+
     def update(self, snapshot: Snapshot) -> None:
         since, steps = self._made
         self._made = snapshot.seconds, max(steps, snapshot.steps + snapshot.making)

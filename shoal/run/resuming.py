@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.envs import looking
+from shoal.own_code import absolute
 from shoal.own_settings import own_settings
 from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
@@ -17,19 +19,37 @@ from shoal.records.damage import reading
 from shoal.records.run_dir import read_json
 from shoal.run import changes, ranks
 from shoal.run.beside import ALONE, Beside
-from shoal.run.evaluation import Evaluation
 from shoal.run.finished import check_unfinished
+from shoal.run.keywords import takes_options
 from shoal.run.observers import Observer, observing
-from shoal.run.options import JSON_KEYS, TYPES, RunOptions, back_ends, check_limits
+from shoal.run.options import REQUIRED_KEYS, RESUMABLE, RunOptions, check_limits
 from shoal.run.run import Run, check_config, with_environment
-from shoal.run.runtimes import check_runtime, environment_call, runtime_to_resume
+from shoal.run.runtimes import check_runtime, environment_call, is_deterministic, runtime_to_resume
 from shoal.run.training import Training
-from shoal.run.trust import check as check_trust, check_connections, connections, note_connections
+from shoal.run.trust import check as check_trust, check_connections, connections, named_in, note, note_connections
 from shoal.settings.config import Resolved, build, coerce_all
 from shoal.settings.flags import expect, ranged
 from shoal.types import Values
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What changes when a run goes on. limits: new ones of ``LIMITS``, None: as it was. settings: fields of its config.
+    options: those of the run in ``RESUMABLE``, of `evaluation` what changes. runtime, address: where it goes on. env:
+    what makes its environment, again. flags: whether all this was given as flags."""
+
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str | None = None
+    address: str | None = None
+    quiet: bool | None = None
+    trust: bool = False
+    env: Any = None
+    flags: bool = False
+
+
+@takes_options(RunOptions, unset=True)
 @own_settings()
 def resume(
     path: str | Path,
@@ -39,12 +59,6 @@ def resume(
     until_return: float | None = None,
     runtime: str | None = None,
     address: str | None = None,
-    hang_timeout: float | None = None,
-    evaluation: Evaluation | None = None,
-    checkpoint_every: float | None = None,
-    checkpoint_replay_gb: float | None = None,
-    log: str | Sequence[str] | None = None,
-    log_args: Mapping[str, Any] | None = None,
     quiet: bool | None = RunOptions.quiet,
     trust: bool = False,
     env: Any = None,
@@ -59,77 +73,61 @@ def resume(
     that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray cluster this time.
     ``trust``: as in ``Run.policy``.
 
-    hang_timeout, evaluation, checkpoint_every, checkpoint_replay_gb, log and log_args: as in ``train``, from here on;
-    None: as they were. All other options of the run stay.
     env: the class or function that makes its environment, again, where that was given in Python. observers, alert,
     alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one
-    that changes the shape of something that was saved. Each change is noted with its step in config.json."""
+    that changes the shape of something that was saved. Each change is noted with its step in config.json. Options of
+    the run (those of ``shoal.run.RunOptions`` that are ``resumable``) may change too; None: as they were."""
+    options, fields = RunOptions.divide({n: v for n, v in settings.items() if v is not None or n not in RESUMABLE})
+    changes.refuse_options((name for name in options if name not in RESUMABLE), flags=False)
+    options = {name: expect(ranged(RunOptions)[name], value, f"'{name}'") for name, value in options.items()}
     limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
-    given = {
-        "hang_timeout": hang_timeout, "checkpoint_every": checkpoint_every,
-        "checkpoint_replay_gb": checkpoint_replay_gb,
-        "evaluation": None if evaluation is None else expect(TYPES["evaluation"], evaluation, "'evaluation'"),
-        "log": None if log is None else back_ends(log),
-        "log_args": None if log_args is None else expect(dict, log_args, "'log_args'"),
-    }  # fmt: skip
-    anew = {name: value for name, value in given.items() if value is not None}
-    return go_on(
-        path, limits, settings, anew, runtime=runtime, address=address, quiet=quiet, trust=trust, env=env,
-        observers=observing(observers), beside=Beside(alert, alert_after, watch),
-    )  # fmt: skip
+    given = Changes(limits, fields, options, runtime, address, quiet, trust, env)
+    return go_on(path, given, observing(observers), Beside(alert, alert_after, watch))
 
 
-def go_on(
-    path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], anew: Mapping[str, Any], *,
-    runtime: str | None = None, address: str | None = None, quiet: bool | None, trust: bool, env: Any = None,
-    observers: Sequence[Observer] = (), flags: bool = False, beside: Beside = ALONE,
-) -> Run:  # fmt: skip
-    """Return what ``resume`` and ``shoal resume`` share. anew: options of the run, of those in ``RESUMABLE``; flags:
-    the settings were given as flags."""
+def go_on(path: str | Path, given: Changes, observers: Sequence[Observer] = (), beside: Beside = ALONE) -> Run:
+    """Go on with a run as ``resume`` and ``shoal resume`` do."""
     with beside.of(fixed(path)) as company:
-        seen = [*observers, *company.observers]
-        return company.ended(
-            _go_on(path, limits, settings, anew, runtime, address, quiet, trust, env, seen, flags)
-        )  # fmt: skip
+        return company.ended(_go_on(path, given, [*observers, *company.observers]))
 
 
-def _go_on(
-    path: str | Path, limits: Mapping[str, Any], settings: Mapping[str, Any], anew: Mapping[str, Any],
-    runtime: str | None, address: str | None, quiet: bool | None, trust: bool, env: Any,
-    observers: Sequence[Observer], flags: bool,
-) -> Run:  # fmt: skip
+def _go_on(path: str | Path, given: Changes, observers: Sequence[Observer]) -> Run:
     own_code.forget_edited()
-    check_limits(**limits)
-    changes.refuse_options(settings, flags)
-    anew = {**anew, **{name: limits[name] for name in ("seconds", "until_return") if limits[name] is not None}}
-    if limits["steps"] is not None:
-        settings = {**settings, "steps": limits["steps"]}
+    check_limits(**given.limits)
+    changes.refuse_options(given.settings, given.flags)
+    limits = {name: limit for name, limit in given.limits.items() if limit is not None}
+    settings = {**given.settings, **{name: limit for name, limit in limits.items() if name == "steps"}}
+    anew = {**given.options, **{name: limit for name, limit in limits.items() if name != "steps"}}
     path = fixed(path)
-    directory = ranks.reopened(path, trust)
+    directory = ranks.reopened(path, given.trust)
     try:
-        facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *JSON_KEYS))
+        facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *REQUIRED_KEYS))
         check_config(path / "config.json", facts)
-        anew |= _where(facts, runtime, address)
+        kept = {name: facts.get(name) for name in ("runtime", "log") if name not in anew}
+        if given.runtime is not None:
+            del kept["runtime"]
+        check_trust(path, facts["system"], facts["config"], given.trust, named_in(kept))
+        anew |= _where(facts, given.runtime, given.address)
         with reading(path / "config.json"):
-            anew |= changes.evaluation(facts, anew.get("evaluation"), flags)
-            options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=quiet)
-        check_trust(path, facts["system"], facts["config"], trust)
+            anew |= changes.evaluation(facts, anew.get("evaluation"), given.flags)
+            options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=given.quiet)
         theirs = None if "address" in anew else options.address, () if "log" in anew else options.log
-        check_connections(path, connections(*theirs), trust)
-        facts["config"] = with_environment(path, facts["config"], env)
+        check_connections(path, connections(*theirs), given.trust)
+        facts["config"] = with_environment(path, facts["config"], given.env)
         system, values = loaded(path, facts)
-        changed = changes.wanted(system, facts["system"], values, settings, flags)
+        changed = changes.wanted(system, facts["system"], values, settings, given.flags)
         checkpoint = ranks.newest(path / FOLDER)
         stop = options.stop((values | changed)["steps"])
         check_unfinished(path, checkpoint, stop, facts["stop"]["episode_return"])
         if changed.keys() - {"steps"}:
             with looking(environment_call(options.runtime)):
-                changes.check(system, values, changed, options.runtime, path, flags)
+                changes.check(system, values, changed, options.runtime, path, given.flags)
         changes.note(facts, values, changed, checkpoint.steps)
         cfg = build(system.Config, {**values, **changed})
         resolved = Resolved(cfg, facts["origins"], facts["preset"], "resumed")
         training = Training(path, system, resolved, options, facts, observers=observers)
         checkpoint.check_fits(training.program)
+        note("", {}, map(absolute, named_in({"runtime": given.runtime, "log": anew.get("log")})))
         note_connections(path, connections(anew.get("address"), anew.get("log", ())))
     except BaseException:
         directory.close()
@@ -141,10 +139,10 @@ def _where(facts: Values, runtime: str | None, address: str | None) -> Values:
     """Options of a run that goes on in another place. UsageError where it would not be the same run."""
     if runtime is not None:
         check_runtime(runtime)
-        if "serial" in (runtime, facts["runtime"]) and runtime != facts["runtime"]:
+        if runtime != facts["runtime"] and (is_deterministic(runtime) or is_deterministic(facts["runtime"])):
             raise UsageError(
                 f"a run that was started with --runtime {facts['runtime']} cannot go on with {runtime}: "
-                "serial runs are exact, and save what no other runtime can go on from"
+                "exact runs save what no other runtime can go on from"
             )
     if runtime is None and address is None:
         return {}

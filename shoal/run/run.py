@@ -254,11 +254,13 @@ class _Open(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
-    """The policy in a file that ``Policy.save`` wrote, or of the zoo (``zoo:NAME``); ``seed``: of the actions that it
-    draws; ``trust``: as in ``Run.policy``, for its system is imported, and its environment where that is of the user's
-    own; ``env``: as there, too. UsageError for any other file."""
+    """The policy in a file that ``Policy.save`` wrote, of the zoo (``zoo:NAME``), or with the last parameters of a run
+    in a directory. ``seed``: of the actions that it draws; ``trust``: as in ``Run.policy``, for its system is imported,
+    and its environment where that is of the user's own; ``env``: as there, too. UsageError for any other file."""
     from shoal import systems
 
+    if not is_saved(file) and Path(file).is_dir():
+        return Run.open(file, trust=trust).policy(seed, trust=trust, env=env)
     facts, file = _saved_facts(file), fixed(located(file))
     check_trust(file, facts["system"], facts["config"], trust)
     system = systems.load(facts["system"])

@@ -1,13 +1,19 @@
-"""The runtimes by name. Each is imported when it is asked for."""
+"""The runtimes by name, Shoal's and the user's own. Each is imported when it is asked for."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
+from shoal import own_code
 from shoal.api import UsageError
+from shoal.envs import looking
 from shoal.local.apart import Call, apart, call_here
+from shoal.registry import Registry, is_own
 from shoal.runtime.launch import Runtime
-from shoal.settings.flags import unknown
 from shoal.torchrun.place import place
 
 
@@ -39,43 +45,96 @@ def _torchrun(hang_timeout: float, address: str | None) -> Runtime:
     return TorchrunRuntime(hang_timeout=hang_timeout)
 
 
-RUNTIMES: dict[str, Callable[[float, str | None], Runtime]] = {
-    "local": _local, "serial": _serial, "ray": _ray, "torchrun": _torchrun,
-}  # fmt: skip
-HERE = ("serial", "torchrun")  # those in which environments are stepped in the process that was started
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a runtime before it is made. make: from the hang timeout and the address; in_process: whether
+    environments are stepped in the process that was started; deterministic: whether runs repeat exactly, and play their
+    environments again when they go on; takes_address: whether it runs on a cluster that can be named."""
+
+    make: Callable[[float, str | None], Runtime]
+    in_process: bool = False
+    deterministic: bool = False
+    takes_address: bool = False
+
+
+def _own(cls: Any) -> Kind:
+    """Return what is known of a class of the user's: its attributes ``in_process`` and ``deterministic`` say so, and
+    the parameters of its constructor, which is given those of ``hang_timeout`` and ``address`` that it names."""
+    takes = inspect.signature(cls).parameters
+
+    def make(hang_timeout: float, address: str | None) -> Runtime:
+        given = {"hang_timeout": hang_timeout, "address": address}
+        with own_code.failing(f"the runtime '{cls.__qualname__}' cannot be made"):
+            made: Runtime = cls(**{name: value for name, value in given.items() if name in takes})
+        return made
+
+    in_process, deterministic = (bool(getattr(cls, fact, False)) for fact in ("in_process", "deterministic"))
+    return Kind(make, in_process, deterministic, takes_address="address" in takes)
+
+
+RUNTIMES = Registry(
+    "runtime",
+    {
+        "local": Kind(_local),
+        "serial": Kind(_serial, in_process=True, deterministic=True),
+        "ray": Kind(_ray, takes_address=True),
+        "torchrun": Kind(_torchrun, in_process=True),
+    },
+    methods=("check", "launch"),
+    wrap=_own,
+)  # fmt: skip
 
 
 def meant(name: str) -> str:
-    """The runtime that ``name`` means in this process: a process of torchrun's is one rank of several, and never starts
-    the whole run by itself. UsageError for one that would."""
+    """Return the runtime that ``name`` means in this process: a process of torchrun's is one rank of several, and never
+    starts the whole run by itself. UsageError for one that would."""
     if place() is None:
         return name
-    if name in RUNTIMES and name not in ("local", "torchrun"):
+    RUNTIMES.check(name)
+    if name not in ("local", "torchrun"):
         raise UsageError(f"torchrun starts every rank itself: --runtime {name} expects to be started without it")
-    return "torchrun" if name in RUNTIMES else name
+    return "torchrun"
 
 
 def environment_call(runtime: str) -> Call:
     """Return the caller of functions that make environments under this runtime: in this process or in one of its
     own."""
-    return call_here if runtime in HERE else apart
+    return call_here if RUNTIMES.find(runtime).in_process else apart
+
+
+def is_deterministic(runtime: str) -> bool:
+    """Return whether runs repeat exactly under this runtime."""
+    return RUNTIMES.find(runtime).deterministic
+
+
+def looking_under(runtime: str) -> AbstractContextManager[None]:
+    """Within this context, environments are looked at as before a run under this runtime: where it steps them in other
+    processes, their steps are timed there."""
+    return looking(environment_call(runtime), timing=not RUNTIMES.find(runtime).in_process)
 
 
 def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> Runtime:
-    """The runtime called ``name``; ``hang_timeout`` and ``address`` as in ``RunOptions``. UsageError with the nearest
-    valid name."""
+    """Return the runtime called ``name``; ``hang_timeout`` and ``address`` as in ``RunOptions``. UsageError with the
+    nearest valid name."""
     check_runtime(name, address)
-    return RUNTIMES[name](hang_timeout, address)
+    kind = RUNTIMES.find(name)
+    if address is not None and not kind.takes_address:
+        raise _no_address(name, address)
+    return kind.make(hang_timeout, address)
 
 
 def runtime_to_resume(name: str) -> str:
-    """The runtime with which a run of that one goes on by itself: ranks need no torchrun."""
+    """Return the runtime with which a run of that one goes on by itself: ranks need no torchrun."""
     return "local" if name == "torchrun" else name
 
 
 def check_runtime(name: str, address: str | None = None) -> None:
-    """UsageError, with the nearest valid name, for a runtime that there is not, or that has no ``address``."""
-    if name not in RUNTIMES:
-        raise unknown("runtime", name, tuple(RUNTIMES))
-    if address is not None and name != "ray":
-        raise UsageError(f"the runtime '{name}' runs on this machine: an address ('{address}') needs --runtime ray")
+    """UsageError, with the nearest valid name, for a runtime that there is not, or that has no ``address``; a class of
+    the user's is not imported."""
+    RUNTIMES.check(name)
+    if address is not None and not is_own(name) and not RUNTIMES.find(name).takes_address:
+        raise _no_address(name, address)
+
+
+def _no_address(name: str, address: str) -> UsageError:
+    return UsageError(f"the runtime '{name}' runs on this machine: an address ('{address}') needs --runtime ray")

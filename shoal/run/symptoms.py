@@ -84,17 +84,18 @@ class Symptoms:
     def _found(self) -> Iterator[str]:
         for cause in CAUSES:
             if (self.stuck or cause.without_episodes) and (shown := cause.shows(self)):
-                yield f"{shown}; try {cause.remedy} ({PAGE}#{cause.name})"
+                remedy = cause.remedy if isinstance(cause.remedy, str) else cause.remedy(self)
+                yield f"{shown}; try {remedy} ({PAGE}#{cause.name})"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """``shows``: what shows it, in words; "" if nothing does. ``remedy``: what to try. ``without_episodes``: whether it
-    is told of a run whose returns say nothing."""
+    """``shows``: what shows it, in words; "" if nothing does. ``remedy``: what to try, where that depends on the run a
+    function of it. ``without_episodes``: whether it is told of a run whose returns say nothing."""
 
     name: str
     shows: Callable[[Symptoms], str]
-    remedy: str
+    remedy: str | Callable[[Symptoms], str]
     without_episodes: bool = False
 
 
@@ -129,7 +130,22 @@ def _saturated(run: Symptoms) -> str:
 
 def _unexplained(run: Symptoms) -> str:
     share = run.of_late("explained_variance")
+    if _constant(run):  # there is nothing to explain
+        return ""
     return f"the values explain none of the returns' variance (explained_variance {share:.2g})" if share <= 0.0 else ""
+
+
+def _explaining(run: Symptoms) -> str:
+    """Return what may help values to explain returns, of what the run does not have."""
+    cfg, vectors = run.cfg, not run.cfg.has_images()
+    out = ["--normalise-obs"] if vectors and not getattr(cfg, "normalise_obs", True) else []
+    if not getattr(cfg, "normalise_reward", True):
+        out.append("--normalise-reward")
+    if not getattr(cfg, "pop_art", True):
+        out.append("--pop-art")
+    if getattr(cfg, "core", "") == "none":
+        out.append("--core lstm")
+    return ", ".join([*out, "a larger network"]).replace(", a larger", " or a larger")
 
 
 def _growing(run: Symptoms) -> str:
@@ -168,6 +184,6 @@ CAUSES = (
     Cause("growing-loss", _growing, "a smaller --learning-rate or --reward-scale"),
     Cause("no-entropy", _deterministic, "a larger --entropy-cost"),
     Cause("saturated-actions", _saturated, "a smaller --learning-rate, or --layer-norm"),
-    Cause("unexplained-returns", _unexplained, "normalised observations and rewards, or a larger network"),
+    Cause("unexplained-returns", _unexplained, _explaining),
 )
 LOOKED_AT = frozenset({"entropy", "saturated", "explained_variance", "value_loss", "td_error"})

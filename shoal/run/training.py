@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from shoal import own_code
 from shoal.api import RoleFailed, UsageError, WiringError
-from shoal.envs import given, looking
+from shoal.envs import given as from_python, looking
 from shoal.metering.trace import Trace
 from shoal.own_settings import own_settings
 from shoal.paths import fixed, shown, staying
@@ -27,15 +27,16 @@ from shoal.records.run_dir import RunDirectory
 from shoal.records.summary import Summary
 from shoal.run import ranks
 from shoal.run.beside import ALONE, Beside
-from shoal.run.evaluation import Evaluation, add_evaluator, final_evaluation, require_video
+from shoal.run.evaluation import add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
+from shoal.run.keywords import takes_options
 from shoal.run.kinds import playing
 from shoal.run.observed import observed
 from shoal.run.observers import Observer, Observers, observing
-from shoal.run.options import RunOptions, back_ends
+from shoal.run.options import RunOptions
 from shoal.run.progress import Progress
 from shoal.run.run import Run
-from shoal.run.runtimes import environment_call, make_runtime
+from shoal.run.runtimes import environment_call, is_deterministic, looking_under, make_runtime
 from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.run.updates import first_update, why_no_update
@@ -57,57 +58,29 @@ SPANS = 100_000  # of each replica in a profile
 log = logging.getLogger("shoal.run")
 
 
+@takes_options(RunOptions)
 @own_settings()
 def train(
     system: SystemName | str | Path | SystemConfig,
     *,
     preset: str = "auto",
     config: str | Path | None = None,
-    runtime: str = RunOptions.runtime,
-    address: str | None = RunOptions.address,
-    run_dir: str | Path | None = RunOptions.run_dir,
-    seed: int = RunOptions.seed,
-    seconds: float | None = RunOptions.seconds,
-    until_return: float | None = RunOptions.until_return,
-    hang_timeout: float = RunOptions.hang_timeout,
-    evaluation: Evaluation | None = None,
-    checkpoint_every: float = RunOptions.checkpoint_every,
-    checkpoint_replay_gb: float = RunOptions.checkpoint_replay_gb,
-    init_from: str | Path | None = RunOptions.init_from,
-    log: str | Sequence[str] = RunOptions.log,
-    log_args: Mapping[str, Any] = MappingProxyType({}),
-    quiet: bool | None = RunOptions.quiet,
     observers: Observer | Sequence[Observer] = (),
     alert: str | None = None,
     alert_after: float | None = None,
     watch: bool = False,
     trust: bool = False,
-    **overrides: Any,
+    **settings: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
-    ``seconds`` or the mean return of 100 episodes is reached first; ``overrides`` are fields of its config. In place of
-    both, ``system`` may be such a config, as in ``impala.Config(env="CartPole-v1", learning_rate=1e-3)``: what it was
-    given counts, and ``overrides`` count before it. ``env`` may also be a class or a function that makes an environment
-    (see docs/tutorials/own-environment.md).
+    ``seconds`` or the mean return of 100 episodes is reached first; ``settings`` are options of the run
+    (``shoal.run.RunOptions``) and fields of its config. In place of name and fields, ``system`` may be such a config,
+    as in ``impala.Config(env="CartPole-v1", learning_rate=1e-3)``: what it was given counts, and ``settings`` count
+    before it. ``env`` may also be a class or a function that makes an environment (see
+    docs/tutorials/own-environment.md).
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
-    config: a TOML or YAML file of fields, or the directory of a run that had them; ``overrides`` win over it.
-    runtime: ``local`` (processes that share memory), ``serial`` (one process, deterministic), ``ray`` (processes on
-        the nodes of a cluster, see docs/cluster.md) or, in processes that torchrun has started, ``torchrun``.
-    address: of the Ray cluster, as ``ray.init`` takes it; None: an instance of its own on this machine.
-    run_dir: a new directory for what the run writes; None: ``runs/SYSTEM-ENV-TIME-SEED``.
-    seed: of networks, environments and samplers.
-    hang_timeout: seconds without progress after which a process is replaced or the run ends; 0: never.
-    evaluation: how the run evaluates its newest parameters as it goes on; None: not at all.
-    checkpoint_every: seconds between two checkpoints; 0: only at the end.
-    checkpoint_replay_gb: replays larger than this (10**9 bytes) are left out of checkpoints.
-    init_from: a run's directory, a file that ``Policy.save`` wrote, or ``zoo:NAME``: the run begins with those
-        parameters and normalisers (of the same shapes), but with an optimiser, counts and a replay of its own; None:
-        with drawn ones.
-    log: back ends (one, or several) that metrics go to besides the files: tensorboard, wandb, mlflow.
-    log_args: their arguments, as in ``{"wandb.group": "sweep"}``: of wandb.init, mlflow.start_run, SummaryWriter.
-    quiet: True: show nothing of the run; False: its progress; None: its progress in a terminal or a notebook, elsewhere
-        one line that names its preset.
+    config: a TOML or YAML file of fields, or the directory of a run that had them; ``settings`` win over it.
     observers: functions (one, or several) that are given the metrics of every report, a dict of their own with the
     columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that
     returns True ends the run.
@@ -119,27 +92,23 @@ def train(
     """
     from shoal import systems
 
+    given, overrides = RunOptions.divide(settings)
     if isinstance(system, SystemConfig):
         overrides = {**system.given_fields(), **overrides}
         system = name_of(system)
     name, functions, beside = _name(system), observing(observers), Beside(alert, alert_after, watch)
     own_code.forget_edited()
-    options = RunOptions(
-        runtime=runtime, address=address, run_dir=run_dir, seed=seed, seconds=seconds, until_return=until_return,
-        hang_timeout=hang_timeout, evaluation=Evaluation() if evaluation is None else evaluation,
-        checkpoint_every=checkpoint_every, checkpoint_replay_gb=checkpoint_replay_gb, init_from=init_from,
-        log=back_ends(log), log_args=dict(expect(dict, log_args, "'log_args'")), quiet=quiet,
-    )  # fmt: skip
+    options = RunOptions(**given)
     module = systems.load(name)
     if "env" in overrides:
-        overrides["env"] = given(overrides["env"])
+        overrides["env"] = from_python(overrides["env"])
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
     plays = playing(options.runtime)
-    with looking(environment_call(options.runtime)):
+    with looking_under(options.runtime):
         resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
-    note(name, as_json(resolved))
+    note(name, as_json(resolved), options.named())
     return start(name, module, resolved, options, observers=functions, trust=trust, beside=beside)
 
 
@@ -209,7 +178,7 @@ class Training:
             self.program = system.program(resolved.cfg)
             self.spec = resolved.cfg.env_spec()
         if options.evaluation.every:
-            whole = options.runtime == "serial"
+            whole = is_deterministic(options.runtime)
             require_video(resolved.cfg, options.evaluation, self.apart)
             add_evaluator(self.program, system, resolved.cfg, options.evaluation, path, whole)
         self.runtime.check(self.program)
@@ -235,6 +204,8 @@ class Training:
             if report.reason not in EXIT_CODES and not ranks.follows():
                 self._diagnose(report)
             self._evaluate(report, backs)
+            if not ranks.follows() and (found := evaluation_files.newest(self.path)):
+                directory.report(replace(report, evaluation=found))
             for back in backs:
                 back.keep()
         except BaseException as error:
@@ -266,7 +237,8 @@ class Training:
             if self.options.quiet is None and not self.options.shows:
                 preset = f"preset {resolved.preset} ({resolved.why})"
                 print(f"shoal: {self.program.name} on {self.spec.id}, {preset}", file=sys.stderr)
-            for remark in [*self.resolved.cfg.remarks(), *idle(self.system, resolved)]:
+            fitted = [resolved.fitted] if resolved.fitted and checkpoint is None else []
+            for remark in [*fitted, *resolved.cfg.remarks(), *idle(self.system, resolved)]:
                 if summary is not None:
                     summary.note(remark)
                 if self.options.shows:

@@ -21,20 +21,22 @@ from shoal import own_code
 from shoal.api import UsageError
 from shoal.demonstrations.recording import ID
 from shoal.envs.registry import BUILT_IN
+from shoal.records.loggers import REMOTE
+from shoal.registry import is_own
 from shoal.settings.config import Resolved, is_run
 from shoal.systems import SYSTEMS
 from shoal.untrusted import one_line
 
-FIELDS = ("env", "torso", "demonstrations")  # of a configuration, that may name a module
+FIELDS = ("env", "torso", "demonstrations", "sampler")  # of a configuration, that may name a module
 WORDS = re.compile(r"[\w +-]*")  # an argument of an environment that can be neither a path nor a module
-SERVICES = ("wandb", "mlflow")  # back ends of metrics that are told over the network
 ASK = "if you trust it, say --trust (in Python: trust=True)"
 
 
-def check(where: Path, system: str, config: Mapping[str, Any], trust: bool) -> None:
+def check(where: Path, system: str, config: Mapping[str, Any], trust: bool, options: Iterable[str] = ()) -> None:
     """UsageError, with what it would import or open, if ``where`` names code or files of somebody else's that this user
-    has never trained with, or a module that there is not. ``trust``: the user says that it may run."""
-    _check(where, _named(config, system), trust)
+    has never trained with, or a module that there is not. ``trust``: the user says that it may run. options: names in
+    the options of a run (``named_in``)."""
+    _check(where, [*_named(config, system), *_code(options)], trust)
 
 
 def check_resolved(resolved: Resolved, file: str | Path | None, trust: bool) -> None:
@@ -64,14 +66,21 @@ def _check(where: Path, named: Iterable[tuple[str, str | None]], trust: bool) ->
         )
 
 
-def note(system: str, config: Mapping[str, Any]) -> None:
+def note(system: str, config: Mapping[str, Any], options: Iterable[str] = ()) -> None:
     """The user has named this code: a run of it may be opened from now on. Where that cannot be written, it is not."""
-    _note(list(entry) for entry in _named(config, system))
+    _note(list(entry) for entry in (*_named(config, system), *_code(options)))
+
+
+def named_in(options: Mapping[str, Any]) -> list[str]:
+    """Return the names that stand for code in the options of a run's config.json, whatever is written there."""
+    log = options.get("log")
+    values = [options.get("runtime"), *(log if isinstance(log, (list, tuple)) else [log])]
+    return [value for value in values if isinstance(value, str) and is_own(value)]
 
 
 def connections(address: str | None, log: Iterable[str]) -> list[str]:
     """Return what a run with these options connects to beside the processes that it has started itself."""
-    return [*([address] if address is not None else []), *(name for name in log if name in SERVICES)]
+    return [*([address] if address is not None else []), *(name for name in log if name in REMOTE)]
 
 
 def check_connections(where: Path, names: Iterable[str], trust: bool) -> None:
@@ -106,6 +115,11 @@ def _note(entries: Iterable[list[str | None]]) -> None:
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with open(descriptor, "a", encoding="utf-8") as opened:
             opened.write("".join(json.dumps(entry) + "\n" for entry in new))
+
+
+def _code(names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """(name, file) of those names that stand for code of the user's."""
+    return ((name, own_code.origin(name)) for name in names if is_own(name))
 
 
 def _named(config: Mapping[str, Any], system: str = "") -> Iterator[tuple[str, str | None]]:

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,24 +16,44 @@ from typing import Any
 
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
-from shoal.paths import shown
+from shoal.paths import require_new, shown
 from shoal.records.damage import reading
+from shoal.records.metric_files import newest_steps
 from shoal.records.whole_files import write_whole
+from shoal.run.beside import ALONE, Beside, Company
 from shoal.run.options import RunOptions
 from shoal.run.population.hyperparameters import Interval
 from shoal.run.population.slots import Done, Slots
 from shoal.run.run import Run
 from shoal.run.training import as_json, start
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
-from shoal.settings.config import Resolved, build, to_toml
+from shoal.settings.config import Resolved, build
 from shoal.settings.schedule import Linear
+from shoal.settings.toml_text import to_toml
 from shoal.types import Values
 from shoal.untrusted import brief, number, one_line, parse_json, read_text
 
 PARTS = 10  # moments of a trial at which it may be ended
 FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
 STUDY, BEST, SETTINGS = "study.log", "best.toml", "study.json"  # files of a study's directory
+LOCK = f"{STUDY}.lock"  # Optuna's: a link while it writes
 POLL_SECONDS = 0.5  # seconds between two looks for an interrupt
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How a search ended: the signal that ended it or "", how many trials are finished, and the best score (nan:
+    none)."""
+
+    reason: str
+    trials: int
+    best: float
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        best = "" if math.isnan(self.best) else f", best score {self.best:.4g}"
+        return f"{self.reason or 'trials'}, {self.trials} finished{best}"
 
 
 @dataclass(frozen=True)
@@ -63,30 +84,48 @@ class Study:
             except AssertionError as error:  # of Optuna, at a line that it cannot have written
                 raise ValueError(f"{error}") from None
 
-    def search(self, trials: int, slots: int, tell: Callable[[str], None]) -> str:
+    def search(self, trials: int, slots: int, tell: Callable[[str], None], beside: Beside = ALONE) -> Searched:
         """Run until the study has so many finished trials, ``slots`` at a time; the first has the configured values.
-        Returns the signal that ended it, or "". ``tell`` is given a sentence about each."""
-        if (self.path / STUDY).is_symlink():  # what Optuna appends to
-            raise UsageError(f"'{shown(self.path / STUDY)}' is a symbolic link, expected a file")
+        ``tell`` is given a sentence about each. beside: what goes beside the search."""
+        self._require_plain()
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()
+        with beside.of(self.path, part="a trial") as company:
+            return company.ended(self._search(study, trials, slots, tell, _Rows(self.path, company)))
+
+    def _search(self, study: Any, trials: int, slots: int, tell: Callable[[str], None], rows: _Rows) -> Searched:
         states = _optuna().trial.TrialState
+        finished = states.COMPLETE, states.PRUNED
         for lost in study.get_trials(deepcopy=False, states=(states.RUNNING,)):  # of a search that was killed
             study.tell(lost.number, state=states.FAIL)
             study.enqueue_trial(lost.params)
         if not study.trials:
             study.enqueue_trial({name: _told(name, self.space, self.resolved.values()[name]) for name in self.space})
-        over = sum(trial.state in (states.COMPLETE, states.PRUNED) for trial in study.trials)
-        reason = ""
-        with Interrupts() as interrupts, contextlib.closing(_Pool(self, slots)) as pool:
-            for done in pool.each(max(0, trials - over), lambda: bool(interrupts.reason)):
+        left = max(0, trials - sum(trial.state in finished for trial in study.trials))
+        rows.best = _best(study)
+        with Interrupts() as interrupts, contextlib.closing(_Pool(self, slots, rows.tell)) as pool:
+            rows.tell()
+            for done in pool.each(left, lambda: bool(interrupts.reason)):
                 if done.failure:
                     raise ShoalError(f"a trial failed:\n{done.failure}")
                 tell(done.result)
                 self._keep_best(study)
+                rows.best = _best(study)
+                rows.tell()
             reason = interrupts.reason
-        return reason
+        return Searched(reason, sum(trial.state in finished for trial in study.trials), rows.best)
+
+    def _require_plain(self) -> None:
+        """UsageError for a link, or a file with another name elsewhere, in the directory that is written to."""
+        if not self.path.is_dir():
+            require_new(self.path)
+            return
+        for file in sorted(self.path.iterdir()):
+            if file.is_symlink() and file.name != LOCK:
+                raise UsageError(f"'{shown(file)}' is a symbolic link, expected a file or a folder of the study")
+            if file.is_file() and file.lstat().st_nlink > 1 and file.name != LOCK:
+                raise UsageError(f"'{shown(file)}' has another name elsewhere (a hard link), expected one of its own")
 
     def _check(self) -> None:
         """Note what is searched in which configuration. UsageError if the study has been of another."""
@@ -122,8 +161,8 @@ class Study:
         cfg = build(self.module.Config, {**before, **scaled})
         return replace(self.resolved, cfg=cfg, origins={**self.resolved.origins, **dict.fromkeys(values, "trial")})
 
-    def trial(self, _: int = 0) -> str:
-        """Train once with values that the study suggests; returns a sentence about it."""
+    def trial(self, *observers: Callable[[Values], None]) -> str:
+        """Train once with values that the study suggests; returns a sentence about it. observers: of its rows."""
         optuna, study = _optuna(), self.open()
         trial = study.ask()
         study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + trial.number)
@@ -143,7 +182,7 @@ class Study:
         options = replace(self.options, run_dir=self.path / f"trial-{trial.number:04d}", quiet=True)
         options = replace(options, seed=self.options.seed + trial.number)
         try:
-            run: Run = start(self.system, self.module, self.changed(values), options, observers=[lags])
+            run: Run = start(self.system, self.module, self.changed(values), options, observers=[lags, *observers])
         except BaseException:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             raise
@@ -162,11 +201,36 @@ class Study:
         return f"trial {trial.number}: {report.episode_return:.4g} ({shown})"
 
 
-class _Pool:
-    """Trials in this process, or in several at a time."""
+class _Rows:
+    """Tells those beside a search how far all of its trials are, and the best score."""
 
-    def __init__(self, study: Study, slots: int) -> None:
+    def __init__(self, path: Path, company: Company) -> None:
+        self._path, self._company, self._began = path, company, time.monotonic()
+        self._over: dict[Path, int] = {}  # the steps of trials that have ended
+        self.best = math.nan
+
+    def tell(self, _: Values | None = None) -> None:
+        if not self._company.observers:
+            return
+        seconds = time.monotonic() - self._began
+        self._company.row({"seconds": seconds, "steps": self._steps(), "restarts": 0, "episode_return": self.best})
+
+    def _steps(self) -> int:
+        total = sum(self._over.values())
+        for path in {*self._path.glob("trial-*")} - self._over.keys():
+            ended, steps = (path / "report.json").is_file(), newest_steps(path)
+            total += steps
+            if ended:
+                self._over[path] = steps
+        return total
+
+
+class _Pool:
+    """Trials in this process, or in several at a time. look: called from time to time while they go on."""
+
+    def __init__(self, study: Study, slots: int, look: Callable[[Values | None], None]) -> None:
         self._study, self._slots = study, Slots(partial(_run, study), slots) if slots > 1 else None
+        self._look = look
 
     def each(self, count: int, stopped: Callable[[], bool]) -> Iterator[Done]:
         """Run ``count`` trials; those that have begun when it is ``stopped`` are asked to end."""
@@ -174,7 +238,7 @@ class _Pool:
             for number in range(count):
                 if stopped():
                     return
-                yield Done(number, self._study.trial())
+                yield Done(number, self._study.trial(self._look))
             return
         begun, asked = 0, False
         while begun < count or self._slots.busy():
@@ -187,14 +251,23 @@ class _Pool:
             if asked and not self._slots.busy():
                 return
             yield from self._slots.wait(POLL_SECONDS)
+            self._look(None)
 
     def close(self) -> None:
         if self._slots is not None:
             self._slots.close()
 
 
-def _run(study: Study, number: int) -> str:
-    return study.trial(number)
+def _run(study: Study, _: int) -> str:
+    return study.trial()
+
+
+def _best(study: Any) -> float:
+    """The best score of the finished trials; nan where there is none."""
+    try:
+        return float(study.best_value)
+    except ValueError:
+        return math.nan
 
 
 def _optuna() -> Any:

@@ -35,6 +35,8 @@ _ALONE = threading.Lock()  # of the process's random generators
 class SerialRuntime:
     """Launches a program in this process."""
 
+    in_process = deterministic = True
+
     def check(self, program: Program) -> None:
         """See ``runtime.launch.Runtime``: whether it fits into memory."""
         program.validate()

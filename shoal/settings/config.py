@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_OPTIONS, check_fields
@@ -19,9 +19,6 @@ from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, parse_json, read_text
-
-if TYPE_CHECKING:
-    from tomlkit.items import Item
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,12 +33,13 @@ OF_RUN = "config.json"  # the file in a run's directory that holds its configura
 class Resolved:
     """A complete configuration. ``origins``: field -> ``default``, ``preset atari``, ``file x.toml``, ``flag``
     or ``argument`` (of ``shoal.train``); ``preset`` is the one used (``none`` if none), ``why`` says how it
-    was chosen."""
+    was chosen; ``fitted`` which values the run's length or the environment's pace changed, "" for none."""
 
     cfg: Any
     origins: dict[str, str]
     preset: str
     why: str
+    fitted: str = ""
 
     def values(self) -> Values:
         """Field name -> value, in declared order."""
@@ -93,7 +91,12 @@ def resolve(
         layers.insert(0, (f"preset {preset}", presets[preset]))
     values, origins = _layered(Config, layers, name)
     refuse_foreign(Config, values, origins)
-    return Resolved(build(Config, values), origins, preset, why)
+    told = ""
+    if look is not None and (fit := getattr(Config, "fit", None)) is not None:
+        found, told = fit(values, [field for field, origin in origins.items() if not by_user(origin)])
+        values |= found
+        origins |= {field: f"{origins[field]}, fitted" for field in found}
+    return Resolved(build(Config, values), origins, preset, why, told)
 
 
 def _layered(Config: Any, layers: Sequence[tuple[str, Mapping[str, Any]]], name: str) -> tuple[Values, dict[str, str]]:
@@ -286,20 +289,6 @@ def _of_run(path: Path, text: str) -> Values:
     return {**facts["config"], **{key: facts[key] for key in ("system", "preset") if key in facts}}
 
 
-# ------------------------------------------------------------------------------------------ docs
-def field_docs(Config: Any) -> dict[str, str]:
-    """The docstring under each field, over all base classes."""
-    import docstring_parser
-
-    docs = {
-        parameter.arg_name: parameter.description or ""
-        for cls in reversed(Config.__mro__)
-        if dataclasses.is_dataclass(cls)
-        for parameter in docstring_parser.parse_from_object(cls).params
-    }
-    return {name: " ".join(doc.split()) for name, doc in docs.items()}
-
-
 def show(value: Any) -> str:
     """A value as a flag would be given it."""
     if value is None:
@@ -309,41 +298,3 @@ def show(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return " ".join(map(str, value))
     return json.dumps(value) if isinstance(value, dict) else str(value)
-
-
-def to_toml(resolved: Resolved, system: str) -> str:
-    """A file that gives the same configuration again; comments say what each value means and where it came from."""
-    import tomlkit
-
-    docs = field_docs(type(resolved.cfg))
-    document = tomlkit.document()
-    document.update({"system": system, "preset": resolved.preset})
-    document.add(tomlkit.nl())
-    for key, value in resolved.shown().items():
-        if key in docs:
-            document.add(tomlkit.comment(docs[key]))
-        document.add(key, _toml(value).comment(resolved.origins[key]))
-    return tomlkit.dumps(document)
-
-
-def _toml(value: object) -> Item:
-    """TOML has no null: ``none`` is read as None where a field may be that."""
-    import tomlkit
-
-    if isinstance(value, Mapping):
-        table = tomlkit.inline_table()
-        table.update({str(name): _toml(_some(entry, str(name))) for name, entry in value.items()})
-        return table
-    if isinstance(value, (list, tuple)):
-        array = tomlkit.array()
-        array.extend(_toml(_some(entry, "an entry")) for entry in value)
-        return array
-    if isinstance(value, Linear):
-        value = str(value)
-    return tomlkit.item("none" if value is None else value)
-
-
-def _some(value: object, what: str) -> object:
-    if value is None:
-        raise UsageError(f"TOML has no null, which '{what}' is: write this configuration as YAML")
-    return value

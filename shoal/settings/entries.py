@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.settings import yaml_text
 from shoal.types import Values
 

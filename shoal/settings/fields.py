@@ -8,16 +8,15 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.settings.flags import ranged
+from shoal.settings.run_options import OptionTable, about, flags
 
 RUN_FLAGS = frozenset({  # of shoal train, beside a system's fields
-    "preset", "config", "runtime", "address", "run_dir", "seed", "seconds", "until_return", "hang_timeout",
-    "eval_every", "eval_episodes", "eval_sampled", "eval_video", "eval_max_steps", "checkpoint_every",
-    "checkpoint_replay_gb", "init_from", "log", "log_args", "quiet",
+    "preset", "config", *(name.replace("-", "_") for name in flags(OptionTable)),
 })  # fmt: skip
-RUN_OPTIONS = RUN_FLAGS | {  # also of shoal.train and shoal.resume
-    "system", "evaluation", "observers", "alert", "alert_after", "watch", "trust",
+RUN_OPTIONS = RUN_FLAGS | about(OptionTable).keys() | {  # also of shoal.train and shoal.resume
+    "system", "observers", "alert", "alert_after", "watch", "trust",
 }  # fmt: skip
 PLAIN = (bool, int, float, str, type(None))
 

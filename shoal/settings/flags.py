@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.settings import entries
 from shoal.settings.other_names import known_elsewhere
 from shoal.settings.ranges import Range, number

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
 from typing import Annotated, Any
@@ -34,6 +35,23 @@ class Range:
 
 def _integers(low: int, high: int) -> Range:
     return Range(f"an integer from {low} to {high}", lambda n: low <= n <= high)
+
+
+def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
+    """Return a test of one of ``names`` or of a class by ``MODULE:CLASS``; ValueError with the nearest name."""
+
+    def holds(name: Any) -> bool:
+        near = get_close_matches(name, names, n=1)
+        if name not in names and ":" not in name and near:
+            raise ValueError(f"did you mean '{near[0]}'?")
+        return name in names or ":" in name
+
+    return holds
+
+
+def class_name(*names: str) -> Range:
+    """Return the range of the names of Shoal's own classes and of the user's."""
+    return Range(f"one of {', '.join(names)}, or MODULE:CLASS of your own", _named(names))
 
 
 Count = Annotated[int, Range("an integer of at least 1", lambda n: n >= 1)]

@@ -32,7 +32,7 @@ from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Q_VALUES, replay, stream
 from shoal.topology.config import Preset, Presets, require_actions
 from shoal.topology.exploration import LadderConfig, ladder
-from shoal.topology.replayed import ReplayConfig, descent
+from shoal.topology.replayed import ReplayConfig, SequenceSampler, descent
 from shoal.topology.roles import actors_and_learner
 
 
@@ -87,8 +87,8 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     """Steps that a sequence shares with the one before it."""
     staleness: bool = True
     """Measure by ΔQ how stale stored states are; the replay then keeps three states of each sequence."""
-    sampler: Literal["proportional", "rank"] = "proportional"
-    """How a prioritised replay is sampled: in proportion to the priorities, or by their rank."""
+    sampler: SequenceSampler = "proportional"
+    """How a prioritised replay is sampled: in proportion to the priorities, by rank, or by a class, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.9
     importance_exponent: float = 0.6
     optimiser_eps: Positive = 1e-3

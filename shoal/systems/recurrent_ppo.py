@@ -5,7 +5,7 @@ Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -26,6 +26,7 @@ from shoal.settings.ranges import Count, Envs
 from shoal.settings.schedule import linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
+from shoal.topology.fitting import Fit, fitted_minibatches
 from shoal.topology.on_device import lives_on_device, on_device
 from shoal.topology.roles import actors_and_learner, require_parts, team
 from shoal.types import Values
@@ -45,6 +46,10 @@ class Config(SystemConfig, PPOConfig):
 
     def updates(self) -> float | None:
         return self.steps / (self.num_actors() * self.envs * self.unroll)
+
+    def fitted(self, fit: Fit) -> Values:
+        found = super().fitted(fit)
+        return {**found, **fitted_minibatches(replace(self, **found), fit)} if found else {}
 
 
 PAPER: Preset = dict(  # Schulman et al. 2017, table 5 (Atari); Huang et al. 2022 for the LSTM

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,6 +18,7 @@ from shoal.nets import encoder
 from shoal.own_code import absolute
 from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Device, Envs, Natural, OnlyWith, Replicas, Threads
+from shoal.topology.fitting import Fit, fitted
 from shoal.types import State, Values
 
 Preset = Values  # fields of a configuration
@@ -37,7 +38,7 @@ MOST_ACTORS = 10_000  # of ``Replicas``
 SHORT = 1_000  # agent steps that no run is too short for
 SMALL_LAYER = 256  # units of a layer, up to which a core is as fast as a GPU and the way to it
 MIN_UPDATES = 100  # updates, below which a run hardly learns
-PATH_FIELDS = ("env", "torso", "demonstrations")  # fields that may be ``file.py:name``, or a directory
+PATH_FIELDS = ("env", "torso", "demonstrations", "sampler")  # fields that may be ``file.py:name``, or a directory
 KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
 
 
@@ -143,6 +144,31 @@ class SystemConfig(EnvOptions):
     def updates(self) -> float | None:
         """Gradient updates (rollouts, of PPO) that the run's ``steps`` make; None: nobody can say."""
         return None
+
+    def fitted(self, fit: Fit) -> Values:
+        """Return values of ``fit.free`` fields that suit the length of the run and the pace of the environment better
+        than this configuration's own; {}: there are none."""
+        return {} if self.whole_episodes else fitted(self, fit)
+
+    @classmethod
+    def fit(cls, values: Values, free: Collection[str]) -> tuple[Values, str]:
+        """Return what ``fitted`` says of a configuration with ``values``, of which the user has not set those in
+        ``free``, and a sentence on it ("" where it says nothing). The pace counts if the environment was timed when it
+        was looked at."""
+        unroll = values["unroll"]
+        while "unroll" in free and unroll > values["steps"]:
+            unroll //= 2
+        try:
+            cfg = cls(**{**values, "unroll": unroll})
+        except (UsageError, ValueError):  # whoever builds it says so
+            return {}, ""
+        seen = known(cfg.env).values()
+        fit = Fit(free, next((s.pace for s in seen if s.pace), None), max((s.spec.agents for s in seen), default=1))
+        found = cfg.fitted(fit)
+        if unroll != values["unroll"]:
+            found = {"unroll": unroll, **found}
+        told = ", ".join(f"{name} {value} (not {values[name]})" for name, value in found.items())
+        return found, told and f"{told}: {fit.reason(cfg.steps)}"
 
     def remarks(self) -> list[str]:
         """Sentences that a user should read before the run starts."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.api import Board, Context, ParamsWriter, PartsWriter, Reader, Reducer, Role, UsageError, Writer
 from shoal.program import Channel, Port, Program
+from shoal.replay.layout import SAMPLERS
 from shoal.roles.replay import ReplayRole
 from shoal.roles.replay_shard import USED, Gathered, ShardRole, Table, learned_spec, masses_spec, part_spec
 
@@ -23,7 +24,7 @@ def part_of(replay: Channel, shards: int) -> Channel:
     before the first batch. For each batch each draws as many candidates as a batch has items, so its ratio of samples
     to inserts is so many times that of the whole."""
     table: Any = replay.table
-    if table.sampler not in ("uniform", "proportional"):
+    if not SAMPLERS.find(table.sampler).weighed:
         raise UsageError(
             f"a replay in {shards} shards is sampled uniformly or in proportion to priorities, found '{table.sampler}'"
         )

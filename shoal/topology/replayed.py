@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from shoal.api import Agent, Context, Learner, Spec, UsageError, spec_nbytes
 from shoal.learning.algorithm import Algorithm
@@ -14,13 +14,19 @@ from shoal.learning.off_policy import OffPolicyConfig, QLearningConfig
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.program import Program
 from shoal.replay import Ratio, TableSpec
-from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith, Parts, Repeats
+from shoal.settings.ranges import Count, Fraction, NonNegative, OnlyWith, Parts, Repeats, class_name
 from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Network, parameters, replay
 from shoal.topology.config import SystemConfig
+from shoal.topology.fitting import Fit, fitted_replay
 from shoal.topology.roles import actors_and_learner, require_parts, team
+from shoal.types import Values
 
 RISING = linear(0.4, 1.0)  # Schaul et al. 2016, section 3.4
+
+
+TransitionSampler = Annotated[str, class_name("proportional", "rank", "greedy")]
+SequenceSampler = Annotated[str, class_name("proportional", "rank")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,9 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
     def updates(self) -> float | None:
         return 1.0 / self.progress(1) if self.samples_per_insert else None
 
+    def fitted(self, fit: Fit) -> Values:
+        return {**super().fitted(fit), **fitted_replay(self, fit)}
+
     def ratio(self) -> Ratio:
         """Learning and acting wait for each other by at most two messages or two batches."""
         if not self.samples_per_insert:
@@ -86,8 +95,9 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
         ("sampler", "priority_exponent", "importance_exponent"), ("prioritised",)
     )
 
-    sampler: Literal["proportional", "rank", "greedy"] = "proportional"
-    """How a prioritised replay is sampled: in proportion to the priorities, by their rank, or greedy, the largest."""
+    sampler: TransitionSampler = "proportional"
+    """How a prioritised replay is sampled: in proportion to the priorities, by their rank, greedy, the largest, or by a
+    class of your own, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.6
     """Exponent α of the priorities."""
     importance_exponent: Scheduled[Fraction] = RISING

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
+from shoal.records.checkpoint_state import Written
 from shoal.runtime.all_reduce import ReduceEnd
 from shoal.runtime.reduction import saved_states
 from shoal.serial.channels import SerialParams
@@ -57,7 +59,8 @@ def save(
                     continue
                 saved = {"version": params.version, "tensors": params.published()}
                 parts[part("params", channel)] = state_files.pack(saved)
-        answer["files"] = checkpoint.add(checkpoint.begin(saving, number), parts)
+        written = checkpoint.add(checkpoint.begin(saving, number), parts)
+        answer["files"] = {name: astuple(file) for name, file in written.items()}
     except Exception as error:  # noqa: BLE001 - also those of a role's own
         answer["error"] = f"{type(error).__name__}: {error}"
     answers = group.gather(answer)
@@ -79,7 +82,7 @@ def _commit(saving: Saving, number: int, program: Program, answers: Sequence[Val
             rows, puts = zip(*(answer["rows"][channel] for answer in answers), strict=True)
             values = {field: np.stack([row[field] for row in rows]) for field in rows[0]}
             parts[part("channel", channel)] = {"rows": values, "puts": np.array(puts)}
-        files = {name: written for answer in answers for name, written in answer["files"].items()}
+        files = {name: Written(*of_file) for answer in answers for name, of_file in answer["files"].items()}
         folder = checkpoint.begin(saving, number)
         files |= checkpoint.add(folder, {name: state_files.pack(state) for name, state in parts.items()})
         facts = checkpoint.facts(saving, program, aggregator)

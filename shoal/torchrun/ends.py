@@ -6,12 +6,11 @@ same round, so that whatever these decide (the end of the run, a report, a check
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from shoal.api import Arrays, Rows, Tensors, UsageError
+from shoal.api import Arrays, Rows, ShoalError, Tensors, UsageError
 from shoal.program import Channel
 from shoal.runtime.channel_checks import check_item
 from shoal.serial.channels import SerialParamsReader
@@ -72,6 +71,8 @@ class BoardEnd:
     def __init__(self, group: Group, channel: Channel, life: str) -> None:
         self.channel, self._group, self._life = channel, group, life
         self.row: tuple[Arrays, int] = ({k: np.zeros(f.shape, f.dtype) for k, f in channel.spec.items()}, 0)
+        fields = [(f"{number}", f.dtype, f.shape) for number, f in enumerate(channel.spec.values())]
+        self._format = np.dtype([("puts", np.int64), *fields])  # of a row in the store
 
     def ready(self) -> bool:
         return True
@@ -83,13 +84,18 @@ class BoardEnd:
 
     def get(self) -> Rows:
         found = self._group.get([self._key(rank) for rank in range(self._group.place.world)])
-        rows, puts = zip(*map(pickle.loads, found), strict=True)
-        return Rows({name: np.stack([row[name] for row in rows]) for name in self.channel.spec}, np.array(puts))
+        if {len(row) for row in found} != {self._format.itemsize}:
+            raise ShoalError(f"a row of the board '{self.channel.name}' in torchrun's store is damaged")
+        rows = np.frombuffer(b"".join(found), self._format)
+        return Rows(
+            {name: rows[f"{number}"].copy() for number, name in enumerate(self.channel.spec)}, rows["puts"].copy()
+        )
 
     def place(self, row: Arrays, puts: int) -> None:
         """Let this be its row, the last of so many."""
         self.row = row, puts
-        self._group.set(self._key(self._group.place.rank), pickle.dumps(self.row))
+        packed = np.array((puts, *(row[name] for name in self.channel.spec)), self._format)
+        self._group.set(self._key(self._group.place.rank), packed.tobytes())
 
     def _key(self, rank: int) -> str:
         return f"board/{self._life}/{self.channel.name}/{rank}"

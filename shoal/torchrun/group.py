@@ -2,7 +2,8 @@
 named by the others.
 
 Small things go through the store that torchrun started them with: a value of the first for all, a value of each for
-the first or for all, signs of life, the cause of a failure. Nobody waits without looking at those once a second.
+the first or for all, signs of life, the cause of a failure. Nobody waits without looking at those once a second. The
+store asks nobody for a password, so what comes out of it is data (``records.checkpoint_state``), never code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import pickle
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from shoal.api import RoleFailed, ShoalError, Stopped, Tensors
+from shoal.records.checkpoint_state import from_bytes, to_bytes
 from shoal.runtime.all_reduce import completed
 from shoal.torchrun.place import Place
 
@@ -59,6 +61,8 @@ class Group:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         self._reduces_on_gpu = device.type == "cuda"
         store = PrefixStore(f"reduce/{self._number()}", self._store)
+        if self.place.world == self.place.local_world and (loopback := _loopback()):  # no other machine takes part
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         dist.init_process_group(
             backend, store=store, rank=self.place.rank, world_size=self.place.world, timeout=NO_TIMEOUT
         )  # fmt: skip
@@ -90,18 +94,18 @@ class Group:
         """The value that the first rank gives; plain data of less than 8 MB."""
         key = f"share/{self._number()}"
         if self.place.first:
-            self._store.set(key, pickle.dumps(value))
+            self._store.set(key, to_bytes(value))
             return value
-        return pickle.loads(self._await([key])[0])
+        return from_bytes(self._await([key])[0])
 
     def gather(self, value: Any) -> list[Any] | None:
         """Gather what all ranks give, in their order, at the first one; return None at the others, who do not wait."""
         mine, number = self.place.rank, self._number()
-        self._store.set(f"gather/{number}/{mine}", pickle.dumps(value))
+        self._store.set(f"gather/{number}/{mine}", to_bytes(value))
         if not self.place.first:
             return None
         keys = [f"gather/{number}/{rank}" for rank in range(self.place.world)]
-        found = [pickle.loads(each) for each in self._await(keys)]
+        found = [from_bytes(each) for each in self._await(keys)]
         for key in keys:
             self._store.delete_key(key)
         return found
@@ -109,8 +113,8 @@ class Group:
     def exchange(self, value: Any) -> list[Any]:
         """Gather what all ranks give, in their order, at each of them."""
         number = self._number()
-        self._store.set(f"exchange/{number}/{self.place.rank}", pickle.dumps(value))
-        return [pickle.loads(each) for each in self._await([f"exchange/{number}/{r}" for r in range(self.place.world)])]
+        self._store.set(f"exchange/{number}/{self.place.rank}", to_bytes(value))
+        return [from_bytes(each) for each in self._await([f"exchange/{number}/{r}" for r in range(self.place.world)])]
 
     def set(self, key: str, value: bytes) -> None:
         """Set a value of this rank's own that others look at."""
@@ -242,6 +246,13 @@ class Group:
         if any(other != rank and not self._is_gone(other) for other in range(self.place.rank)):
             raise Stopped(f"{self.role}[{rank}] failed, as a rank before this one says")
         raise RoleFailed(self.role, rank, 0, None, f"on the host {self.hosts[rank]}: {cause}")
+
+
+def _loopback() -> str | None:
+    """Return the name of the interface that only this machine reaches; None where it is not called as on Linux and
+    macOS."""
+    names = {name for _, name in socket.if_nameindex()}
+    return next((name for name in ("lo", "lo0") if name in names), None)
 
 
 def _leave_at_once() -> None:

@@ -15,7 +15,7 @@ import torch
 from shoal.api import Context, Diverged, RoleFailed, ShoalError, Stopped, UsageError
 from shoal.local import processes
 from shoal.metering.aggregator import Aggregator
-from shoal.metering.recorder import OTHER, recorder as recorder_of
+from shoal.metering.recorder import OTHER, Telemetry, recorder as recorder_of
 from shoal.program import Program, RoleSpec, held
 from shoal.records import dumps
 from shoal.records.checkpoint import Checkpoint, Unloadable
@@ -262,11 +262,11 @@ class _Rank:
 
     def _report(self) -> None:
         """Bring the figures of all ranks to the first, and show them."""
-        drained = self.group.gather(self.recorder.drain())
+        drained = self.group.gather(vars(self.recorder.drain()))
         if drained is None:
             return
         for index, telemetry in enumerate(drained):
-            self.aggregator.add(self.spec.name, telemetry, index)
+            self.aggregator.add(self.spec.name, Telemetry(**telemetry), index)
         if self.observers and self.aggregator.changed:
             snapshot = self.aggregator.snapshot({}, memory.used())
             for observer in self.observers:

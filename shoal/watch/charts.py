@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.types import Values
 from shoal.untrusted import one_line
-from shoal.watch.files import RunFiles, number
+from shoal.watch.files import RunFiles, as_number, number
 from shoal.watch.series import Columns
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d00", "#7f7f7f")  # Okabe and Ito
@@ -22,6 +22,8 @@ AXES = {"steps": "environment steps", "seconds": "seconds of training"}
 POINTS = 1_000  # of a line
 MOST_PHASES = 8  # of a role, in the picture of its time; the rest is "other"
 MOST_MARKS = 40
+BUTTONS = (("toImage",), ("zoom2d", "pan2d"), ("zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"))
+CONFIG = dict(responsive=True, displaylogo=False, plotlyServerURL="", modeBarButtons=BUTTONS)  # nothing is sent away
 
 
 def plain(text: str) -> str:
@@ -41,10 +43,13 @@ def figure(
             xaxis=dict(axis, title=dict(text=AXES.get(x, x))),
             yaxis=dict(axis, title=dict(text=plain(y)), type="log" if log else "linear"),
             paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font=dict(color=INK, size=12),
-            margin=dict(l=60, r=16, t=40, b=44), height=320, hovermode="closest", showlegend=len(data) > 1,
-            legend=dict(orientation="h", y=-0.25), shapes=[mark["shape"] for mark in marks],
+            margin=dict(l=60, r=16, t=40, b=52), height=320, hovermode="closest", showlegend=len(data) > 1,
+            legend=dict(orientation="h", yref="container", y=0, yanchor="bottom"),
+            shapes=[mark["shape"] for mark in marks],
             annotations=[mark["note"] for mark in marks], uirevision="kept",
+            modebar=dict(bgcolor="rgba(0,0,0,0)", color=INK, activecolor=PALETTE[0]),
         ),
+        config=CONFIG,
     )  # fmt: skip
 
 
@@ -98,6 +103,26 @@ def axis(run: RunFiles, table: Columns, x: str) -> np.ndarray:
     return found
 
 
+def points(run: RunFiles, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+    """(place on the axis, value) of a metric. Scores of evaluations are few, and have a file of their own in which none
+    is left out."""
+    if metric == "evaluation_return" and (rows := run.evaluations()):
+        steps, y = (np.array([as_number(row.get(name)) for row in rows]) for name in ("steps", "mean"))
+        return (steps if x != "seconds" else _seconds_at(run, steps)), y
+    table, y = column(run, metric)
+    return axis(run, table, x), y
+
+
+def _seconds_at(run: RunFiles, steps: np.ndarray) -> np.ndarray:
+    """The seconds of training at these steps."""
+    clock = run.performance.columns
+    known = np.isfinite(clock.column("steps")) & np.isfinite(clock.column("seconds"))
+    if not known.any():
+        return np.full(len(steps), np.nan)
+    found: np.ndarray = np.interp(steps, clock.column("steps")[known], clock.column("seconds")[known])
+    return found
+
+
 def curve(
     runs: Mapping[str, RunFiles], metric: str, unit: str = "", x: str = "steps", smooth: float = 0.0, log: bool = False,
     bands: Sequence[Sequence[str]] = (),
@@ -107,8 +132,8 @@ def curve(
     banded = {name for names in bands for name in names}
     data, found = [], {}
     for index, (name, run) in enumerate(runs.items()):
-        table, y = column(run, metric)
-        found[name] = axis(run, table, x), smoothed(y, smooth)
+        where, y = points(run, metric, x)
+        found[name] = where, smoothed(y, smooth)
         thin: Values = dict(opacity=0.35, showlegend=False) if name in banded else {}
         if smooth and name not in banded:
             data.append(line(found[name][0], y, name, index, opacity=0.25, showlegend=False, hoverinfo="skip"))
@@ -145,20 +170,25 @@ def _faint(colour: str) -> str:
 
 
 def marks_of(run: RunFiles, x: str) -> list[Values]:
-    """Lines across a figure where the run's settings changed and where replicas were restarted."""
+    """Lines across a figure where the run was resumed, where its settings changed and where replicas were restarted."""
     table = run.performance.columns
     steps, where = table.column("steps"), table.column(x)
     if not len(steps):
         return []
-    marks = []
-    changes = run.config().get("changes", [])
-    for change in changes if isinstance(changes, list) else []:
+    facts = run.config()
+    resumed, changes = (found if isinstance(found := facts.get(name), list) else [] for name in ("resumed", "changes"))
+    words: dict[float, list[str]] = {at: [] for at in map(number, resumed) if at is not None}
+    for change in changes:
         at = number(change.get("steps")) if isinstance(change, dict) else None
         if at is not None and isinstance(change.get("settings"), dict):
-            told = ", ".join(
-                f"{name} {pair[-1]}" for name, pair in change["settings"].items() if isinstance(pair, list) and pair
+            settings = change["settings"].items()
+            words.setdefault(at, []).extend(
+                f"{k} {pair[-1]}" for k, pair in settings if isinstance(pair, list) and pair
             )
-            marks.append(_mark(float(np.interp(at, steps, where)), f"resumed: {told}"))
+    marks = [
+        _mark(float(np.interp(at, steps, where)), "resumed" + (f": {', '.join(new)}" if new else ""))
+        for at, new in sorted(words.items())
+    ]
     restarts = np.nan_to_num(table.column("restarts"))
     for i in np.flatnonzero(np.diff(restarts) > 0) + 1:
         marks.append(_mark(float(where[i]), "restart"))

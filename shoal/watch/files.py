@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import re
 import time
@@ -45,7 +46,8 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path, self.folder = path, Folder(path)
-        self.metrics, self.performance = Table(self.folder, "metrics.jsonl"), Table(self.folder, "performance.jsonl")
+        self.metrics = Table(self.folder, "metrics.jsonl", carries=True)
+        self.performance = Table(self.folder, "performance.jsonl")
         self.problems: dict[str, str] = {}
 
     def refresh(self) -> None:
@@ -154,10 +156,10 @@ class RunFiles:
 
     def state(self) -> str:
         """Return ``running``, ``failed``, ``killed`` or the reason for which it ended."""
-        report = self.report()
-        if reason := report.get("reason"):
-            return one_line(str(reason))[:100]
-        return "running" if self.running() else "killed"
+        if self.running():  # also while it begins again, with the report of its earlier life
+            return "running"
+        reason = self.report().get("reason")
+        return one_line(str(reason))[:100] if reason else "killed"
 
     def _locked(self) -> bool:
         """Whether a process of this machine holds the lock. It is looked up, not tried: whoever tries a lock holds it
@@ -190,3 +192,17 @@ class RunFiles:
 def number(value: Any) -> float | None:
     """A number that a file holds; None for anything else."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else None
+
+
+def as_number(cell: str | None) -> float:
+    """The number in a cell of a CSV file; nan where it holds none."""
+    try:
+        value = float(cell) if cell else math.nan
+    except ValueError:
+        return math.nan
+    return value if abs(value) < 1e300 else math.nan
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """An object that a file holds; {} for anything else."""
+    return value if isinstance(value, dict) else {}

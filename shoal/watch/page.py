@@ -12,11 +12,10 @@ from typing import Any
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.glossary import SECTIONS
 from shoal.program.draw import human_bytes
-from shoal.program.draw_svg import draw
-from shoal.program.picture import Live, Picture
 from shoal.types import Values
 from shoal.untrusted import one_line, printable
-from shoal.watch.files import RunFiles, number
+from shoal.watch import moving
+from shoal.watch.files import RunFiles, as_dict, number
 from shoal.watch.series import Columns
 
 GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
@@ -35,12 +34,13 @@ def state(name: str, run: RunFiles) -> Values:
     names = {metric["name"] for metric in recorded}
     picture = run.picture()
     shares = shares_of(run.performance.columns)
+    drawn, parts = moving.program(run, picture, shares, status == "running")
     return {
         "name": name, "path": str(run.path), "state": status, "running": status == "running",
         "age": run.age(), "error": told(report.get("error", "")),
         "title": f"{told(facts.get('system', '?'))} on {told(facts.get('config', {}).get('env', '?'))}, "
                  f"seed {told(facts.get('seed', '?'))}",
-        "figures": figures(run, facts, report, status), "svg": program(run, picture, shares, status),
+        "figures": figures(run, facts, report, status), "svg": drawn, "parts": parts,
         "text": printable(run.drawing()) if picture is None else "", "row": last.get("row", 0),
         "metrics": recorded, "first": [name for name in FIRST if name in names],
         "evaluations": run.evaluations(), "best": run.best(), "videos": run.videos(),
@@ -128,46 +128,6 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     return out
 
 
-def program(run: RunFiles, picture: Picture | None, shares: dict[str, dict[str, float]], status: str) -> str:
-    """The program as SVG, with what it does now or, of a run that has ended, did last; "" where none is recorded."""
-    if picture is None:
-        return ""
-    last = run.performance.columns.last
-    live, running = run.live(), status == "running"
-    fill = {c.name: last[f"fill/{c.name}"] for c in picture.channels if f"fill/{c.name}" in last}
-    rates = _dict(live.get("items_per_second"))
-    lines: dict[str, list[str]] = {}
-    for c in picture.channels:
-        told_of = [f"{fill[c.name]:.0%} full"] if c.name in fill else []
-        rate = number(rates.get(c.name))
-        if rate is not None:
-            told_of.append(f"{rate:,.1f} items/s, {human_bytes(rate * c.nbytes)}/s")
-        elif c.kind in ("params", "shared") and "updates_per_second" in last:
-            told_of.append(f"{last['updates_per_second']:,.1f} versions/s")
-        if c.kind in ("params", "shared") and "policy_lag_p95" in run.metrics.columns.last:
-            told_of.append(f"policy lag {run.metrics.columns.last['policy_lag_p95']:.0f} updates (95 %)")
-        if c.kind == "replay" and "samples_per_insert" in run.metrics.columns.last:
-            target = f", target {c.target:g}" if c.target is not None else ""
-            told_of.append(f"{run.metrics.columns.last['samples_per_insert']:.3g} samples per insert{target}")
-        lines[c.name] = told_of
-    phases = {}
-    for role, each in _dict(live.get("phases")).items() if running else ():
-        if isinstance(each, list) and all(isinstance(phase, str) for phase in each):
-            phases[role] = [phase[:60] for phase in each]
-    slow = bottleneck(shares)
-    told_of_roles = {r.name: [_busiest(shares.get(r.name, {}))] for r in picture.roles}
-    return draw(picture, Live(fill, told_of_roles, lines, phases, slow.role if slow is not None else ""))
-
-
-def _busiest(phases: Mapping[str, float]) -> str:
-    parts = sorted(phases.items(), key=lambda item: -item[1])[:3]
-    return ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.005)[:60] or "nothing reported yet"
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def meaning(name: str) -> tuple[str, str]:
     """(unit, what it is) of a metric, by the glossary; ("", "") for one of the run's own."""
     key = name
@@ -196,7 +156,7 @@ def metrics(run: RunFiles) -> list[Values]:
 
 def about(run: RunFiles, facts: Values) -> list[list[str]]:
     """Command, machine, versions and seed, as rows of [name, value]."""
-    machine, versions = _dict(facts.get("hardware")), _dict(facts.get("versions"))
+    machine, versions = as_dict(facts.get("hardware")), as_dict(facts.get("versions"))
     rows = [
         ["command", run.command()], ["directory", str(run.path)], ["preset", facts.get("preset", "")],
         ["seed", facts.get("seed", "")], ["runtime", facts.get("runtime", "")],
@@ -209,9 +169,9 @@ def about(run: RunFiles, facts: Values) -> list[list[str]]:
 def settings(facts: Values) -> list[Values]:
     """Every setting with its value and where that came from; ``own`` where it is neither the preset's nor the default,
     those first."""
-    origins = _dict(facts.get("origins"))
+    origins = as_dict(facts.get("origins"))
     rows = []
-    for name, value in _dict(facts.get("config")).items():
+    for name, value in as_dict(facts.get("config")).items():
         origin = told(origins.get(name, ""))
         own = origin != "default" and not origin.startswith("preset")
         rows.append({"name": told(name), "value": told(value), "origin": origin, "own": own})
@@ -220,7 +180,7 @@ def settings(facts: Values) -> list[Values]:
 
 def differing(runs: Mapping[str, RunFiles]) -> list[list[str]]:
     """Settings in which runs differ: rows of [name, value in each run]."""
-    configs = [{**_dict(run.config().get("config")), "seed": run.config().get("seed", "")} for run in runs.values()]
+    configs = [{**as_dict(run.config().get("config")), "seed": run.config().get("seed", "")} for run in runs.values()]
     names = dict.fromkeys(name for config in configs for name in config)
     rows = [[told(name), *(told(c[name]) if name in c else "-" for c in configs)] for name in names]
     return [row for row in rows if len({*row[1:]}) > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -11,6 +12,7 @@ import numpy as np
 from shoal.types import Values
 from shoal.untrusted import excerpt
 from shoal.watch.charts import INK, figure, line, listed, plain
+from shoal.watch.files import as_dict, as_number
 from shoal.watch.folder import Folder
 
 Row = dict[str, str]
@@ -29,7 +31,7 @@ def state(name: str, folder: Folder) -> Values:
     scores, copies = (_rows(folder, file, problems) for file in ("scores.csv", "lineage.csv"))
     members: dict[int, list[Row]] = {}
     for row in scores:
-        index = _number(row.get("member"))
+        index = as_number(row.get("member"))
         if math.isfinite(index):
             members.setdefault(int(index), []).append(row)
     names = [column for column in (scores[0] if scores else ()) if column not in OWN]
@@ -45,25 +47,41 @@ def state(name: str, folder: Folder) -> Values:
     }  # fmt: skip
 
 
+def entry(folder: Folder) -> Values:
+    """Return what the list of runs shows of a population: of what, the steps of all members, and the best score."""
+    facts: Values = {}
+    with contextlib.suppress(OSError, ValueError):
+        facts = folder.json("population.json")
+    newest: dict[str, Row] = {row["member"]: row for row in _rows(folder, "scores.csv", {}) if "member" in row}
+    scores = [score for row in newest.values() if math.isfinite(score := as_number(row.get("score")))]
+    steps = [made for row in newest.values() if math.isfinite(made := as_number(row.get("step")))]
+    values = as_dict(facts.get("values"))
+    return {
+        "system": f"population of {facts.get('system', '?')}", "env": values.get("env", ""),
+        "seed": facts.get("seed", ""), "steps": int(sum(steps)), "return": max(scores, default=None),
+    }  # fmt: skip
+
+
 def _figure(column: str, members: dict[int, list[Row]], copies: list[Row]) -> Values:
     """A line for each member; where it copied another its line ends in a cross and begins again at the other's."""
     data = []
     for index, rows in members.items():
-        waiting = [c for c in copies if _number(c.get("child")) == index]
+        waiting = [c for c in copies if as_number(c.get("child")) == index]
         steps: list[float] = []
         values: list[float] = []
         for row in rows:
-            steps.append(_number(row.get("step")))
-            values.append(_number(row.get(column)))
+            steps.append(as_number(row.get("step")))
+            values.append(as_number(row.get(column)))
             if waiting and row.get("step") == waiting[0].get("step"):
                 copy = waiting.pop(0)
                 begun = copy.get("parent_score") if column == "score" else copy.get(f"after/{column}")
-                steps += [math.nan, _number(copy.get("parent_step"))]
-                values += [math.nan, _number(begun)]
+                steps += [math.nan, as_number(copy.get("parent_step"))]
+                values += [math.nan, as_number(begun)]
         one = line(np.array(steps), np.array(values), f"member {index}", index)
         data.append(one | dict(x=listed(np.array(steps)), y=listed(np.array(values)), mode="lines+markers"))
     ends = [
-        (_number(c.get("step")), _number(c.get("score" if column == "score" else f"before/{column}"))) for c in copies
+        (as_number(c.get("step")), as_number(c.get("score" if column == "score" else f"before/{column}")))
+        for c in copies
     ]
     if ends:
         x, y = np.array(ends).T
@@ -83,11 +101,3 @@ def _rows(folder: Folder, name: str, problems: dict[str, str]) -> list[Row]:
         problems[name] = f"damaged or half written: {excerpt(error)}"
         return []
     return [{str(k): str(v) for k, v in row.items() if k is not None and v is not None} for row in found]
-
-
-def _number(cell: str | None) -> float:
-    try:
-        value = float(cell) if cell else math.nan
-    except ValueError:
-        return math.nan
-    return value if abs(value) < 1e300 else math.nan

@@ -22,7 +22,7 @@ MOST_RUNS = 20  # of a report
 MOST_CURVES = 30  # metrics of a run that are drawn
 DRAW = (
     "for (const [i, f] of JSON.parse(document.getElementById('figures').textContent).entries()) "
-    "Plotly.newPlot('figure-' + i, f.data, f.layout, {responsive: true, displaylogo: false});"
+    "{ if (matchMedia('(hover: none)').matches) f.layout.dragmode = false; Plotly.newPlot('figure-' + i, f); }"
 )
 
 
@@ -63,7 +63,9 @@ def _document(title: str, parts: Sequence[str], figures: Sequence[Values]) -> st
     """One file: no script but these two can run in it, whatever its text says, and it can load nothing."""
     scripts = plotly_script().decode("utf-8").replace("</script", "<\\/script"), DRAW
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'"
+    )
     body = "\n".join(parts)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">

@@ -15,15 +15,21 @@ from shoal.watch.folder import Folder
 MOST_ROWS = 2_000  # rows of a table that is full are halved to so many
 MOST_COLUMNS = 1_000
 MOST_LINE = 1 << 20  # bytes of a line; longer ones are damaged
-LARGE = 8 << 20  # bytes of a file of which only lines at even distances are read
+LARGE = 4 << 20  # bytes of a file of which, but for its end, only lines at even distances are read
+SAMPLES = 1_000  # such lines
+END = 128 << 10  # bytes of the end, in which the newest value of most metrics is found
 SEAM = 64  # bytes before the place of reading that must still be what they were
 
 
 class Columns:
     """Rows of named numbers, at most ``2 * MOST_ROWS``: where there are more, every second one is left out, and of what
-    follows every 2nd, 4th, ... is kept by its number. The newest row is always there."""
+    follows every 2nd, 4th, ... is kept by its number. The newest row is always there.
 
-    def __init__(self) -> None:
+    carries: a number of a row that is left out stands in the next one that is kept, where that has none of that name:
+    so no metric that few rows have, such as a score of an evaluation, goes missing."""
+
+    def __init__(self, carries: bool = False) -> None:
+        self._carries, self._held = carries, dict[str, float]()
         self.names: dict[str, int] = {}
         self._data = np.full((2 * MOST_ROWS, 16), np.nan)
         self.used, self.stride = 0, 1
@@ -37,16 +43,14 @@ class Columns:
         self.last_row = row
         self.last.update(row)
         self.known_at.update(dict.fromkeys(row, number))
+        if number % self.stride == 0 and self.used == len(self._data):
+            self._halve()
+        if self._carries:
+            row = self._held | row
         if number % self.stride:
+            self._held = row
             return
-        if self.used == len(self._data):
-            self.stride *= 2
-            kept = self._data[: self.used : 2].copy()
-            self.used = len(kept)
-            self._data[: self.used] = kept
-            self._data[self.used :] = np.nan
-            if number % self.stride:
-                return
+        self._held = {}
         for name, value in row.items():
             at = self.names.get(name)
             if at is None:
@@ -58,26 +62,38 @@ class Columns:
             self._data[self.used, at] = value
         self.used += 1
 
+    def _halve(self) -> None:
+        """Leave out every second row."""
+        self.stride *= 2
+        kept, left = self._data[: self.used : 2].copy(), self._data[1 : self.used : 2]
+        if self._carries:
+            kept[1:] = np.where(np.isnan(kept[1:]), left[: len(kept) - 1], kept[1:])
+            last = {name: float(left[-1, at]) for name, at in self.names.items()}
+            self._held = {name: value for name, value in last.items() if math.isfinite(value)} | self._held
+        self.used = len(kept)
+        self._data[: self.used] = kept
+        self._data[self.used :] = np.nan
+
     def column(self, name: str) -> np.ndarray:
         """Return a column [rows], the newest row at its end; nan where it was not known."""
         at = self.names.get(name)
         kept: np.ndarray = np.full(self.used, np.nan) if at is None else self._data[: self.used, at].copy()
         newest = self._data[self.used - 1, self.names["row"]] if self.used else -1.0
         if self.last_row and newest != self.last_row["row"]:
-            return np.append(kept, self.last_row.get(name, math.nan))
+            return np.append(kept, (self._held if self._carries else self.last_row).get(name, math.nan))
         return kept
 
 
 class Table:
     """A file of a run with a row of JSON on each line. ``refresh`` reads what is new; a file that was replaced or cut,
-    as by a run that was resumed, is read anew. damaged: lines that hold no row."""
+    as by a run that was resumed, is read anew. damaged: lines that hold no row. carries: as of ``Columns``."""
 
-    def __init__(self, folder: Folder, name: str) -> None:
-        self._folder, self.name = folder, name
+    def __init__(self, folder: Folder, name: str, carries: bool = False) -> None:
+        self._folder, self.name, self._carries = folder, name, carries
         self._begin()
 
     def _begin(self) -> None:
-        self.columns, self.damaged = Columns(), 0
+        self.columns, self.damaged = Columns(self._carries), 0
         self._inode, self._at, self._seam = -1, 0, b""
 
     def refresh(self) -> Columns:
@@ -111,9 +127,9 @@ class Table:
         return file.read(min(SEAM, self._at)) == self._seam
 
     def _sample(self, file: BinaryIO, size: int) -> None:
-        """Read lines at even distances, up to the last ``MOST_LINE`` bytes, which are then read whole."""
-        end = size - LARGE // 4
-        for position in np.linspace(0, end, MOST_ROWS, endpoint=False).astype(int):
+        """Read lines at even distances, up to the last ``END`` bytes, which are then read whole."""
+        end = size - END
+        for position in np.linspace(0, end, SAMPLES, endpoint=False).astype(int):
             file.seek(int(position))
             if position:
                 file.readline(MOST_LINE)

@@ -27,7 +27,10 @@ PORT, PORTS = 8787, 20  # the first port that is tried where none is asked for, 
 PACKAGES = ("starlette", "uvicorn", "plotly")
 TOKEN = "SHOAL_WATCH_TOKEN"  # an environment variable that gives the token, for pages that outlive their server
 LEAST_TOKEN = 16  # characters
-STATIC = {"app.js": "text/javascript", "views.js": "text/javascript", "app.css": "text/css"}
+STATIC = {
+    **dict.fromkeys(("app.js", "elements.js", "program.js", "views.js"), "text/javascript"),
+    "app.css": "text/css",
+}
 CHUNK = 4 << 20  # bytes of a film that are sent at once
 KEEP = {"cache-control": "private, max-age=86400"}  # of what is the same for everybody and holds no token
 

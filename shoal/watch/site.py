@@ -44,7 +44,7 @@ class Site:
         with self._lock:
             run = self._get(name)
             if populations.is_population(run.folder):
-                return {"population": populations.state(name, run.folder)}
+                return {"population": populations.state(name, run.folder) | {"running": run.running()}}
             return page.state(name, run)
 
     def curves(self, names: Sequence[str], metrics: Sequence[str], x: str, smooth: float, log: bool) -> Values:
@@ -57,6 +57,7 @@ class Site:
                     charts.curve(runs, metric, page.meaning(metric)[0], x, smooth, log, bands) for metric in metrics
                 ],
                 "differing": page.differing(runs) if len(runs) > 1 else [],
+                "left_out": len({*names}) - len(runs),
             }
 
     def times(self, name: str, x: str) -> Values:
@@ -93,7 +94,7 @@ class Site:
         folder = Folder(path)
         written = tuple(folder.modified(file) for file in ("report.json", "config.json", "performance.jsonl"))
         kept, entry = self._entries.get(path, (None, {}))
-        if kept != written or written[0] is None or entry["name"] != name:
+        if kept != written or written[0] is None or entry["state"] == "running" or entry["name"] != name:
             entry = _entry(name, RunFiles(path))
             self._entries[path] = written, entry
         return entry
@@ -115,19 +116,26 @@ class Site:
 
 def _entry(name: str, run: RunFiles) -> Values:
     """A run's row in the list, from the ends of its files."""
-    facts, report = run.config(), run.report()
-    last = last_rows(run)
     population = populations.is_population(run.folder)
-    steps, score = number(report.get("steps")), number(report.get("episode_return"))
+    told = populations.entry(run.folder) if population else _of_run(run)
     written = max(run.folder.modified(file) or 0.0 for file in ("performance.jsonl", "config.json", "scores.csv"))
     return {
         "name": name, "written": written, "when": page.clock_time(written) if written else "",
-        "kind": "population" if population else "run", "system": page.told(facts.get("system", "")),
-        "env": page.told(facts.get("config", {}).get("env", "")), "seed": page.told(facts.get("seed", "")),
+        "kind": "population" if population else "run",
+        "state": ("running" if run.running() else "ended") if population else run.state(),
+        "problem": "; ".join(f"{k}: {v}" for k, v in run.problems.items()),
+        **told, **{key: page.told(told[key]) for key in ("system", "env", "seed")},
+    }  # fmt: skip
+
+
+def _of_run(run: RunFiles) -> Values:
+    facts, report, last = run.config(), run.report(), last_rows(run)
+    steps, score = number(report.get("steps")), number(report.get("episode_return"))
+    return {
+        "system": facts.get("system", ""), "env": facts.get("config", {}).get("env", ""), "seed": facts.get("seed", ""),
         "preset": page.told(facts.get("preset", "")),
         "steps": int(steps if steps is not None else last.get("steps", 0)),
         "return": score if score is not None else last.get("episode_return"),
-        "state": "" if population else run.state(), "problem": "; ".join(f"{k}: {v}" for k, v in run.problems.items()),
     }  # fmt: skip
 
 

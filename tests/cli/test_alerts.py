@@ -257,3 +257,43 @@ def test_newest_steps_are_those_of_the_last_whole_row(tmp_path: Path) -> None:
     assert newest_steps(tmp_path) == 0
     (tmp_path / "metrics.csv").write_text("row,steps,updates\n" + "0,100,7\n" * 20_000 + "1,2300,8\n2,24")
     assert newest_steps(tmp_path) == 2_300
+
+
+TUNE = [
+    "tune", "impala", "--env", "CartPole-v1", "--runtime", "serial", "--actors", "1", "--envs", "2", "--unroll", "8",
+    "--hidden", "8", "--steps", "1200", "--search", "learning_rate=1e-4:1e-2", "--trials", "2", "--quiet",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("slots", ["1", "2"])
+def test_a_search_tells_of_its_end_and_not_of_each_trial(slots: str, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    told, study = command(tmp_path / "noted"), tmp_path / "study"
+    assert main([*TUNE, "--study", str(study), "--slots", slots, "--alert", told]) == 0
+    (line,) = noted(tmp_path / "noted")
+    assert re.fullmatch(rf"ended\|{study}\|study: ended: trials, 2 finished, best score [\d.]+", line)
+
+
+def test_a_search_whose_trial_fails_tells_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    from shoal.run import tuning
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise shoal.ShoalError("no room is left")
+
+    monkeypatch.setattr(tuning, "start", fail)
+    told = command(tmp_path / "noted")
+    assert main([*TUNE, "--study", str(tmp_path / "study"), "--alert", told]) == 1
+    assert noted(tmp_path / "noted") == [f"failed|{tmp_path / 'study'}|study: failed: no room is left"]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_those_beside_a_search_hear_of_the_steps_of_all_trials(
+    slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(Alarm, "__call__", lambda self, row: rows.append(row))
+    assert main([*TUNE, "--study", str(tmp_path / "s"), "--slots", str(slots), "--alert", "true"]) == 0
+    steps = [row["steps"] for row in rows]
+    assert steps == sorted(steps) and steps[0] == 0 and steps[-1] > 1200, "more than one trial makes"

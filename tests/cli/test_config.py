@@ -14,10 +14,12 @@ from shoal import systems
 from shoal.api import UsageError
 from shoal.records.run_dir import load_params
 from shoal.settings import yaml_text
-from shoal.settings.config import default_values, field_docs, read_file, resolve, to_toml
+from shoal.settings.config import default_values, read_file, resolve
+from shoal.settings.field_docs import field_docs
 from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Count, Positive
+from shoal.settings.toml_text import to_toml
 
 
 @pytest.fixture
@@ -28,11 +30,11 @@ def system(fake: str) -> Any:
 def test_later_layers_win_and_say_so(system: Any, tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text('learning-rate = 0.5\nunroll = 7\nenv = "ALE/Pong-v5"\n')
-    resolved = resolve(system, file=file, overrides={"unroll": 9})
+    resolved = resolve(system, file=file, overrides={"unroll": 9, "steps": 100_000})
     assert (resolved.cfg.envs, resolved.cfg.learning_rate, resolved.cfg.unroll) == (32, 0.5, 9)
     origins = resolved.origins
     assert origins["envs"] == "preset atari" and origins["learning_rate"] == f"file {file}"
-    assert origins["unroll"] == "flag" and origins["steps"] == "default"
+    assert origins["unroll"] == "flag" and origins["actors"] == "default"
     assert resolved.cfg.max_grad_norm is None
 
 

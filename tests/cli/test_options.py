@@ -6,21 +6,25 @@ import dataclasses
 import inspect
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from shoal.api import UsageError
-from shoal.cli.help import COMMANDS
+from shoal.cli.help import of_command, of_flags
 from shoal.cli.main import main
 from shoal.run import RunOptions, resume, train
 from shoal.run.evaluation import Evaluation
-from shoal.run.options import FLAGS, JSON_KEYS, RESUMABLE
-from shoal.settings.config import field_docs
+from shoal.run.keywords import takes_options
+from shoal.run.options import FLAGS, REQUIRED_KEYS, RESUMABLE
+from shoal.settings.field_docs import field_docs
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import coerce, divide, options, split
 from shoal.settings.other_names import ALIASES, ELSEWHERE, SETTINGS
+from shoal.settings.ranges import NonNegative
+from shoal.settings.run_options import Option, flags, resumable
 from shoal.systems import SYSTEMS, dqn, load
 
 EVERYTHING = RunOptions(
@@ -41,23 +45,24 @@ def fields() -> dict[str, Any]:
 def test_train_takes_every_option_with_its_default() -> None:
     parameters = inspect.signature(train).parameters
     taken = {name: parameters[name].default for name in fields()}
-    assert taken == {**fields(), "evaluation": None} and fields()["evaluation"].every == 0
-    assert list(parameters) == ["system", "preset", "config", *fields(), *BESIDE, "overrides"]
+    assert taken == fields() and fields()["evaluation"].every == 0
+    assert list(parameters) == ["system", "preset", "config", *BESIDE, *fields(), "settings"]
+    told = inspect.getdoc(train) or ""
+    assert all(f"\n{name}: " in told for name in fields())
     assert field_docs(RunOptions).keys() == fields().keys()
 
 
 def test_the_command_line_has_a_flag_for_every_option_and_tells_its_default() -> None:
     expected = {name.replace("_", "-") for name in fields()} - {"evaluation"}
     assert FLAGS.keys() == expected | {"eval-every", "eval-episodes", "eval-sampled", "eval-video", "eval-max-steps"}
-    of_train = COMMANDS["train"]
-    assert all(f"--{flag}" in of_train for flag in FLAGS)
-    told = dict(re.findall(r"--([a-z-]+) [A-Z] [^-]*?default (\d+)", of_train))
-    assert {name: float(n) for name, n in told.items()} == {
-        "hang-timeout": RunOptions.hang_timeout, "checkpoint-every": RunOptions.checkpoint_every,
-        "checkpoint-replay-gb": RunOptions.checkpoint_replay_gb, "seed": RunOptions.seed,
-        "eval-episodes": Evaluation.episodes,
+    told = {flag: text for text in re.split(r"\n {6}--", of_command("train")) for flag in text.split()[:1]}
+    defaults = {flag: found[1] for flag in FLAGS if (found := re.search(r"\(default\s+(\S+)\)", told[flag]))}
+    assert defaults == {
+        "hang-timeout": "60", "checkpoint-every": "300", "checkpoint-replay-gb": "8", "seed": "0",
+        "eval-every": "0", "eval-episodes": "10", "eval-max-steps": "0", "runtime": "local",
     }  # fmt: skip
-    assert f"{RunOptions.runtime} (default: processes)" in of_train
+    resumed = re.findall(r"^ {6}--([a-z-]+)", of_command("resume"), re.MULTILINE)
+    assert {"hang-timeout", "eval-every", "log-args"} < {*resumed} and not {"seed", "init-from"} & {*resumed}
 
 
 def test_flags_become_options() -> None:
@@ -82,7 +87,7 @@ def test_flags_become_options() -> None:
 
 def test_config_json_keeps_what_a_resumed_run_needs() -> None:
     facts = json.loads(json.dumps(EVERYTHING.to_json(1_000)))
-    assert set(JSON_KEYS) <= facts.keys()
+    assert set(REQUIRED_KEYS) <= facts.keys()
     assert facts["stop"] == {"steps": 1_000, "seconds": 2.5, "updates": None, "episode_return": -1.0}
     assert RunOptions.from_json(facts, run_dir="somewhere", quiet=False) == EVERYTHING
     assert RunOptions.from_json(facts, seconds=9.0).seconds == 9.0
@@ -122,7 +127,7 @@ def test_what_is_out_of_range_is_said_in_one_sentence(name: str, value: Any, say
         ({"evaluation": 100}, "'evaluation' expects shoal.Evaluation(every=N), found 100"),
         ({"evaluation": 0}, "'evaluation' expects shoal.Evaluation(every=N), found 0"),
         ({"log": 5}, "'log' expects words, found 5"),
-        ({"log": "tensorbord"}, "log expects tensorboard, wandb, mlflow, found 'tensorbord'"),
+        ({"log": "tensorbord"}, "unknown log back end 'tensorbord'; did you mean 'tensorboard'?"),
         ({"run_dir": 5}, "'run_dir' expects text or Path or none, found 5"),
     ],
 )
@@ -161,10 +166,57 @@ def test_one_observer_needs_no_list(tmp_path: Path, fake: str) -> None:
 def test_settings_know_the_options_of_a_run() -> None:
     flags = {flag.replace("-", "_") for flag in FLAGS} | {"preset", "config"}
     assert flags == RUN_FLAGS
-    arguments = inspect.signature(train).parameters.keys() - {"overrides"}
+    arguments = inspect.signature(train).parameters.keys() - {"settings"}
     assert arguments | flags | {"trust"} == RUN_OPTIONS
     of_resume = inspect.signature(resume).parameters.keys()
     assert of_resume >= set(RESUMABLE) and of_resume - RUN_OPTIONS == {"path", "steps", "env", "settings"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongerTable(RunOptions):
+    """A table with one option more."""
+
+    patience_here: Annotated[NonNegative | None, Option("stop.patience", resumable=True)] = 2.5
+    """Seconds of patience."""
+
+
+def test_an_option_of_one_line_is_a_flag_a_keyword_a_json_key_and_a_line_of_help() -> None:
+    """And what ``resume`` takes: nothing else names an option."""
+
+    def train_so(system: str, **settings: Any) -> None:
+        """Train it."""
+
+    def resume_so(path: str, **settings: Any) -> None:
+        """Go on."""
+
+    flag = flags(LongerTable)["patience-here"]
+    assert options(split(["--patience-here", "3"]), {flag.name: flag.type}, "train") == {"patience-here": 3.0}
+    with pytest.raises(UsageError, match="--patience-here expects a finite number of at least 0, found -1"):
+        options(split(["--patience-here=-1"]), {flag.name: flag.type}, "train")
+    assert of_flags([flag]) == "      --patience-here X         Seconds of patience. (default 2.5)\n"
+    assert LongerTable.divide({"patience_here": 1.0, "gamma": 0.9}) == ({"patience_here": 1.0}, {"gamma": 0.9})
+    with pytest.raises(UsageError, match="'patience_here' expects a finite number of at least 0 or none, found 'x'"):
+        LongerTable(patience_here="x")  # type: ignore[arg-type]
+    kept = json.loads(json.dumps(LongerTable(patience_here=7).to_json(10)))
+    assert kept["stop"]["patience"] == 7 and LongerTable.from_json(kept) == LongerTable(patience_here=7)
+    del kept["stop"]["patience"]  # of a version before
+    assert LongerTable.from_json(kept) == LongerTable()
+    assert [*resumable(LongerTable)] == [*RESUMABLE, "patience_here"]
+    of_train = inspect.signature(takes_options(LongerTable)(train_so)).parameters["patience_here"]
+    assert of_train.kind is of_train.KEYWORD_ONLY and of_train.default == 2.5
+    of_resume = inspect.signature(takes_options(LongerTable, unset=True)(resume_so)).parameters
+    assert of_resume["patience_here"].default is None and "seed" not in of_resume
+    assert "patience_here: Seconds of patience." in (train_so.__doc__ or "")
+
+
+@pytest.mark.parametrize("given, near", [("hang_timeot", "hang_timeout"), ("checkpoint_evry", "checkpoint_every")])
+def test_a_misspelt_option_is_refused_with_the_nearest_name(given: str, near: str, tmp_path: Path, fake: str) -> None:
+    arguments: dict[str, Any] = {"env": "CartPole-v1", "runtime": "serial", "run_dir": tmp_path / "r", "quiet": True}
+    with pytest.raises(UsageError, match=f"unknown setting '{given}' of .*; did you mean '{near}'"):
+        train(Path(fake), **arguments, **{given: 1})
+    train(Path(fake), **arguments)
+    with pytest.raises(UsageError, match=f"unknown setting '{given}' of .*; did you mean '{near}'"):
+        resume(tmp_path / "r", steps=800, **{given: 1})
 
 
 def test_values_take_their_own_type() -> None:

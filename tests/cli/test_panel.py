@@ -13,9 +13,11 @@ from rich.cells import cell_len
 
 from shoal.cli.main import main
 from shoal.metering.aggregator import Snapshot
+from shoal.records.metric_files import MetricFiles
 from shoal.run import elsewhere, panel
 from shoal.run.progress import Played, Progress, packed
 from shoal.runtime.launch import Stop
+from shoal.watch.files import RunFiles
 from tests.watch.runs import snapshot, write_run
 
 ENV = Played("CartPole-v1", "toy", "fastest")
@@ -160,3 +162,38 @@ def test_what_cannot_be_shown_is_said_in_a_sentence(
 ) -> None:
     assert main(["watch", str(tmp_path), "--terminal", *words]) == 2
     assert expected.format(tmp_path) in capsys.readouterr().err
+
+
+def test_the_panel_of_a_run_elsewhere_has_what_any_of_its_rows_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shoal.watch.files.FRESH", 0.0)
+    path = write_run(tmp_path / "run", rows=1)
+    files = MetricFiles(path, 1)
+    for row in range(2, 101):
+        files.update(snapshot(row, records={"evaluation_return": 77.0} if row == 3 else {"loss": float(row)}))
+    files.close()
+    run = RunFiles(path)
+    run.refresh()
+    assert elsewhere.records(run) == {"loss": (100.0, 50.0), "evaluation_return": (77.0, 1.5)}
+    assert elsewhere.returns(run, 97.0) == [98.0, 99.0], "the newest is the snapshot's"
+    assert elsewhere.show(path) == 0
+    assert "evaluation 77 (0:48 ago)" in capsys.readouterr().out.replace("\n    |", " |")
+
+
+def test_the_panel_of_a_run_elsewhere_goes_on_where_it_was_resumed_from_an_earlier_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path / "run", rows=9)
+    going, shown = iter([True, True, False]), []
+    monkeypatch.setattr(elsewhere.RunFiles, "running", lambda self: next(going, False))
+    monkeypatch.setattr(Progress, "update", lambda self, snapshot: shown.append(snapshot.row))
+
+    def sleep(_: float) -> None:
+        files = MetricFiles(path, 4)
+        files.update(snapshot(5))
+        files.close()
+
+    monkeypatch.setattr(elsewhere.time, "sleep", sleep)
+    assert elsewhere.show(path) == 0
+    assert shown[:2] == [9, 5]

@@ -80,7 +80,8 @@ def test_nothing_is_imported_unasked(stranger: Path, shoal_: Shoal) -> None:
 
 
 @pytest.mark.parametrize(
-    "field, value", [("env", "os:system"), ("torso", "os:system"), ("demonstrations", "os:getcwd")]
+    "field, value",
+    [("env", "os:system"), ("torso", "os:system"), ("demonstrations", "os:getcwd"), ("sampler", "os:system")],
 )
 def test_every_field_that_may_name_a_module_is_looked_at(field: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"'{value}'; if you trust it"):

@@ -132,7 +132,7 @@ def test_what_a_guide_calls_a_setting_is_one(page: Path) -> None:
     """In the last column of its tables, where the names of this library stand."""
     known = {field.name for name in SYSTEMS for field in fields(load(name).Config)}
     known |= set(inspect.signature(shoal.train).parameters) | set(inspect.signature(shoal.resume).parameters)
-    known |= {word.replace("-", "_") for word in re.findall(r"--([a-z-]+)", help.COMMANDS["train"])}
+    known |= {word.replace("-", "_") for word in re.findall(r"--([a-z-]+)", help.of_command("train"))}
     cells = [line.split("|")[-2] for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
     code = [part for cell in cells for part in re.findall(r"`([^`]+)`", cell)]
     flags = {flag for part in code for flag in re.findall(r"--([a-z-]+)", part)}

@@ -73,6 +73,10 @@ class Plain(gym.Env[Any, Any]):
         (dict(reset=[np.zeros(2, np.float32), {}]), "returned list from reset"),
         (dict(step=(0, 1, 2, 3)), r"returned \(int, int, int, int\) from step"),
         (dict(step=5), "returned int from step"),
+        (
+            dict(step=(np.zeros(2, np.float32), 0.5, False, False, None)),
+            "NoneType as the info of a step instead of a dict",
+        ),
         (dict(reward=np.zeros(2)), r"a reward of shape \[2\] instead of a number \(index 4, action 2, seed 9\)"),
     ],
 )

@@ -14,7 +14,7 @@ from gymnasium import spaces as gs
 import shoal
 from shoal.api import MASK, Action, EnvironmentFailed, UsageError
 from shoal.envs import EnvOptions, given, make, spec
-from shoal.envs.composite import flat_mask, shown
+from shoal.envs.composite import flat_mask, flat_masks, shown
 from shoal.envs.spaces import ActionCodec
 from shoal.nets.distributions import ActionDistribution
 from shoal.policy.export import policy_module
@@ -162,6 +162,24 @@ def test_a_mask_with_parts_is_read_in_the_order_of_the_space() -> None:
     assert batch.reset(0)[MASK].tolist() == [[bool(n) for n in ROW]] * 2
 
 
+def test_masks_of_several_environments_are_a_list_or_have_a_row_in_each_part() -> None:
+    (first, second), walk = MASKS["aim"], MASKS["walk"]
+    objects = np.empty(2, object)
+    objects[:] = [MASKS, MASKS]
+    stacked = {"aim": (np.stack([first] * 2), np.stack([second] * 2)), "walk": np.stack([walk] * 2)}
+    for masks in ([MASKS, MASKS], objects, stacked, np.array([ROW, ROW])):
+        assert flat_masks(SPACE, masks, 2).tolist() == [[bool(n) for n in ROW]] * 2
+    assert flat_masks(gs.Discrete(2), [[1, 0]] * 3, 3).tolist() == [[True, False]] * 3
+    for wrong, num in (
+        ({"aim": MASKS["aim"]}, None),
+        ({"aim": MASKS["aim"]}, 2),
+        ({"aim": 1, "walk": walk}, 2),
+        (3, 2),
+    ):
+        with pytest.raises(UsageError, match="should have a part for each part of Dict"):
+            flat_masks(SPACE, wrong, num)
+
+
 def test_a_mask_that_lacks_a_value_is_named() -> None:
     with pytest.raises(EnvironmentFailed, match=r"info\['action_mask'\] of shape \[12\]"):
         make(given(Lacking), 2, EnvOptions()).reset(0)
@@ -170,6 +188,7 @@ def test_a_mask_that_lacks_a_value_is_named() -> None:
 def test_a_masked_policy_of_parts_trains_and_plays(tmp_path: Path) -> None:
     run = shoal.train("recurrent-ppo", env=Parts, run_dir=tmp_path / "r", **SMALL)
     assert run.evaluate(episodes=3) == [4.0, 4.0, 4.0]
+    assert str(shoal.load(run.path, env=Parts)) == str(run.policy()), "a run's directory, as well as a file"
     policy, env = run.policy(), Parts()
     obs, info = env.reset()
     for mask in (np.array(ROW), info["action_mask"]):

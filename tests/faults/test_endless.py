@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ def test_a_run_ends_and_its_files_tell_what_did_not(runtime: str, tmp_path: Path
         rows = list(csv.DictReader(file))
     assert run.report is not None and int(rows[-1]["steps"]) == run.report.steps
     assert {(row["episodes"], row["mean"], row["unfinished"]) for row in rows} == {("3", "20", "3")}
+    facts = json.loads((tmp_path / "run" / "report.json").read_text())
+    last = {"steps": run.report.steps, "episodes": 3, "mean": 20.0, "std": 0.0, "min": 20.0, "max": 20.0}
+    assert facts["evaluation"] == {**last, "unfinished": 3} == shoal.Run.open(tmp_path / "run").report.evaluation
+    summary = (tmp_path / "run" / "summary.md").read_text()
+    assert f"| {run.report.steps:,} | 3 (3 did not end) | 20 [20, 20] |" in summary
     told = capsys.readouterr().err
     assert "3 of 3 episodes did not end within 40 steps" in told or runtime == "serial"  # there the role says it
     assert main(["eval", str(tmp_path / "run"), "--episodes", "2", "--eval-max-steps", "9", "--trust"]) == 0
@@ -110,6 +116,24 @@ def test_a_run_ends_and_its_files_tell_what_did_not(runtime: str, tmp_path: Path
     assert "returns: 4.5 4.5\n" in out and "2 of 2 episodes did not end within 9 steps" in out
     again = run.policy().evaluate(2, max_steps=9)
     assert (list(again), again.unfinished) == ([4.5, 4.5], 2)
+
+
+def test_the_episodes_that_score_a_member_of_a_population_have_a_bound(tmp_path: Path, capsys: Any) -> None:
+    words = (
+        f"train pbt --of dqn --env {NONE} --preset none --actors 1 --envs 2 --unroll 4 --hidden 8 --steps 64 "
+        "--min-replay 16 --replay 64 --batch 8 --interval 32 --population 2 --slots 1 --mutate learning_rate"
+    )
+    assert main([*words.split(), "--eval-max-steps", "40"]) == 2
+    assert capsys.readouterr().err == (
+        "shoal: --eval-max-steps expects --eval-episodes N beside it: without, no episode is evaluated\n"
+    )
+    path = tmp_path / "population"
+    how = ("--eval-episodes", "3", "--eval-max-steps", "40", "--run-dir", str(path))
+    assert main([*words.split(), *how]) == 0
+    told = capsys.readouterr().out
+    assert told.count("3 of 3 episodes did not end within 40 steps") == 4 and "score 20," in told, "two slices of two"
+    assert main(["resume", str(path), "--steps", "96"]) == 0
+    assert "3 of 3 episodes did not end within 40 steps" in capsys.readouterr().out
 
 
 def test_the_evaluation_of_the_unperturbed_policy_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,9 @@ import pytest
 import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
+from shoal.paths import require_folder
 from shoal.records import run_dir
+from shoal.records.whole_files import write_whole
 from shoal.run import trust
 from shoal.run.population.training import PopulationRun, best_member
 
@@ -387,6 +389,56 @@ def test_a_file_with_another_name_elsewhere_is_not_written_to(
     os.link(tmp_path / "mine", run / "metrics.csv")
     assert "hard link" in refused("resume", str(run), "--steps", "120")(capsys)
     assert main(["eval", str(run), "--episodes", "1"]) == 0, "what only reads is not led astray"
+
+
+@pytest.mark.parametrize(
+    "words, links",
+    [
+        (["report", "."], ["report.html"]), (["plot", "."], ["curves.png"]),
+        (["plot", ".", "--out", "a.svg"], ["a.svg"]),
+        (["draw", "dqn", "--output", "a.txt"], ["a.txt"]), (["eval", ".", "--video", "a.mp4"], ["a.mp4", ".a.tmp.mp4"]),
+        (["plan", "dqn", "--env", "CartPole-v1", "--save-costs", "a.json"], ["a.json"]),
+        (["plan", "dqn", "--env", "CartPole-v1", "--out", "a.svg"], ["a.svg"]),
+        (["resume", ".", "--steps", "120", "--quiet", "--run-dir", "a"], ["a"]),
+        (["train", "dqn", "--env", "CartPole-v1", "--run-dir", "a"], ["a"]),
+        (["profile", ".", "--run-dir", "a"], ["a"]),
+        (["export", ".", "--to", "safetensors", "--out", "a"], ["a", ".a.tmp"]),
+        (["record", ".", "--out", "./a", "--episodes", "1"], ["a", ".a.tmp"]),
+    ],
+)  # fmt: skip
+def test_no_file_that_a_command_makes_is_written_through_a_link(
+    run: Path, tmp_path: Path, words: list[str], links: list[str], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Such as beside a run of somebody else, where its user stands in its directory."""
+    (tmp_path / "file").write_text("mine\n")
+    (tmp_path / "folder").mkdir()
+    for link in links:
+        for target in ("file", "nothing", *(["folder"] if "." in link else [])):  # a folder that is named may be a link
+            here = Path(shutil.copytree(run, tmp_path / f"{link}-{target}"))
+            beside = here / "here"
+            beside.mkdir()
+            monkeypatch.chdir(beside)
+            (beside / link).symlink_to(tmp_path / target)
+            told = [str(run) if word == "." else word for word in words]
+            code = main(told)
+            capsys.readouterr()
+            assert code in (0, 1, 2), (link, target)
+            assert (tmp_path / "file").read_text() == "mine\n" and not any((tmp_path / "folder").iterdir()), link
+            assert not (tmp_path / "nothing").exists(), link
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_file_is_put_together_behind_no_link(hard: bool, tmp_path: Path) -> None:
+    outside, planted = tmp_path / "outside", tmp_path / ".report.json.tmp"
+    outside.write_text("mine\n")
+    planted.hardlink_to(outside) if hard else planted.symlink_to(outside)
+    write_whole(tmp_path / "report.json", "{}")
+    assert outside.read_text() == "mine\n" and (tmp_path / "report.json").read_text() == "{}"
+
+
+def test_what_is_written_may_go_to_a_link_of_the_system() -> None:
+    require_folder(Path("/dev/stdout"))
 
 
 def test_runs_of_ones_own_may_lie_behind_a_link(run: Path, tmp_path: Path) -> None:

@@ -32,9 +32,13 @@ def program(system: str, **fields: Any) -> Program:
     return found
 
 
-def seen(found: Program, seconds: float = 0.2) -> dict[str, list[Behaviour]]:
-    """What the roles of a program are seen to do in a moment."""
-    players = rehearse(found, seconds)
+def seen(found: Program, least: int = 3) -> dict[str, list[Behaviour]]:
+    """What the roles of a program are seen to do in a moment, or in as long as a busy machine needs for ``least``
+    steps of each."""
+    for seconds in (0.2, 1.0, 5.0, 25.0):
+        players = rehearse(found, seconds)
+        if all(len(player.steps) >= least for player in players):
+            break
     lockstep = {r.name: [k for k, p in r.ports.items() if p.lockstep] for r in found.roles}
     out: dict[str, list[Behaviour]] = {}
     for player in players:
@@ -52,7 +56,7 @@ def impala() -> Costs:
     roles = {
         name: [(size(found, role), known)]
         for role in found.roles
-        for name, known in seen(found).items()
+        for name, known in seen(found, least=100).items()
         if name == role.name
     }
     return Costs("impala", "CartPole-v1", network(found), 2, "a processor", 0.9, roles)
@@ -70,14 +74,19 @@ def test_what_an_actor_and_a_learner_do_is_seen(impala: Costs) -> None:
 
 
 def test_a_rank_is_seen_to_collect_in_slices_and_to_reduce_each_minibatch() -> None:
-    found = seen(program("dd-ppo", unroll=32, epochs=1, minibatches=2, actors=2), 2.0)
-    (rank, other) = found["rank"]
+    rank, other = seen(program("dd-ppo", unroll=32, epochs=1, minibatches=2, actors=2), least=6 * 35)["rank"]
     assert rank.regular and rank.preempt == (0.6, 0.25)
     ops = order(rank.cycle)
     assert ops.count(("put", "gradients")) == ops.count(("get", "gradients")) == 2
     assert ops[:2] == [("put", "progress"), ("put", "moments")] and ("publish", "params") in ops
     assert len(rank.cycle) == 32 + 1 + 2  # slices, the sum of moments, a step of each minibatch
     assert ("publish", "params") not in order(other.cycle)
+
+
+def test_a_replay_that_takes_items_in_only_when_it_is_read_is_no_deadlock() -> None:
+    """Its reader is asked after its writer, whose queue is full: who has waited for that is ready a round later."""
+    known = seen(program("gorila", envs=8, learners=1))
+    assert {name: len(behaviours) for name, behaviours in known.items()} == {"actor": 1, "learner": 1, "server": 2}
 
 
 def test_what_was_seen_can_be_simulated(impala: Costs) -> None:

@@ -115,13 +115,16 @@ def test_the_settings_of_a_strangers_study_are_told_of_in_a_sentence(
     assert told.count("\n") == 1 and "\x1b" not in told and len(told) < 1_000
 
 
-def test_a_search_does_not_append_through_a_link(
-    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", [STUDY, SETTINGS, "best.toml", ".best.toml.tmp", "trial-0002"])
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_search_does_not_write_through_a_link(
+    name: str, hard: bool, searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(shutil.copytree(searched, tmp_path / "s"))
     outside = tmp_path / "outside"
-    (path / STUDY).rename(outside)
-    (path / STUDY).symlink_to(outside)
+    file = path / name
+    file.rename(outside) if file.exists() else outside.write_text("mine\n")
+    file.hardlink_to(outside) if hard else file.symlink_to(outside)
     before = outside.read_bytes()
     assert main(["tune", "impala", *WORDS, "--study", str(path), "--trials", "2"]) == 2
-    assert "is a symbolic link" in capsys.readouterr().err and outside.read_bytes() == before
+    assert f"{name}' " in (told := capsys.readouterr().err) and "link" in told and outside.read_bytes() == before

@@ -242,7 +242,7 @@ def test_ranks_are_sorted_anew_after_as_many_changes_as_there_are_places() -> No
     table = filled(TableSpec(20, sampler="rank"), 20)
     sampler: Any = table.sampler
     places = len(sampler.heap)
-    assert len(sampler.mass) == places + 1 and sampler.mass[0] == 0.0 and sampler.mass[1] == 1.0
+    assert len(sampler.cumulative) == places + 1 and sampler.cumulative[0] == 0.0 and sampler.cumulative[1] == 1.0
     sampler.sort()
     keys = table.sample(1).keys.numpy().copy()
     for change in range(1, places + 1):

@@ -302,7 +302,7 @@ def test_rows_run_out_before_the_capacity_does() -> None:
         (dict(length=10, stride=11), "stride of 11 steps would leave steps out of sequences of 10"),
         (dict(burn_in=-1), "burn_in >= 0"),
         (dict(eta=1.5), r"eta in \[0, 1\]"),
-        (dict(sampler="random"), "no sampler 'random'"),
+        (dict(sampler="random"), "unknown sampler 'random'"),
     ],
 )
 def test_options_that_cannot_work_are_refused(fields: dict[str, Any], sentence: str) -> None:

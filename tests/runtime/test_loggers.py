@@ -205,11 +205,11 @@ def test_tensorboard_shows_no_step_twice_of_a_run_that_was_killed(tmp_path: Path
     assert steps == sorted(set(steps)) and 4_001 not in steps
 
 
-@pytest.mark.parametrize("name", LOGGERS)
+@pytest.mark.parametrize("name", [*LOGGERS])
 def test_a_missing_package_is_one_helpful_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, LOGGERS[name][0], None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, LOGGERS.find(name).package, None)  # as if it were not installed
     words = ["train", "impala", "--env", "CartPole-v1", "--runtime", "serial", "--run-dir", str(tmp_path / "r")]
     assert cli.main([*words, "--log", name]) == 2
     assert pip_install(name) in capsys.readouterr().err and not (tmp_path / "r").exists()
@@ -223,7 +223,7 @@ def test_an_unknown_back_end_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 ODD = {"speed (m/s)": 1.0, "speed {m/s}": 2.0, "50%": 3.0, "profit €": 4.0, "/a": 5.0, "_hidden": 6.0, "a..b": 7.0}
 
 
-@pytest.mark.parametrize("name", LOGGERS)
+@pytest.mark.parametrize("name", [*LOGGERS])
 def test_every_metric_has_a_name_that_the_back_end_takes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +231,7 @@ def test_every_metric_has_a_name_that_the_back_end_takes(
     rows: list[dict[str, float]] = []
 
     class Back:
-        refused = LOGGERS[name][1].refused
+        package, refused = "json", LOGGERS.find(name).refused
 
         def __init__(self, *_: Any) -> None: ...
 
@@ -241,7 +241,7 @@ def test_every_metric_has_a_name_that_the_back_end_takes(
                 assert all(posixpath.normpath(key) == key and not key.startswith("..") for key in row)
             rows.append(row)
 
-    monkeypatch.setitem(LOGGERS, name, ("json", Back))
+    monkeypatch.setitem(LOGGERS.built_in, name, Back)
     logger = Logger(name, tmp_path, {}, 0)
     for more in ({}, {"late": 8.0}):
         shown = dict(row=1, seconds=1.0, steps=5, updates=1, step_rate=0.0, update_rate=0.0, episode_return=1.0)

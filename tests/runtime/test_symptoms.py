@@ -123,6 +123,17 @@ def test_cause_is_named_of_figures(name, records):
     assert snapshots(BOX, NOISE + np.linspace(0, 5, 400), **records).sentences() == []  # it has improved
 
 
+def test_a_remedy_for_unexplained_returns_is_nothing_that_the_run_has():
+    records = {"explained_variance": lambda done: -0.1}
+    (told,) = snapshots(BOX, NOISE, **records).sentences()
+    assert "try --normalise-obs, --normalise-reward, --core lstm or a larger network" in told
+    has = recurrent_ppo.Config(env="Pendulum-v1", normalise_obs=True, normalise_reward=True, core="lstm")
+    (told,) = snapshots(has, NOISE, **records).sentences()
+    assert "try a larger network (" in told
+    (told,) = snapshots(BOX, [1.0] * 400, **records).sentences()
+    assert "all returned 1" in told, "there is nothing to explain"
+
+
 def test_figures_without_a_cause_say_nothing():
     fine = {"value_loss": lambda done: 1.0, "saturated": lambda done: 0.2, "explained_variance": lambda done: 0.6}
     assert snapshots(BOX, NOISE, **fine).sentences() == []

@@ -18,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -99,6 +100,19 @@ def test_two_processes_are_two_ranks_bit_for_bit() -> None:
     for name, value in here.params["params"].items():
         assert torch.equal(first.params["params"][name], value), name
     assert not second.params, "the first rank has them"
+
+
+def test_ranks_of_one_machine_reduce_over_its_loopback_interface() -> None:
+    def call() -> tuple[str | None, set[str]]:
+        joined = Group(place(), 0.0)
+        joined.join(torch.device("cpu"))
+        joined.wait(joined.reduce(torch.ones(3)))
+        listening = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        joined.exchange(None)  # the others have looked, too
+        return os.environ.get("GLOO_SOCKET_IFNAME"), set(listening)
+
+    for name, listening in ranks(2, call):
+        assert name in ("lo", "lo0") and listening <= {"127.0.0.1", "::1"}
 
 
 def test_runs_go_on_on_the_other_runtime_and_back(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_a_setting_changes_from_its_step_on(tmp_path: Path, runtime: str) -> Non
     assert facts["config"]["learning_rate"] == 1e-4 and facts["origins"]["learning_rate"] == "resume"
     shoal.resume(path, steps=3_500)
     opened = shoal.Run.open(path)
+    assert json.loads((path / "config.json").read_text())["resumed"] == [before, again.report.steps]
     assert [c["settings"].keys() for c in opened.changes] == [expected.keys(), {"steps"}]
     assert told(opened.changes)[0] == f"learning_rate 0.001 -> 0.0001, steps 1000 -> 3000 at {before:,} steps"
 

@@ -13,9 +13,10 @@ import torch
 from helpers import config, run
 
 from shoal.api import UsageError
-from shoal.settings.config import resolve, to_toml
+from shoal.settings.config import resolve
 from shoal.settings.flags import expect, ranged
 from shoal.settings.only_with import idle, needs
+from shoal.settings.toml_text import to_toml
 from shoal.systems import SYSTEMS, load
 
 SET = {  # values that differ from those of ``config``

@@ -25,9 +25,10 @@ from shoal.ops import Adam, importance_weights, linear as straight
 from shoal.policy import Policy
 from shoal.records.metric_files import read_curve
 from shoal.run.flags import resolve_flags
-from shoal.settings.config import coerce_all, resolve, show, to_toml
+from shoal.settings.config import coerce_all, resolve, show
 from shoal.settings.flags import ranged, scheduled, split
 from shoal.settings.schedule import Linear, at, plain, read
+from shoal.settings.toml_text import to_toml
 from shoal.systems import apex_dqn, dqn, impala, load, recurrent_ppo
 from shoal.topology.replayed import descent, progress
 

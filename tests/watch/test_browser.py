@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +23,12 @@ if CHROMIUM is None:
 from shoal.records.metric_files import MetricFiles  # noqa: E402
 from shoal.records.run_lock import RunLock  # noqa: E402
 from shoal.watch import server  # noqa: E402
+from tests.faults.trainings import SMALL, Training  # noqa: E402
 from tests.watch.runs import snapshot, write_run  # noqa: E402
 
 SECRET = "a-token-of-32-characters-or-more"
 BAR = "() => document.querySelector('rect.fill').getAttribute('width')"
+FILL = "() => [...document.querySelectorAll('rect.fill')].map((bar) => bar.getAttribute('width')).join()"
 POINTS = "() => document.querySelector('.chart').data[0].x.length"
 
 
@@ -100,3 +104,78 @@ def test_a_report_draws_its_figures_without_a_network(page: Any, tmp_path: Path)
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_function("() => document.querySelectorAll('.chart .main-svg').length > 5")
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_the_page_of_a_training_moves_shows_a_killed_actor_and_ends_with_it(page: Any, tmp_path: Path) -> None:
+    training = Training(tmp_path / "impala", *SMALL, "--hidden", "8", "--steps", "1000000000")
+    try:
+        actor, _ = training.pids("actor-0", "learner-0")
+        with serving(training.folder / "r") as (address, _):
+            page.goto(address)
+            page.wait_for_selector("rect.fill")
+            page.wait_for_function(f"() => document.querySelector('.chart')?.data?.[0] && ({POINTS})() > 1")
+            bars, points = page.evaluate(FILL), page.evaluate(POINTS)
+            moved = f"([bars, points]) => ({FILL})() !== bars && ({POINTS})() > points"
+            page.wait_for_function(moved, arg=[bars, points])
+            os.kill(actor, signal.SIGKILL)
+            page.wait_for_function("() => /restarts\\s+1/.test(document.querySelector('.figures').innerText)")
+            page.get_by_role("link", name="Events", exact=True).click()
+            page.get_by_text("killed by SIGKILL").first.wait_for()
+            training.end()
+            page.get_by_role("link", name="Overview", exact=True).click()
+            page.wait_for_function("() => document.querySelector('.figures')?.innerText.includes('ended: ')")
+            page.wait_for_function("() => document.getElementById('link').textContent === 'ended'")
+    finally:
+        training.process.kill()
+        training.process.wait()
+
+
+@pytest.mark.parametrize("width, scheme", [(390, "dark"), (1300, "light")])
+def test_each_view_fits_its_window_and_is_reached_by_keyboard(
+    page: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    write_run(tmp_path / "runs" / ("a-name-without-a-space-" * 6))
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    with serving(tmp_path / "runs") as (address, _):
+        page.goto(address)
+        page.wait_for_selector("tbody a")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.get_by_role("button", name="run", exact=True).focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.textContent") == "run ▲", "it is still at the button"
+        page.keyboard.press("/")
+        page.keyboard.type("a-name")
+        page.get_by_role("link", name="a-name").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[data-role=actor]")
+        page.locator("[data-channel=unrolls]").focus()
+        assert "25% full" in page.inner_text(".part")
+        for tab in ("Curves", "Time", "Evaluations", "Events", "Configuration", "Logs", "Overview"):
+            page.get_by_role("link", name=tab, exact=True).focus()
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f"nav a[aria-current]:text-is('{tab}')")
+            page.wait_for_function("() => document.querySelector('main').lastElementChild.children.length > 0")
+            assert page.evaluate("document.documentElement.scrollWidth") == width, tab
+        page.locator("[data-role=actor]").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelector('select')?.value === 'actor-0.log'")
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_tap_tells_the_figures_and_a_click_opens_the_log(page: Any, tmp_path: Path) -> None:
+    with serving(write_run(tmp_path / "one")) as (address, _):
+        page.goto(address)
+        page.locator("[data-role=learner]").hover()
+        assert "learn 90%" in page.inner_text(".part") and "learner-bound" in page.inner_text(".part")
+        page.locator("[data-channel=params]").click()
+        assert "versions/s" in page.inner_text(".part") and "logs" not in page.url
+        phone = page.context.browser.new_page(has_touch=True, viewport={"width": 390, "height": 800})
+        phone.goto(address)
+        phone.locator("[data-role=actor]").tap()
+        assert "env 70%" in phone.inner_text(".part") and "logs" not in phone.url
+        phone.get_by_role("button", name="log of actor").tap()
+        phone.wait_for_function("() => document.querySelector('select')?.value === 'actor-0.log'")
+        page.locator("[data-role=actor]").click()
+        page.wait_for_function("() => document.querySelector('select')?.value === 'actor-0.log'")

@@ -45,7 +45,8 @@ def test_a_run_is_told_by_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ended, locked, expected", [("", False, "killed"), ("", True, "running"), ("steps", False, "steps")]
+    "ended, locked, expected",
+    [("", False, "killed"), ("", True, "running"), ("steps", False, "steps"), ("steps", True, "running")],
 )
 def test_a_run_goes_on_while_its_lock_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str, locked: bool, expected: str
@@ -202,7 +203,8 @@ def test_of_a_file_too_large_to_read_lines_at_even_distances_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "LARGE", 1 << 16)
-    monkeypatch.setattr(series, "MOST_ROWS", 100)
+    monkeypatch.setattr(series, "END", 1 << 14)
+    monkeypatch.setattr(series, "SAMPLES", 100)
     rows, file = 20_000, tmp_path / "t.jsonl"
     made = table(file, rows)
     taken = []
@@ -249,7 +251,7 @@ def test_runs_that_differ_by_their_seed_share_a_band(tmp_path: Path) -> None:
     assert mean["y"][-1] == pytest.approx(3.0)
 
 
-def test_a_changed_setting_and_a_restart_are_marks_on_the_axis(tmp_path: Path) -> None:
+def test_resumes_changed_settings_and_restarts_are_marks_on_the_axis(tmp_path: Path) -> None:
     path = write_run(tmp_path / "one", rows=1)
     files = MetricFiles(path, 1)
     for row, restarts in ((2, 0), (3, 1)):
@@ -257,13 +259,91 @@ def test_a_changed_setting_and_a_restart_are_marks_on_the_axis(tmp_path: Path) -
     files.close()
     facts = json.loads((path / "config.json").read_text())
     facts["changes"] = [{"steps": 200, "settings": {"learning_rate": [0.001, 0.5]}}]
+    facts["resumed"] = [150, 200, "damaged"]
     (path / "config.json").write_text(json.dumps(facts))
     run = RunFiles(path)
     run.refresh()
     marks = charts.marks_of(run, "steps")
     assert [(mark["note"]["text"], mark["note"]["x"]) for mark in marks] == [
-        ("resumed: learning_rate 0.5", 200.0), ("restart", 300.0),
+        ("resumed", 150.0), ("resumed: learning_rate 0.5", 200.0), ("restart", 300.0),
     ]  # fmt: skip
+
+
+def test_the_figures_of_each_role_and_channel_are_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one")
+    lock, files = RunLock(path), MetricFiles(path, 3)
+    files.update(snapshot(4, phases={"actor": ["env"] * 198 + ["restarting", "dead"], "learner": ["wait:unrolls"]}))
+    parts = {name: dict(part) for name, part in page.state("one", RunFiles(path))["parts"].items()}
+    files.close()
+    lock.release()
+    assert set(parts) == {"role/actor", "role/learner", "channel/unrolls", "channel/params"}
+    assert parts["role/actor"]["replicas now"] == "198 env, 1 restarting, 1 dead", "of all, not of those drawn"
+    assert parts["role/actor"]["not at work"] == "actor[198] restarting, actor[199] dead"
+    assert parts["role/learner"]["bottleneck"].startswith("learner-bound") and "bottleneck" not in parts["role/actor"]
+    assert parts["channel/unrolls"]["now"].startswith("25% full")
+    assert (parts["channel/unrolls"]["from"], parts["channel/unrolls"]["to"]) == ("actor", "learner")
+
+
+def test_no_value_that_few_rows_have_goes_missing_where_rows_are_left_out(tmp_path: Path) -> None:
+    rows = 5 * series.MOST_ROWS + 3
+    lines = [
+        {"row": i, "steps": i, "loss": 1.0} | ({"score": float(i)} if i % 777 == 0 else {}) for i in range(1, rows)
+    ]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kept = series.Table(Folder(tmp_path), "m.jsonl", carries=True).refresh()
+    score, steps = kept.column("score"), kept.column("steps")
+    found = np.isfinite(score)
+    assert score[found].tolist() == [float(i) for i in range(777, rows, 777)]
+    assert np.abs(steps[found] - score[found]).max() < kept.stride > 1
+    assert np.isfinite(kept.column("loss")).all()
+
+
+@pytest.mark.parametrize("x, places", [("steps", [100.0, 250.0]), ("seconds", [0.5, 1.25])])
+def test_every_evaluation_is_a_point_of_its_curve(tmp_path: Path, x: str, places: list[float]) -> None:
+    path = write_run(tmp_path / "one")
+    (path / "evaluations.csv").write_text("steps,episodes,mean\n100,10,1.5\n250,10,2.5\n")
+    run = RunFiles(path)
+    run.refresh()
+    (line,) = charts.curve({"one": run}, "evaluation_return", x=x)["data"]
+    assert (line["x"], line["y"]) == (places, [1.5, 2.5])
+
+
+def test_the_list_tells_when_a_resumed_run_has_ended_again(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs" / "one", ended="steps")
+    site = Site(Catalogue([tmp_path / "runs"]))
+    lock = RunLock(path)
+    assert [row["state"] for row in site.listing()["runs"]] == ["running"]
+    lock.release()
+    assert [row["state"] for row in site.listing()["runs"]] == ["steps"]
+
+
+def test_a_population_in_the_list_has_its_best_score_and_the_steps_of_all_members(tmp_path: Path) -> None:
+    path = tmp_path / "pop"
+    path.mkdir()
+    (path / "population.json").write_text('{"system": "impala", "seed": 3, "values": {"env": "CartPole-v1"}}')
+    (path / "scores.csv").write_text("member,step,score\n0,10,99\n1,20,7\n0,30,5\n1,40,nan\n2,x\n")
+    (row,) = Site(Catalogue([tmp_path])).listing()["runs"]
+    shown = {name: row[name] for name in ("system", "env", "seed", "steps", "return", "state")}
+    assert shown == {
+        "system": "population of impala", "env": "CartPole-v1", "seed": "3", "steps": 70, "return": 5.0,
+        "state": "ended",
+    }  # fmt: skip
+    (path / "population.json").write_text("[")
+    assert Site(Catalogue([tmp_path])).listing()["runs"][0]["system"] == "population of ?"
+
+
+def test_runs_that_do_not_fit_into_a_figure_are_counted(tmp_path: Path) -> None:
+    for i in range(22):
+        write_run(tmp_path / f"{i}", seed=i)
+    site = Site(Catalogue([tmp_path]))
+    found = site.curves([*map(str, range(22))], ["loss"], "steps", 0.0, False)
+    assert found["left_out"] == 2 and site.curves(["0", "1", "1"], ["loss"], "steps", 0.0, False)["left_out"] == 0
+
+
+def test_a_chart_has_no_button_that_sends_it_away(tmp_path: Path) -> None:
+    config = charts.figure([], "one", "steps")["config"]
+    buttons = [button for group in config["modeBarButtons"] for button in group]
+    assert "sendDataToCloud" not in buttons and "sendChartToCloud" not in buttons and config["plotlyServerURL"] == ""
 
 
 def test_figures_are_of_a_bounded_size(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ COPY: Values = {
 @dataclass(frozen=True)
 class Setup:
     """What ``population.json`` holds. values, origins, preset: the configuration that members share; space: what they
-    differ by; slots: processes, each of which trains one member at a time; evaluate: as of a ``Slice``."""
+    differ by; slots: processes, each of which trains one member at a time; evaluate, max_steps: as of a
+    ``Slice``."""
 
     system: str
     values: Values
@@ -51,6 +52,7 @@ class Setup:
     seed: Natural
     runtime: Literal["serial", "local"] = "serial"
     evaluate: Natural = 0
+    max_steps: Natural = 0
 
     def interval_space(self) -> Space:
         """``space`` as an Interval or a Choice of each hyperparameter."""

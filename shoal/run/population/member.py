@@ -22,6 +22,7 @@ from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed,
 from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK, RunLock
 from shoal.records.whole_files import write_whole
+from shoal.roles.evaluator import Returns, evaluation_seed
 from shoal.run.changes import at_start, shapes
 from shoal.run.population.hyperparameters import Choice, Space
 from shoal.runtime.launch import Launch
@@ -73,7 +74,8 @@ def shapes_of(system: Any, values: Values) -> Values:
 @dataclass(frozen=True)
 class Slice:
     """Train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration. evaluate:
-    greedy episodes after them, whose returns are its score instead of those of the last training episodes; 0: none."""
+    greedy episodes after them, whose returns are its score instead of those of the last training episodes; 0: none.
+    max_steps: of each of those, see ``policy.episode_limit``."""
 
     path: Path
     system: str
@@ -84,19 +86,21 @@ class Slice:
     until: int
     runtime: str = "serial"
     evaluate: int = 0
+    max_steps: int = 0
 
 
 @dataclass(frozen=True)
 class Reached:
     """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy, or of its
     evaluation; reason: as of any run; per_env: episodes that ended in each environment, inf where short ones
-    are not more likely to have."""
+    are not more likely to have; why: of an evaluation, how many of its episodes did not end."""
 
     steps: int
     returns: list[float]
     seconds: float
     reason: str
     per_env: float = math.inf
+    why: str = ""
 
     @property
     def score(self) -> float:
@@ -143,8 +147,10 @@ def train_slice(task: Slice) -> Reached:
                 if (ended := _ended(task, checkpoint.steps)) is not None:
                     return ended
                 saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
-                returns = [] if saved is None else _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
-                return Reached(checkpoint.steps, returns, 0.0, "steps")
+                if saved is None:
+                    return Reached(checkpoint.steps, [], 0.0, "steps")
+                played = _evaluate(task, system, cfg, saved[1], saved[0], checkpoint.steps)
+                return Reached(checkpoint.steps, [*played], 0.0, "steps", why=played.why)
         options = RunOptions(runtime=task.runtime, seed=task.seed, checkpoint_every=0.0, quiet=True)
         settings = {
             "system": task.system, "config": task.values, "origins": task.origins, "preset": task.preset,
@@ -165,15 +171,16 @@ def train_slice(task: Slice) -> Reached:
             went_back=directory.go_on,
         ))  # fmt: skip
         directory.finish(report)
-        returns = episodes.returns
+        returns, why = episodes.returns, ""
         if task.evaluate and report.reason != "steps":
             returns = []  # those of training are another thing than its score
         elif task.evaluate:
             params = report.params[program.policy_channel().name]
-            returns = _evaluate(task, system, cfg, params, report.updates, report.steps)
+            played = _evaluate(task, system, cfg, params, report.updates, report.steps)
+            returns, why = [*played], played.why
         whole = bool(returns) and bool(task.evaluate or cfg.whole_episodes)
         per_env = math.inf if whole else episodes.ended / (cfg.envs * cfg.num_actors())
-        reached = Reached(report.steps, returns, report.seconds - before, report.reason, per_env)
+        reached = Reached(report.steps, returns, report.seconds - before, report.reason, per_env, why)
         if report.reason == "steps":
             noted = {"until": task.until, "steps": reached.steps, "returns": returns, "seconds": reached.seconds}
             with contextlib.suppress(OSError):  # a disk that is full
@@ -197,14 +204,13 @@ def _ended(task: Slice, steps: int) -> Reached | None:
         return None
 
 
-def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int, steps: int) -> list[float]:
+def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int, steps: int) -> Returns:
     """Returns of ``task.evaluate`` greedy episodes of the policy with these parameters."""
     from shoal.policy.policy import play
-    from shoal.roles.evaluator import evaluation_seed
 
     agent = system.agent(cfg, task.seed)
     agent.load(params, updates)
-    return list(play(agent, cfg, task.evaluate, evaluation_seed(task.seed, steps), True, envs=8))
+    return play(agent, cfg, task.evaluate, evaluation_seed(task.seed, steps), True, envs=8, max_steps=task.max_steps)
 
 
 @functools.cache  # two processes of git for every slice otherwise

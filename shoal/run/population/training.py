@@ -197,6 +197,7 @@ class PopulationRun:
             {**setup.values, "steps": setup.steps, **member.values},  # where schedules end, if it goes on further
             {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
             min(until, member.step + setup.steps - member.trained), setup.runtime, evaluate=setup.evaluate,
+            max_steps=setup.max_steps,
         )  # fmt: skip
 
     def _reached(self, index: int, reached: Reached) -> None:
@@ -209,6 +210,8 @@ class PopulationRun:
         })  # fmt: skip
         score = "none yet" if member.score is None else f"{member.score:.4g}"
         self.tell(f"member {index}: {reached.steps:,} steps, score {score}, {_shown(member.values)}")
+        if reached.why:
+            self.tell(f"member {index}: {reached.why} (--eval-max-steps)")
         if reached.per_env < MIN_EPISODES_PER_ENV and reached.reason == "steps" and not self._advised:
             self._advised = True
             self.tell(self._advice(index, reached))

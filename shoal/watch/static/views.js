@@ -1,39 +1,12 @@
 // The views: each makes its elements once and puts new values into them. Text is only ever set as text.
 import { ask } from "/static/app.js";
+import { address, h, row, table, titled } from "/static/elements.js";
+import { program } from "/static/program.js";
 
 const TABS = [["", "Overview"], ["curves", "Curves"], ["time", "Time"], ["evaluations", "Evaluations"],
   ["events", "Events"], ["settings", "Configuration"], ["logs", "Logs"]];
-const LEGEND = "Replicas: ● working, ○ waiting, ◆ starting, ▲ restarting, ✕ dead. Choose a role for its log.";
+const LEGEND = "Replicas: ● working, ○ waiting, ◆ starting, ▲ restarting, ✕ dead. Click a role for its log.";
 const chosen = {};  // what was chosen for each set of runs, while this page is open
-
-function h(tag, attributes, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name in made && typeof value !== "string") made[name] = value;
-    else made.setAttribute(name, value);
-  }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-function address(kind, name, tab) {
-  return `#/${[kind, name, tab].filter((word) => word).map(encodeURIComponent).join("/")}`;
-}
-
-function table(heads, rows) {
-  return h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", {}, head)))), h("tbody", {}, rows)));
-}
-
-function row(cells, attributes) {
-  return h("tr", attributes, cells.map((cell) => h("td", {}, cell)));
-}
-
-function titled(text) {
-  document.getElementById("where").textContent = text;
-  document.title = text ? `${text} - Shoal` : "Shoal";
-}
 
 async function plotly() {
   for (let tries = 0; !window.Plotly; tries++) {
@@ -43,6 +16,9 @@ async function plotly() {
   return window.Plotly;
 }
 
+// A finger that moves over a chart moves the page; its buttons would lie over the title.
+const TOUCH = matchMedia("(hover: none)").matches;
+
 async function draw(parent, figures) {
   const library = await plotly();
   while (parent.children.length > figures.length) {
@@ -51,53 +27,23 @@ async function draw(parent, figures) {
   }
   while (parent.children.length < figures.length) parent.append(h("div", { class: "chart" }));  // before any is measured
   for (const [i, figure] of figures.entries()) {
-    await library.react(parent.children[i], figure.data, figure.layout, { responsive: true, displaylogo: false });
+    if (TOUCH) {
+      figure.layout.dragmode = false;
+      figure.config.displayModeBar = false;
+    }
+    await library.react(parent.children[i], figure);
   }
-}
-
-// Takes over what differs, so that a bar that grows is the same bar.
-function morph(old, made) {
-  if (old.nodeName !== made.nodeName || old.childNodes.length !== made.childNodes.length) {
-    old.replaceWith(made);
-    return;
-  }
-  if (old.nodeType === Node.TEXT_NODE) {
-    if (old.data !== made.data) old.data = made.data;
-    return;
-  }
-  for (const { name, value } of [...(made.attributes || [])]) {
-    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-  }
-  [...old.childNodes].forEach((child, i) => morph(child, made.childNodes[i]));
-}
-
-function program(parent, state, open) {
-  if (!state.svg) {
-    parent.replaceChildren(h("pre", {}, state.text || "this run recorded no drawing of its program"));
-    return;
-  }
-  const made = document.importNode(
-    new DOMParser().parseFromString(state.svg, "image/svg+xml").documentElement, true);
-  if (parent.firstElementChild && parent.firstElementChild.nodeName === "svg") morph(parent.firstElementChild, made);
-  else parent.replaceChildren(made);
-  parent.onclick = (event) => follow(event, open);
-  parent.onkeydown = (event) => { if (event.key === "Enter") follow(event, open); };
-}
-
-function follow(event, open) {
-  const role = event.target.closest("[data-role]");
-  if (role) open(role.getAttribute("data-role"));
 }
 
 // ------------------------------------------------------------------------------------------ the list
 function list(at, main) {
-  const columns = [["name", "run"], ["system", "system"], ["env", "environment"], ["seed", "seed"],
-    ["steps", "steps"], ["return", "return"], ["state", "state"], ["when", "written"]];
+  const columns = [["name", "run"], ["state", "state"], ["return", "return"], ["steps", "steps"], ["system", "system"],
+    ["env", "environment"], ["seed", "seed"], ["when", "written"]];
   const filter = h("input", { type: "search", placeholder: "filter", "aria-label": "filter runs" });
   const compare = h("button", { type: "button" }, "Compare chosen");
   const body = h("div", {}), picked = new Set();
-  let runs = [], by = "written", down = true;
-  const key = { when: "written" };
+  let runs = [], known = "", by = "written", down = true;
+  const key = { when: "written" }, FALLING = ["written", "return", "steps"];  // the largest first, when chosen
   function show() {
     const words = filter.value.toLowerCase().split(/\s+/);
     const found = runs.filter((run) => words.every((word) => JSON.stringify(run).toLowerCase().includes(word)));
@@ -107,23 +53,26 @@ function list(at, main) {
         : String(x).localeCompare(String(y), undefined, { numeric: true });
       return down ? -order : order;
     });
-    const heads = ["", ...columns.map(([name, title]) => h("button", { type: "button", onclick: () => {
+    const heads = ["", ...columns.map(([name, title]) => {
       const to = key[name] || name;
-      down = by === to ? !down : to === "written";
-      by = to;
-      show();
-    } }, title))];
+      return h("button", { type: "button", "data-key": `by ${name}`, onclick: () => {
+        down = by === to ? !down : FALLING.includes(to);
+        by = to;
+        show();
+      } }, title, by === to ? h("span", { "aria-label": down ? "falling" : "rising" }, down ? " ▼" : " ▲") : "");
+    })];
     const focused = document.activeElement && document.activeElement.getAttribute("data-key");
     body.replaceChildren(found.length ? table(heads, found.map((run) => {
       const box = h("input", { type: "checkbox", checked: picked.has(run.name), "aria-label": `choose ${run.name}`,
-        "data-key": run.name, onchange: () => { box.checked ? picked.add(run.name) : picked.delete(run.name); } });
+        "data-key": `choose ${run.name}`, onchange: () => { box.checked ? picked.add(run.name) : picked.delete(run.name); } });
       return h("tr", {}, h("td", {}, run.kind === "run" ? box : ""),
-        h("td", {}, h("a", { href: address("run", run.name) }, run.name),
+        h("td", {}, h("a", { href: address("run", run.name), "data-key": `open ${run.name}` }, run.name),
           run.problem ? h("div", { class: "bad" }, run.problem) : ""),
-        h("td", {}, run.kind === "run" ? run.system : "population"), h("td", {}, run.env), h("td", {}, run.seed),
-        h("td", { class: "number" }, run.steps.toLocaleString()),
+        h("td", {}, h("span", { class: `state ${run.state}` }, run.state)),
         h("td", { class: "number" }, run.return === null || run.return === undefined ? "-" : run.return.toPrecision(5)),
-        h("td", {}, h("span", { class: `state ${run.state}` }, run.state)), h("td", {}, run.when));
+        h("td", { class: "number" }, run.steps.toLocaleString()),
+        h("td", {}, run.system), h("td", {}, run.env), h("td", {}, run.seed),
+        h("td", {}, run.when));
     })) : h("p", {}, runs.length ? "no run matches" : "there is no run here yet"));
     if (focused) [...body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
   }
@@ -136,9 +85,13 @@ function list(at, main) {
   return { refresh: async () => {
     const found = await ask("runs");
     if (found.single && !location.hash) location.replace(address("run", found.single));
-    runs = found.runs;
-    show();
-    return runs.some((run) => run.state === "running" || run.kind !== "run");
+    const told = JSON.stringify(found.runs);
+    if (told !== known) {
+      known = told;
+      runs = found.runs;
+      show();
+    }
+    return runs.some((run) => run.state === "running");
   } };
 }
 
@@ -150,6 +103,7 @@ function curves(names, first) {
   const smooth = h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth), "aria-label": "smoothing" });
   const log = h("input", { type: "checkbox", checked: choice.log });
   const all = h("div", { class: "metrics" }), charts = h("div", { class: "charts" }), differing = h("div", {});
+  const omitted = h("p", { class: "bad", role: "status" });
   let known = "";
   x.value = choice.x;
   const again = () => { Object.assign(choice, { x: x.value, smooth: Number(smooth.value), log: log.checked }); update(); };
@@ -176,11 +130,12 @@ function curves(names, first) {
     offer(metrics);
     const found = await ask("curves", { run: names, metric: choice.metrics, x: choice.x, smooth: choice.smooth, log: choice.log ? 1 : 0 });
     await draw(charts, found.figures);
+    omitted.textContent = found.left_out ? `${found.left_out} more runs were chosen than fit into a figure, and are left out` : "";
     differing.replaceChildren(...(found.differing.length ? [h("h2", {}, "Settings that differ"),
       table(["setting", ...names], found.differing.map((cells) => row(cells)))] : []));
   }
   const element = h("div", {}, h("div", { class: "controls" }, search, h("label", {}, "over ", x),
-    h("label", {}, "smoothing ", smooth), h("label", {}, log, " log scale")), all, charts, differing);
+    h("label", {}, "smoothing ", smooth), h("label", {}, log, " log scale")), all, omitted, charts, differing);
   return { element, update };
 }
 
@@ -206,7 +161,7 @@ function run(at, main) {
       tabs.remove();
       part ||= population(body);
       await part(state.population, title, problems);
-      return true;
+      return state.population.running;
     }
     title.textContent = state.title;
     problems.replaceChildren(...Object.entries({ ...(state.error ? { failed: state.error } : {}), ...state.problems })
@@ -219,13 +174,15 @@ function run(at, main) {
 
 const parts = {
   "": (at, body) => {
-    const figures = h("dl", { class: "figures" }), picture = h("div", { class: "program" }), charts = h("div", { class: "charts" });
-    body.replaceChildren(figures, picture, h("p", { class: "legend" }, LEGEND), charts);
+    const figures = h("dl", { class: "figures" }), charts = h("div", { class: "charts" });
+    const moving = program((role) => { location.hash = `${address("run", at.name, "logs")}/${encodeURIComponent(role)}`; });
+    const [picture, part] = moving.elements;
+    body.replaceChildren(figures, picture, h("p", { class: "legend" }, LEGEND), part, charts);
     let drawn = -1;
     return async (state) => {
       figures.replaceChildren(...state.figures.map(([name, value, age]) => h("div", {}, h("dt", {}, name),
         h("dd", name === "state" ? { class: state.running ? "state running" : "state" } : {}, value, age ? h("small", {}, ` (${age})`) : ""))));
-      program(picture, state, (role) => { location.hash = address("run", at.name, "logs") + `/${encodeURIComponent(role)}`; });
+      moving.update(state);
       if (drawn !== state.row && state.first.length) {
         drawn = state.row;
         await draw(charts, (await ask("curves", { run: [at.name], metric: state.first, x: "steps" })).figures);
@@ -271,10 +228,16 @@ const parts = {
         table(["steps", "written"], state.checkpoints.map((one) => row([one.steps.toLocaleString(), one.when]))));
     };
   },
-  events: (at, body) => async (state) => {
-    body.replaceChildren(table(["when", "level", "what"], state.events.map((event) =>
-      h("tr", {}, h("td", {}, event.when), h("td", { class: event.level === "info" ? "" : "bad" }, event.level),
-        h("td", {}, event.text.includes("\n") ? h("pre", {}, event.text) : event.text)))));
+  events: (at, body) => {
+    let known = "";
+    return async (state) => {
+      const text = JSON.stringify(state.events);
+      if (text === known) return;
+      known = text;
+      body.replaceChildren(table(["when", "level", "what"], state.events.map((event) =>
+        h("tr", {}, h("td", {}, event.when), h("td", { class: event.level === "info" ? "" : "bad" }, event.level),
+          h("td", {}, event.text.includes("\n") ? h("pre", {}, event.text) : event.text)))));
+    };
   },
   settings: (at, body) => {
     const filter = h("input", { type: "search", placeholder: "find a setting ( / )", "aria-label": "find a setting" });
@@ -320,7 +283,7 @@ function population(body) {
   const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {});
   body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage);
   return async (state, title, problems) => {
-    title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies`;
+    title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies (${state.running ? "running" : "ended"})`;
     problems.replaceChildren(...Object.entries(state.problems).map(([name, text]) => h("p", {}, `${name}: ${text}`)));
     members.replaceChildren(table(state.columns, state.rows.map((cells) => row(cells))));
     lineage.replaceChildren(table(["child", "parent", "at steps", "score given up", "parent's score"], state.lineage.map((cells) => row(cells))));

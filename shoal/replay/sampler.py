@@ -1,0 +1,54 @@
+"""What every sampler of a replay is: the base class of Shoal's and of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Sampler:
+    """How a table chooses the items of a batch. One of one's own inherits from this class, implements ``draw``, and is
+    named by ``sampler="MODULE:CLASS"``. What it must remember is in its arrays, which checkpoints hold.
+
+    arrays: those named by ``arrays(items)``, all 0. order, counters: the table's ring of live rows, see ``live_rows``.
+    rng: four uint64, the state of the table's generator. alpha: the exponent of the priorities.
+
+    A sampler that draws in proportion to weights may tell their sum, ``mass()``: a replay in shards needs it.
+    """
+
+    def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float) -> None:
+        self.order, self.counters, self.rng = order, counters, rng
+
+    @staticmethod
+    def arrays(items: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shape and dtype, by name, of the arrays that it needs for so many items."""
+        return {}
+
+    def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        """Take new items: rows [N], int32, with their priorities [N], float32."""
+
+    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        """Take new priorities of live items."""
+
+    def remove(self, rows: np.ndarray) -> None:
+        """Forget items that leave the table."""
+
+    def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
+        """Fill rows [N], int32, with live items, and probs [N], float64, with their probabilities."""
+        raise NotImplementedError
+
+    def check_valid(self) -> tuple[bool, str]:
+        """Return whether what it remembers agrees with the table, and if not, why."""
+        return True, ""
+
+    def rehearse(self) -> None:
+        """Call what only a long run would, so that it is compiled."""
+
+
+def live_rows(order: np.ndarray, counters: np.ndarray) -> np.ndarray:
+    """Return the rows of the live items, oldest first while eviction is fifo."""
+    out: np.ndarray = order[(counters[0] + np.arange(counters[1])) % len(order)]
+    return out

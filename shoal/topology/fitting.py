@@ -1,0 +1,76 @@
+"""Rollouts that fit a short run, or an environment that is slow: fewer environments, shorter unrolls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.types import Values
+
+ROUNDS = 16  # messages of each actor that a run should have at least
+SECONDS = 30.0  # that a message should take at most
+LEAST_STEPS = 64  # of all actors together, below which a round is not cut
+LEAST_UNROLL = 8  # agent steps
+LEAST_MINIBATCH = 32  # agent steps
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What rollouts must fit. free: fields that the user has not set. pace: environment steps a second of one process;
+    None: not measured. agents: rows of a game that they play together."""
+
+    free: Collection[str]
+    pace: float | None = None
+    agents: int = 1
+
+    def reason(self, steps: int) -> str:
+        """Return why rollouts of a run of so many ``steps`` are cut."""
+        slow = self.pace is not None and self.pace * ROUNDS * SECONDS < steps
+        return f"the environment makes {self.pace:.2g} steps a second" if slow else f"the run has {steps:,} steps"
+
+
+def fitted(cfg: Any, fit: Fit) -> Values:
+    """Return smaller values of ``fit.free`` fields of ``cfg`` with which a round, one message of each actor, is no more
+    than a 16th of the run and takes half a minute at most; {} where that holds already. It falls by halves: of the
+    environments and of the unroll, the larger one at a time."""
+    actors, unroll = cfg.num_actors(), cfg.unroll
+    each = "total_envs" if cfg.total_envs else "envs"
+    envs, whole = cfg.envs * actors, fit.agents * actors
+    pace = float("inf") if fit.pace is None else fit.pace * actors
+    bound = max(LEAST_STEPS, min(cfg.steps / ROUNDS, pace * SECONDS))
+    while envs * unroll > bound:
+        halves_envs = {"envs", each} <= set(fit.free) and envs % (2 * whole) == 0
+        halves_unroll = "unroll" in fit.free and unroll >= 2 * LEAST_UNROLL
+        if halves_envs and (envs >= unroll or not halves_unroll):
+            envs //= 2
+        elif halves_unroll:
+            unroll //= 2
+        else:
+            break
+    new = {each: envs if cfg.total_envs else envs // actors, "unroll": unroll}
+    return changed(cfg, new)
+
+
+def fitted_minibatches(cfg: Any, fit: Fit) -> Values:
+    """Return fewer ``minibatches`` where those of ``cfg`` would be shorter than 32 steps, or do not divide trajectories
+    that are learned from whole."""
+    columns, minibatches = cfg.num_actors() * cfg.envs, cfg.minibatches
+    while "minibatches" in fit.free and minibatches > 1:
+        divided = cfg.core == "none" or columns % minibatches == 0
+        if divided and columns * cfg.unroll >= minibatches * LEAST_MINIBATCH:
+            break
+        minibatches = max(1, minibatches // 2)
+    return changed(cfg, {"minibatches": minibatches})
+
+
+def fitted_replay(cfg: Any, fit: Fit) -> Values:
+    """Return a smaller ``min_replay`` where updates would begin after a quarter of the run, or two minutes."""
+    pace = float("inf") if fit.pace is None else fit.pace * cfg.num_actors()
+    bound = int(max(LEAST_STEPS, cfg.batch, min(cfg.steps / 4, pace * 4 * SECONDS)))
+    return changed(cfg, {"min_replay": min(cfg.min_replay, bound)} if "min_replay" in fit.free else {})
+
+
+def changed(cfg: Any, values: Values) -> Values:
+    """Return those of ``values`` that ``cfg`` has not yet."""
+    return {name: value for name, value in values.items() if getattr(cfg, name) != value}
