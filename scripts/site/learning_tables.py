@@ -116,7 +116,8 @@ def sides(env: str) -> Panel:
     """The learning curves of every side, all seeds of a side in one colour."""
     home = continuous.RESULTS
     shown = [side for side in LABELS if side in continuous.sides(home, env)]
-    return Panel(env, [(LABELS[s], curve(path)) for s in shown for path in continuous.kept(home, env, s, ".csv")])
+    lines = [(LABELS[side], curve(path)) for side in shown for path in continuous.kept(home, env, side, ".csv")]
+    return Panel(env, lines, legend=list(LABELS.values()))
 
 
 # -------------------------------------------------------------------------------------- systems part by part
@@ -131,7 +132,9 @@ def variants(name: str) -> list[Panel]:
     panels = []
     for task in one.tasks:
         found = {v: [curve(path) for path in sorted((home / task / v).glob("seed-*.csv"))] for v in one.variants}
-        panels.append(Panel(task, [(v, middle(lines)) for v, lines in found.items() if lines]))
+        panels.append(
+            Panel(task, [(v, middle(lines)) for v, lines in found.items() if lines], legend=list(one.variants))
+        )
     return panels
 
 
