@@ -12,6 +12,7 @@ LONG: dict[str, tuple[str, ...]] = {
         *(f"searches_and_finds[own_{name}" for name in ("classifier", "self_play", "reward_model", "curriculum")),
     ),
     "docs/test_metrics_page.py": ("",),
+    "docs/test_notebook.py": ("runs_from_training",),
     "docs/test_site.py": ("",),
     "envs/test_many_agents.py": ("masked_agents_train_under_one_policy[r2d2",),
     "envs/test_registration.py": ("test_a_script_trains",),
