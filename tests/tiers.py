@@ -7,6 +7,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "cli/test_export.py": ("parity_over_a_thousand",),
     "cli/test_strange_runs.py": ("[d4pg-Pushed",),
     "cli/test_zoo.py": ("the_script_trains",),
+    "docs/test_docs.py": ("python_parses[README", "page_of_tuning_is_run"),
     "docs/test_examples.py": (
         "runs_and_learns", "learn_pendulum",
         *(f"searches_and_finds[own_{name}" for name in ("classifier", "self_play", "reward_model", "curriculum")),
