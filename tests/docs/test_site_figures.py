@@ -73,6 +73,17 @@ def test_a_score_below_its_mark_is_bold(figures: Any) -> None:
     assert figures.score(-100.5, -100) == "**-100.5**" and figures.score(-1e4, None) == "-10,000"
 
 
+def test_panels_that_share_a_legend_share_colours_and_no_name_reaches_the_next_panel(figures: Any) -> None:
+    charts, line = sys.modules["charts"], [(0.0, 1.0), (9.0, 2.0)]
+    names = [f"an algorithm {i}" for i in range(6)]
+    both = [charts.Panel("all", [(name, line) for name in names], legend=names)]
+    both.append(charts.Panel("last", [(names[-1], line)], legend=names))
+    first, second = (charts._panel(panel) for panel in both)
+    assert charts.COLOURS[5] in second and charts.COLOURS[0] not in second
+    ends = [x + 6.5 * len(name) for name, x, _ in charts._legend(both[0])]
+    assert max(ends) < charts.LEFT + charts.WIDTH + charts.RIGHT and f'fill="{charts.COLOURS[5]}">{names[5]}' in first
+
+
 @pytest.mark.parametrize("low,high", [(0, 500), (-500, -80), (0, 0), (-0.9, 0.95), (3, 3), (-1e4, 12_345)])
 def test_ticks_are_round_and_cover_the_range(figures: Any, low: float, high: float) -> None:
     ticks = sys.modules["charts"].nice_ticks(low, high)
