@@ -195,6 +195,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (ROOT / "README.md", {"": headline()}),
         (docs / "results.md", learning_tables.tables()),
         (docs / "performance.md", speed_tables.tables()),
+        (docs / "scaling.md", {"plan": speed_tables.predictions()}),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)
 

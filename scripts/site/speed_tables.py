@@ -10,6 +10,7 @@ from typing import Any
 
 import mark_cases  # of benchmarks/, which figures.py puts on the path
 import marks
+import plan
 import replay
 import solve
 from charts import Panel, chart
@@ -172,6 +173,22 @@ def scaling() -> str:
     cases = raw("scaling")
     rows = [[SCALED[case], *(quick(of[n]) for n in counts), machine(cases[case])] for case, of in speeds.items()]
     return table(["system, task", *(f"{n} actors" if n > 1 else "1 actor" for n in counts), "machine"], rows)
+
+
+def predictions() -> str:
+    """Return a table of the errors of ``shoal plan``, by case and number of actors, and what they come to."""
+    results = raw("plan")["results"]
+    found: dict[str, dict[int, float]] = {}
+    for key, result in results.items():
+        name, _, count = key.rpartition("/")
+        found.setdefault(name, {})[int(count)] = plan.error(result)
+    counts = sorted({count for errors in found.values() for count in errors})
+    rows = [
+        [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors else "" for n in counts)] for name, errors in found.items()
+    ]
+    off = [abs(error) for errors in found.values() for error in errors.values() if not math.isnan(error)]
+    columns = ["case", *(f"{n} actors" if n > 1 else "1 actor" for n in counts)]
+    return f"{table(columns, rows)}\n\n{len(off)} cases: median error {median(off):.0%}, largest {max(off):.0%}."
 
 
 def all_marks() -> str:
