@@ -123,6 +123,10 @@ def headline() -> str:
     def seconds(task: str, side: str) -> str:
         return f"{median(run['wall_s'] for run in solve[task]['figures'][side]):.3g} s"
 
+    def command(task: str, side: str) -> str:
+        seeds = " ".join(str(run["seed"]) for run in solve[task]["figures"][side])
+        return f"python benchmarks/solve.py --only {task} --seeds {seeds}"
+
     def steps(case: str, side: str) -> str:
         return f"{median(run['env_steps_per_s'] for run in speed[case]['figures']['sides'][side]):,.0f}"
 
@@ -136,13 +140,13 @@ def headline() -> str:
             "LunarLander to a mean return of 200, recurrent PPO",
             seconds("lunarlander", "recurrent-ppo"),
             beside(seconds, "lunarlander", sb3=sb3, sf=sf),
-            "python benchmarks/solve.py --only lunarlander --seeds 0 1 2",
+            command("lunarlander", "recurrent-ppo"),
         ),
         (
             "CartPole to 475, recurrent PPO",
             seconds("cartpole", "recurrent-ppo"),
             beside(seconds, "cartpole", sb3=sb3),
-            "python benchmarks/solve.py --only cartpole --seeds 0 1 2 3 4 5 6 7 8 9",
+            command("cartpole", "recurrent-ppo"),
         ),
         (
             "PPO on CartPole, four epochs, environment steps per second",
