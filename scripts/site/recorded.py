@@ -51,12 +51,15 @@ class Recorded:
         self.curves.append(curve)
 
 
+Line = list[tuple[float, float]]  # (environment steps, mean training return) of a curve
+
+
 def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def curve(path: Path) -> list[tuple[float, float]]:
-    """(environment steps, mean training return) of a raw curve."""
+def curve(path: Path) -> Line:
+    """Return the points of a raw curve."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [(row["steps"], row["episode_return"]) for row in csv.DictReader(file)]
     return [(float(steps), float(told)) for steps, told in rows if told]  # empty before the first episode has ended

@@ -78,7 +78,7 @@ PAPER: Preset = dict(  # section 5 and appendix D/G, Atari column
     optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
-ATARI: Preset = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
+ATARI: Preset = dict(  # the paper's optimiser: with Adam it learns far slower (benchmarks/results/notes-on-learning.md)
     steps=5_000_000, total_envs=32, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
     learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow",
