@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal import fast
-from shoal.api import Batch, Context, Update, UsageError, spec_nbytes
+from shoal.api import Batch, Context, Tensors, Update, spec_nbytes
 from shoal.fast import actor_critic as compiled
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
@@ -29,7 +29,7 @@ from shoal.topology.asynchronous import WorkerConfig, shared_parameters
 from shoal.topology.channels import trajectories
 from shoal.topology.config import Preset, Presets
 from shoal.topology.roles import begin, collector
-from shoal.types import Values
+from shoal.types import State, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,12 @@ class Config(WorkerConfig, ActorCriticConfig):  # in this order, for the default
 
     value_cost: float = 1.0
     """Weight of the value loss, which is half the squared error."""
+    normalise_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return, which the workers share."""
+
+    def reward_discount(self) -> float | None:
+        """Return the discount of the returns that rewards are divided by the deviation of; None: they are not."""
+        return self.gamma if self.normalise_reward else None
 
 
 PAPER: Preset = dict(  # section 4 and supplementary section 8; learning rate: authors, in muupan/async-rl
@@ -136,10 +142,25 @@ class AdvantageActorCritic(Algorithm):
             loss, means = actor_critic_loss(*outputs.evaluate(items["action"]), value, *given, **costs)
         return loss, Update(dict(zip(("policy_loss", "value_loss", "entropy"), means.tolist(), strict=True)))
 
+    def prepare(self, batch: Batch) -> Batch:
+        items = batch.items
+        return batch._replace(items={**items, "reward": self.nets.scaled(items["reward"])})
+
+    def seen(self, items: Tensors) -> Tensors:
+        found: Tensors = self.nets.seen(items)
+        return found
+
+    def state_dict(self) -> State:
+        return {"carried": None if self.nets.rewards is None else self.nets.rewards.carried}
+
+    def load_state_dict(self, state: State) -> None:
+        if self.nets.rewards is not None:
+            self.nets.rewards.carried = state.get("carried")
+
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
     """Policy and value on one network."""
-    return ActorCritic.of(cfg, cfg.env_spec(), device)
+    return ActorCritic.of(cfg, cfg.env_spec(), device, normalise_reward=cfg.reward_discount())
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> ActorCriticAgent:
@@ -162,8 +183,6 @@ def workers(
 ) -> Program:  # fmt: skip
     """The program of workers that learn as ``learn(nets, ctx)`` does, of ``network(cfg)``, and act as
     ``agent(cfg, seed, ctx)`` does; memory: bytes that each holds beside the channel."""
-    if cfg.normalise_obs:
-        raise UsageError(f"normalise_obs keeps statistics that no gradient moves: {name}'s workers cannot share them")
     cfg.require_cpu()
     p = Program(name)
     params = p.channel(shared_parameters(name, cfg, lambda: network(cfg)))

@@ -20,6 +20,7 @@ from shoal.learning.actor_critic import boundaries
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.nets.live import LiveTensors
+from shoal.nets.normaliser import seen
 from shoal.nets.precision import inferring
 from shoal.nets.q_network import QNetwork
 from shoal.ops import Replace, linear, n_step_returns, select
@@ -51,6 +52,8 @@ class Config(WorkerConfig):
     epsilon_steps: Natural = 1_000_000
     """Steps over which exploration falls from its first to its last probability (agent steps over all workers); 0: it
     has its last probability from the beginning."""
+    normalise_obs: bool = False
+    """Normalise vector observations by running statistics, which the workers share."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy."""
 
@@ -109,6 +112,9 @@ class SegmentQ(Algorithm):
             metrics = {"q_mean": (q * weight).sum() / count, "td_error": (error.abs() * weight).sum() / count}
         return (error.square() * weight).sum(), Update(metrics)
 
+    def seen(self, items: Tensors) -> Tensors:
+        return seen(self.nets.norms, items)
+
 
 class OneStepQ(SegmentQ):
     """``y = r + gamma max_a Q(s', a; theta^-)``."""
@@ -146,7 +152,9 @@ def network(cfg: Config, device: str = "cpu") -> QNetwork:
     """Action values [B, A] of observations."""
     env = cfg.env_spec()
     require_actions(cfg.system(), env, "discrete")
-    return QNetwork(env, torso=cfg.torso, hidden=cfg.hidden, precision=cfg.precision, device=device)
+    return QNetwork(
+        env, torso=cfg.torso, hidden=cfg.hidden, precision=cfg.precision, device=device, normalise_obs=cfg.normalise_obs
+    )
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None, last: Last = "q_max") -> SegmentQAgent:
