@@ -76,11 +76,6 @@ class Algorithm:
         """Return some rows (int64) of a prepared batch's items."""
         return {k: v.index_select(0, rows) for k, v in items.items()}
 
-    def seen(self, items: Tensors) -> Tensors:
-        """Return the moments of a segment's observations that the network's running statistics (its buffers) are of,
-        by their names: what workers that share the network add to them."""
-        return {}
-
     def after_step(self, step: int) -> None:
         """Called after the ``step``-th gradient step: the place to copy a target network."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,8 @@ class SegmentLearner:
         self.algorithm, self.max_norm = algorithm, max_norm
         self.names = dict(algorithm.nets.named_parameters())
         self._live = LiveTensors(algorithm.nets)
+        # what moves the running statistics, of a network that has some
+        self._seen: Callable[[Tensors], Tensors] = getattr(algorithm.nets, "seen", lambda items: {})
         self.skipped = 0  # in a row
         self._fraction, self._scheduled = 0.0, dict[str, float]()
 
@@ -57,7 +61,7 @@ class SegmentLearner:
         if self.max_norm is not None:
             whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
             clip(whole, norm, at(self.max_norm, self._fraction))
-        grads |= self.algorithm.seen(items)
+        grads |= self._seen(items)
         return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
 
     def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:

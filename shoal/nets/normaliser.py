@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Tensors, UsageError
-from shoal.ops import merge_moments, moments
-
-MOMENTS = ("mean", "var", "count")  # the buffers of a RunningNorm
+from shoal.ops import MOMENTS, merge_moments, moments
 
 
 class RunningNorm(nn.Module):

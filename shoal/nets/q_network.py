@@ -11,7 +11,7 @@ from shoal.api import MASK, EnvSpec, Tensors, observations
 from shoal.nets.encoder import Encoder, convolved
 from shoal.nets.heads import DuelingQHead, QHead
 from shoal.nets.noisy import ReturnHead
-from shoal.nets.normaliser import RunningNorm, normalised, running_norms
+from shoal.nets.normaliser import RunningNorm, normalised, running_norms, seen
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, autocast, resolve
 from shoal.ops import forbid
@@ -52,6 +52,10 @@ class QNetwork(nn.Module):
             return cast(Tensor, self.head(self.encoder(obs)))
         with autocast(self.precision, self.device):
             return cast(Tensor, self.head(self.encoder(obs)))
+
+    def seen(self, items: Tensors) -> Tensors:
+        """Return the moments of a segment's observations, [T + 1, B, ...], by the names of the running statistics."""
+        return seen(self.norms, items)
 
     def outputs(self, items: Tensors) -> Outputs:
         """The values [B, A] of a batch's observations, to learn from."""

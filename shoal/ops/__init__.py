@@ -12,7 +12,7 @@ from shoal.ops.mixture import (
     mixture_mean,
     mixture_sample,
 )
-from shoal.ops.moments import merge_moments, moments
+from shoal.ops.moments import MOMENTS, merge_moments, moments
 from shoal.ops.noise import scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.rescaled import rescaled_n_step_targets
@@ -35,6 +35,7 @@ from shoal.ops.value import (
 )
 
 __all__ = [
+    "MOMENTS",
     "SGD",
     "AdaGrad",
     "Adam",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["merge_moments", "moments"]
+__all__ = ["MOMENTS", "merge_moments", "moments"]
+
+MOMENTS = ("mean", "var", "count")  # the names of what ``moments`` returns, wherever they are kept
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

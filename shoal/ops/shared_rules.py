@@ -8,7 +8,7 @@ import torch
 
 from shoal.api import Spec, Tensors
 from shoal.fast import rmsprop
-from shoal.ops.moments import merge_moments
+from shoal.ops.moments import MOMENTS, merge_moments
 
 __all__ = ["Replace", "SharedRMSProp"]
 
@@ -59,7 +59,7 @@ class SharedRMSProp:
 
     def apply(self, params: Tensors, statistics: Tensors, gradient: Tensors, lr: float) -> None:
         for prefix in self.running:
-            names = [prefix + part for part in ("mean", "var", "count")]
+            names = [prefix + part for part in MOMENTS]
             merge_moments(*(params[name] for name in names), *(gradient[name] for name in names))
         by_gradient = [name for name in params if self._moves(name)]
         averages = [statistics[_AVERAGE + name] for name in by_gradient]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal import fast
-from shoal.api import Batch, Context, Tensors, Update, spec_nbytes
+from shoal.api import Batch, Context, Update, spec_nbytes
 from shoal.fast import actor_critic as compiled
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
@@ -145,10 +145,6 @@ class AdvantageActorCritic(Algorithm):
     def prepare(self, batch: Batch) -> Batch:
         items = batch.items
         return batch._replace(items={**items, "reward": self.nets.scaled(items["reward"])})
-
-    def seen(self, items: Tensors) -> Tensors:
-        found: Tensors = self.nets.seen(items)
-        return found
 
     def state_dict(self) -> State:
         return {"carried": None if self.nets.rewards is None else self.nets.rewards.carried}

@@ -20,7 +20,6 @@ from shoal.learning.actor_critic import boundaries
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.nets.live import LiveTensors
-from shoal.nets.normaliser import seen
 from shoal.nets.precision import inferring
 from shoal.nets.q_network import QNetwork
 from shoal.ops import Replace, linear, n_step_returns, select
@@ -111,9 +110,6 @@ class SegmentQ(Algorithm):
             count = weight.sum().clamp(min=1.0)
             metrics = {"q_mean": (q * weight).sum() / count, "td_error": (error.abs() * weight).sum() / count}
         return (error.square() * weight).sum(), Update(metrics)
-
-    def seen(self, items: Tensors) -> Tensors:
-        return seen(self.nets.norms, items)
 
 
 class OneStepQ(SegmentQ):
