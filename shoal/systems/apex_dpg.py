@@ -38,7 +38,9 @@ from shoal.settings.ranges import (
 from shoal.settings.schedule import Scheduled
 from shoal.topology.channels import Q_VALUES, stream
 from shoal.topology.config import Preset, Presets, require_box
+from shoal.topology.exploration import LastingNoise
 from shoal.topology.replayed import TransitionConfig, descent, replay_program
+from shoal.types import State
 
 # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
 WORK_PER_PROCESS = 2**24
@@ -54,6 +56,9 @@ class DPGConfig(OffPolicyConfig):
     max_grad_norm: float | None = None
     noise: NonNegative = 0.3
     """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
+    noise_correlation: Fraction = 0.0
+    """Correlation of the noise of two steps of an episode, which lets it push one way for a while: 0.85 in DDPG
+    (Lillicrap et al. 2016); 0: it is drawn anew at every step."""
     random_steps: Natural = 0
     """Environment steps at the beginning, of all actors together, whose actions are drawn uniformly from the box."""
     action_gradient_clip: Scheduled[Positive] | None = None
@@ -69,7 +74,8 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     has_server: ClassVar[bool] = True
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
     only_with: ClassVar[OnlyWith] = {
-        "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"), "late_action": ("hidden",),
+        "noise_correlation": ("noise",), "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"),
+        "late_action": ("hidden",),
     }  # fmt: skip
     hidden_heads: ClassVar[bool] = True
     leaves_core: ClassVar[bool] = True
@@ -248,15 +254,17 @@ class DPG(OffPolicy):
 
 class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
-    for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
-    its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,
-    that of the policy's own: the first priority of a transition."""
+    for every actor (``correlation``: see ``LastingNoise``); actions are clipped to the box. While ``at_random()``, they
+    are drawn uniformly from it instead. If its network has a critic, it also returns ``q_taken``, the value of the
+    action as it was executed, and ``q_max``, that of the policy's own: the first priority of a transition."""
 
     def __init__(
-        self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False
-    ) -> None:
+        self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False,
+        correlation: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(nets, np.random.default_rng(seed))
         self.noise, self.at_random = noise, at_random
+        self.lasting = LastingNoise(correlation, self.rng)
 
     @torch.no_grad()
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
@@ -268,7 +276,7 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
         elif self.at_random():
             chosen = torch.from_numpy(self.rng.random(best.shape, np.float32)) * 2 - 1
         else:
-            noise = torch.from_numpy(self.rng.standard_normal(best.shape, np.float32))
+            noise = torch.from_numpy(self.lasting(first, best.shape[1]))
             chosen = (best + self.noise * noise).clamp(-1.0, 1.0)
         action = nets.clip(chosen)
         extras: Arrays = {}
@@ -277,6 +285,13 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator]):
             values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy()
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
         return Act(action.numpy(), state, extras)
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "noise": self.lasting.last}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.lasting.last = state.get("noise")
 
 
 def network(cfg: Config, device: str | None = None) -> DPGNetwork:
@@ -292,9 +307,9 @@ def network(cfg: Config, device: str | None = None) -> DPGNetwork:
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
     """The policy, with the same noise for every actor, after ``random_steps``."""
     if ctx is None or not cfg.random_steps:
-        return DPGAgent(network(cfg), cfg.noise, seed)
+        return DPGAgent(network(cfg), cfg.noise, seed, correlation=cfg.noise_correlation)
     steps = ctx.steps
-    return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps)
+    return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps, cfg.noise_correlation)
 
 
 def table(cfg: Config) -> TableSpec:

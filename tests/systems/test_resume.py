@@ -46,7 +46,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         REPLAY, actors=1, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
         burn_in=4, demonstrations="helpers:demonstrations", demo_ratio=0.3,
     ),
-    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=2_000),
+    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=2_000, noise_correlation=0.85),
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
     "qt-opt": dict(
         env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, updaters=2,
