@@ -49,11 +49,16 @@ def evaluate(args: list[str]) -> int:
             why = f" ({shown_as.why})" if shown_as.why else ""
             print(f"{opts['video']}: an episode with the return {shown_as[0]:g}{why}")
     returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8), limit)
+    other: list[float] = []  # of the policy's other actions, where they come to something else
+    if policy.samples and len(returns) >= MIN_EPISODES:
+        found = policy.evaluate(len(returns), seed, not greedy, opts.get("envs", 8), limit)
+        other = list(map(float, found)) if differ(returns, found) else []
     if as_json:
         print(json.dumps({
             "run": run, "returns": list(map(float, returns)), "mean": float(np.mean(returns)),
             "std": float(np.std(returns)), "iqm": float(iqm(returns)), "info": dict(returns.info),
             "unfinished": returns.unfinished, "changes": [*told(opened.changes)], "video": opts.get("video"),
+            "actions": "greedy" if greedy else "sampled", "other_mean": float(np.mean(other)) if other else None,
         }))  # fmt: skip
         return 0
     print("returns: " + " ".join(f"{r:g}" for r in returns))
@@ -65,13 +70,10 @@ def evaluate(args: list[str]) -> int:
         print(f"{returns.why} (--eval-max-steps)")
     if returns.info:
         print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
-    if greedy and policy.samples and len(returns) >= MIN_EPISODES:
-        sampled = policy.evaluate(len(returns), seed, False, opts.get("envs", 8), limit)
-        if differ(returns, sampled):
-            print(
-                f"mean {np.mean(sampled):.4g} with actions drawn from the policy, which is what its paper evaluates "
-                "(--sampled)"
-            )
+    if other:
+        drawn = "actions drawn from the policy, which is what its paper evaluates (--sampled)"
+        best = "the policy's best guess, which is the default (without --sampled)"
+        print(f"mean {np.mean(other):.4g} with {drawn if greedy else best}")
     return 0
 
 
