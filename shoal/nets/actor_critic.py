@@ -71,6 +71,8 @@ class ActorCritic(nn.Module):
         self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
         self.pop_art = PopArt() if pop_art else None
+        if pop_art:  # else what it says at random is taken for returns, and what is rarely rewarded is small beside it
+            nn.init.zeros_(self.value.linear.weight)
         self._returns: tuple[Tensor, Tensor] | None = None  # of a batch whose step is being taken, and which count
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)

@@ -55,8 +55,14 @@ CLASSIC: Preset = dict(
     actors=2, envs=4, unroll=16, steps=500_000, learning_rate=linear(2e-3, 0.0), optimiser_eps=1e-2, gamma=0.98,
     max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.25, reward_scale=0.1,
 )  # fmt: skip
-VECTOR: Preset = {**CLASSIC, "steps": 1_000_000, "novelty": 0.5, "novelty_steps": 60_000}
-STATES: Preset = {**CLASSIC, "steps": 1_000_000, "episode_bound": 500}
+VECTOR: Preset = {  # of any environment: rewards of any size, vectors of any scale; chosen on MountainCar
+    **CLASSIC, "steps": 1_000_000, "gamma": 0.99, "entropy_cost": linear(0.01, 0.0), "reward_scale": 1.0,
+    "normalise_obs": True, "normalise_reward": True, "novelty": 0.5, "novelty_steps": 60_000,
+}  # fmt: skip
+STATES: Preset = {  # a rare reward that is scaled down counts for less than entropy; chosen on FrozenLake-v1
+    **CLASSIC, "steps": 1_000_000, "gamma": 0.99, "entropy_cost": linear(0.02, 0.0), "reward_scale": 1.0,
+    "normalise_reward": True, "episode_bound": 500,
+}  # fmt: skip
 MINATAR: Preset = dict(  # as PAPER, with 16 environments of 2 workers, and Young and Tian's network (2019)
     actors=2, envs=8, unroll=5, steps=1_000_000, torso="minatar", learning_rate=linear(7e-4, 0.0), optimiser_eps=0.1,
     rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.5, gamma=0.99,
