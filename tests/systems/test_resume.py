@@ -65,9 +65,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "dqn, server": dict(REPLAY, actors=2, epsilon_steps=2_000, inference="server"),
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16, unroll=32),
-    "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),
+    "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop", normalise_obs=True, normalise_reward=True),
     "unreal": dict(actors=2, env="toy:catch", core_size=8, replay=100, hidden=(), optimiser="rmsprop", torso="mlp"),
-    "async-sarsa": dict(actors=2, optimiser="rmsprop", target_period=500, epsilon_steps=2_000),
+    "async-sarsa": dict(actors=2, optimiser="rmsprop", normalise_obs=True, target_period=500, epsilon_steps=2_000),
     "dd-ppo": dict(
         actors=2, core="lstm", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
         target_kl=0.01,
