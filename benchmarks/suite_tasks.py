@@ -40,7 +40,7 @@ TASKS: dict[str, tuple[Task, ...]] = {
         Task("Acrobot-v1", -100, GYM, (*DISCRETE, *WORKERS, "es")),
         Task("Pendulum-v1", -200, ZOO.format("ppo: -172, ars: -213"), (*POLICIES, *BOXES), chosen=BOXES),
         Task("MountainCar-v0", -110, GYM, (*DISCRETE, *WORKERS), chosen=("a3c",)),
-        Task("MountainCarContinuous-v0", 90, GYM, (*POLICIES, *BOXES)),
+        Task("MountainCarContinuous-v0", 90, GYM, (*POLICIES, *BOXES), chosen=("apex-dpg",)),
     ),
     "box2d": (
         Task("LunarLander-v3", 200, GYM, DISCRETE, chosen=DISCRETE),

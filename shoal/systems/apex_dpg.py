@@ -136,7 +136,12 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
-VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5, "novelty_steps": 25_000}
+# Chosen on MountainCarContinuous: noise drawn anew at each step pushes nowhere, DDPG's lasts (its theta and the deviation
+# that it comes to, Lillicrap et al. 2016, section 7); layer norm and learning rate as for the control suite
+VECTOR_CONTINUOUS: Preset = {
+    **CLASSIC, "steps": 100_000, "noise": 0.38, "noise_correlation": 0.85, "layer_norm": True, "learning_rate": 3e-4,
+    "novelty": 0.5, "novelty_steps": 25_000,
+}  # fmt: skip
 MUJOCO: Preset = dict(
     steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, random_steps=10_000, noise=0.1, n_step=1,
 )  # fmt: skip
