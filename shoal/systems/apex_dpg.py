@@ -136,8 +136,8 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
-# Chosen on MountainCarContinuous: noise drawn anew at each step pushes nowhere, DDPG's lasts (its theta and the deviation
-# that it comes to, Lillicrap et al. 2016, section 7); layer norm and learning rate as for the control suite
+# Chosen on MountainCarContinuous: noise drawn anew at each step pushes nowhere, DDPG's lasts (its theta, and the
+# deviation that it comes to: Lillicrap et al. 2016, section 7); layer norm and learning rate as for the control suite
 VECTOR_CONTINUOUS: Preset = {
     **CLASSIC, "steps": 100_000, "noise": 0.38, "noise_correlation": 0.85, "layer_norm": True, "learning_rate": 3e-4,
     "novelty": 0.5, "novelty_steps": 25_000,
