@@ -16,7 +16,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from suite_tasks import POLICIES, TASKS  # noqa: E402 (benchmarks are scripts beside each other)
 
-from shoal.cli.runs import differ  # noqa: E402
+from shoal.policy.policy import differ  # noqa: E402
 
 SUITE_MARKS = {task.env: task.mark for tasks in TASKS.values() for task in tasks}
 WHOLE = {  # of an ablation, the variants that are the whole system

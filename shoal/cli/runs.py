@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from shoal.api import UsageError
 from shoal.paths import fixed, shown
+from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
-MIN_EPISODES = 10  # of two policies, below which chance alone tells their means apart
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
              "trust": bool, "json": bool, "eval-max-steps": Natural},
@@ -71,18 +70,8 @@ def evaluate(args: list[str]) -> int:
     if returns.info:
         print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
     if other:
-        drawn = "actions drawn from the policy, which is what its paper evaluates (--sampled)"
-        best = "the policy's best guess, which is the default (without --sampled)"
-        print(f"mean {np.mean(other):.4g} with {drawn if greedy else best}")
+        print(f"mean {np.mean(other):.4g} with {how(not greedy)}")
     return 0
-
-
-def differ(some: Sequence[float], others: Sequence[float]) -> bool:
-    """Return whether two means are further apart than three standard errors of their difference."""
-    if min(len(some), len(others)) < MIN_EPISODES:
-        return False
-    error = np.hypot(*(np.std(returns, ddof=1) / np.sqrt(len(returns)) for returns in (some, others)))
-    return bool(abs(np.mean(some) - np.mean(others)) > 3 * error)
 
 
 def export(args: list[str]) -> int:
