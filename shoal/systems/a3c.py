@@ -63,8 +63,8 @@ STATES: Preset = {  # a rare reward that is scaled down counts for less than ent
     **CLASSIC, "steps": 1_000_000, "gamma": 0.99, "entropy_cost": linear(0.02, 0.0), "reward_scale": 1.0,
     "normalise_reward": True, "episode_bound": 500,
 }  # fmt: skip
-# As PAPER, with 16 environments of 2 workers, and Young and Tian's network (2019). Epsilon chosen on Breakout: beside the
-# root of the paper's, 0.32, most averages of this network's gradients are small (medians of its layers: 0.001 to 0.08)
+# As PAPER, with 16 environments of 2 workers, and Young and Tian's network (2019). Epsilon chosen on Breakout: beside
+# the root of the paper's, 0.32, most averages of this network's gradients are small (medians of layers: 0.001 to 0.08)
 MINATAR: Preset = dict(
     actors=2, envs=8, unroll=5, steps=1_000_000, torso="minatar", learning_rate=linear(7e-4, 0.0), optimiser_eps=1e-4,
     rmsprop_decay=0.99, max_grad_norm=40.0, entropy_cost=0.01, value_cost=0.5, gamma=0.99,
