@@ -8,8 +8,8 @@
 
 Tasks and marks are in ``suite_tasks.py``. A run is one seed of one pair, in a process of its own that may be ended at
 any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (configuration, raw learning curve, result)
-is not run again, unless with ``--again`` or by a preset that has other values since. The score is the mean return of fresh episodes of the policy that the system
-evaluates by default; the other one, greedy or sampled, stands beside it.
+is not run again, unless with ``--again`` or where its preset has other values since. The score is the mean return of
+fresh episodes of the policy that the system evaluates by default; the other one, greedy or sampled, stands beside it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ TASKS: dict[str, tuple[Task, ...]] = {
         Task("CartPole-v1", 475, GYM, (*DISCRETE, *WORKERS, "es"), chosen=(*DISCRETE, *WORKERS, "es")),
         Task("Acrobot-v1", -100, GYM, (*DISCRETE, *WORKERS, "es")),
         Task("Pendulum-v1", -200, ZOO.format("ppo: -172, ars: -213"), (*POLICIES, *BOXES), chosen=BOXES),
-        Task("MountainCar-v0", -110, GYM, (*DISCRETE, *WORKERS), chosen=("a3c",)),
+        Task("MountainCar-v0", -110, GYM, (*DISCRETE, *WORKERS), chosen=("a3c", "dd-ppo")),
         Task("MountainCarContinuous-v0", 90, GYM, (*POLICIES, *BOXES), chosen=("apex-dpg",)),
     ),
     "box2d": (
