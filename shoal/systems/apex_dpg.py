@@ -51,6 +51,8 @@ FLAT = 0.99  # of half the box, beyond which tanh hardly moves
 class DPGConfig(OffPolicyConfig):
     """The learning rule of Ape-X DPG and D4PG."""
 
+    only_with: ClassVar[OnlyWith] = {"noise_correlation": ("noise",)}
+
     learning_rate: float = 1e-3
     optimiser_eps: Positive = 1e-8
     max_grad_norm: float | None = None
@@ -74,7 +76,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     has_server: ClassVar[bool] = True
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
     only_with: ClassVar[OnlyWith] = {
-        "noise_correlation": ("noise",), "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"),
+        "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"),
         "late_action": ("hidden",),
     }  # fmt: skip
     hidden_heads: ClassVar[bool] = True
