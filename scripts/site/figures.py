@@ -28,6 +28,10 @@ SOURCE = "https://github.com/shoal-rl/shoal/tree/main/"
 MARKED = re.compile(  # a place of a page; several on one page have names
     r"(<!-- figures(?: ([\w-]+))?: written by scripts/site/figures\.py -->).*?(<!-- end of figures -->)", re.DOTALL
 )
+ASIDE = (
+    " In parentheses stands the mean by the policy's other actions, greedy or sampled, of the seeds where the two are "
+    "further apart than three standard errors."
+)
 SHOWN = 6  # panels of a system's picture
 TESTS = {  # where not tests/systems/test_SYSTEM.py
     "dqn": "q_learning", "apex-dqn": "q_learning", "apex-dpg": "dpg", "d4pg": "dpg", "es": "evolution",
@@ -67,10 +71,11 @@ def validation(system: str, runs: list[Recorded]) -> str:
             "",
             "*The mean return of 100 training episodes by environment steps: a line per seed, and the mark dashed.*",
             "",
-            "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**.",
+            "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**."
+            + (ASIDE if any(run.others for run in runs) else ""),
             "",
-            "| task | preset | score of each seed | mark | command |",
-            "| --- | --- | --- | --- | --- |",
+            "| task | preset | seeds | score of each seed | mark | command |",
+            "| --- | --- | --- | --- | --- | --- |",
             *(row(run) for run in runs),
             "",
         ]
@@ -90,7 +95,10 @@ def row(run: Recorded) -> str:
     scores = " / ".join(score(value, run.mark) for value in run.scores)
     where = f"{SOURCE}{run.folder.relative_to(ROOT).as_posix()}"
     mark = "none" if run.mark is None else f"{run.mark:g}"
-    return f"| [{run.task}]({where}) | {run.preset or 'own values'} | {scores} | {mark} | `{run.command}` |"
+    if run.others:
+        scores += f" ({run.other} " + " / ".join(score(value, None) for value in run.others.values()) + ")"
+    seeds = ", ".join(map(str, run.seeds))
+    return f"| [{run.task}]({where}) | {run.preset or 'own values'} | {seeds} | {scores} | {mark} | `{run.command}` |"
 
 
 def score(value: float, mark: float | None) -> str:

@@ -97,7 +97,10 @@ VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed 
     novelty_steps=12_000,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
-STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500, "novelty": 0.0}
+STATES: Preset = {  # discount and entropy as PPO's; chosen on FrozenLake8x8
+    **VECTOR, "gamma": 0.995, "entropy_cost": linear(0.02, 0.0), "normalise_obs": False, "episode_bound": 500,
+    "novelty": 0.0,
+}  # fmt: skip
 PICTURE: Preset = {
     **VECTOR, "steps": 3_000_000, "total_envs": 32, "batch": 4, "replay": 512, "replay_ratio": 3.0,
     "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow", "novelty_steps": 45_000,
