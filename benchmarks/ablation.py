@@ -266,18 +266,24 @@ def curves(name: str, one: Ablation, task: str) -> list[Group]:
     return out
 
 
+def report(name: str, one: Ablation) -> str:
+    """Return both tables: of the final policy, and of the last training episodes."""
+    scores = recorded(name, one)
+    random = {task: mean(json.loads((RESULTS / name / task / "random.json").read_text())) for task in scores}
+    return (
+        f"Greedy, {EPISODES} fresh episodes of the final policy:\n\n{table(one, scores, random)}\n"
+        "The last 100 training episodes, which explore:\n\n"
+        f"{table(one, recorded(name, one, 'training_return'), random)}"
+    )
+
+
 def summary(name: str, one: Ablation) -> None:
     """Table, and a picture of each task's curves by steps and by wall time."""
     scores = recorded(name, one)
     if not scores:
         print(f"{name}: nothing is recorded")
         return
-    random = {task: mean(json.loads((RESULTS / name / task / "random.json").read_text())) for task in scores}
-    told = (
-        f"Greedy, {EPISODES} fresh episodes of the final policy:\n\n{table(one, scores, random)}\n"
-        "The last 100 training episodes, which explore:\n\n"
-        f"{table(one, recorded(name, one, 'training_return'), random)}"
-    )
+    told = report(name, one)
     (RESULTS / name / "results.md").write_text(f"# {name}\n\n{one.about}\n\n{told}", encoding="utf-8")
     print(told)
     for task in scores:

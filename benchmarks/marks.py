@@ -26,17 +26,28 @@ def figure(case: Case, found: list[Figures]) -> float:
     return case.per_update * middle(found, "updates_per_s") if math.isnan(value) and case.per_update else value
 
 
+def measured(mark: Mark, speeds: dict[str, float]) -> tuple[float, str]:
+    """Return what a side does in units of the fastest of others, NaN without a figure, and the name of that one."""
+    value = speeds.get(mark.side, math.nan)
+    if not mark.of:
+        return value, ""
+    known = {name: speeds[name] for name in mark.of if not math.isnan(speeds.get(name, math.nan))}
+    best = max(known, key=lambda name: known[name], default="")
+    return ratio(value, known.get(best, math.nan)), best or " or ".join(mark.of)
+
+
+def reached(mark: Mark, value: float) -> bool:
+    return value <= mark.factor if mark.most else value >= mark.factor
+
+
 def judged(mark: Mark, speeds: dict[str, float]) -> str:
     """The mark and whether it is reached, in words."""
-    value, sign, beside = speeds.get(mark.side, math.nan), "at most" if mark.most else "at least", ""
-    if mark.of:
-        known = {name: speeds[name] for name in mark.of if not math.isnan(speeds.get(name, math.nan))}
-        best = max(known, key=lambda name: known[name], default="")
-        value, beside = ratio(value, known.get(best, math.nan)), f" x {best or ' or '.join(mark.of)}"
+    value, best = measured(mark, speeds)
+    sign, beside = "at most" if mark.most else "at least", f" x {best}" if best else ""
     if math.isnan(value):
         return f"{mark.side}: no figure of {sign} {mark.factor:g}{beside}"
-    reached = value <= mark.factor if mark.most else value >= mark.factor
-    return f"{mark.side}: {value:.3g}{beside}, {sign} {mark.factor:g}: {'reached' if reached else 'NOT REACHED'}"
+    told = "reached" if reached(mark, value) else "NOT REACHED"
+    return f"{mark.side}: {value:.3g}{beside}, {sign} {mark.factor:g}: {told}"
 
 
 def run(name: str, case: Case, args: Any) -> tuple[str, dict[str, Any]]:

@@ -39,11 +39,15 @@ def outside(returns: np.ndarray, band: np.ndarray) -> np.ndarray:
     return found
 
 
-def main() -> None:
-    curves = {
-        side: [recorded(p, RECIPES["pong-recurrent-ppo"]) for p in sorted((RESULTS / "precision" / side).glob("*.csv"))]
-        for side in SIDES
-    }
+def recorded_curves() -> dict[str, list[Curve]]:
+    """Return the curves of each side, seed by seed."""
+    recipe, home = RECIPES["pong-recurrent-ppo"], RESULTS / "precision"
+    return {side: [recorded(path, recipe) for path in sorted((home / side).glob("*.csv"))] for side in SIDES}
+
+
+def report() -> str:
+    """Return both tables: when each run reached a mark, and how far it lies outside of the band."""
+    curves = recorded_curves()
     at, returns = compare(curves)
     marks = [[side, i, *(steps_to(c, m) for m in MARKS)] for side, found in curves.items() for i, c in enumerate(found)]
     told = table(["side", "seed", *(f"steps to {m:g}" for m in MARKS)], marks)
@@ -56,10 +60,14 @@ def main() -> None:
         far = outside(r, band)
         worst = f"{far.max():.1f} at {at[far.argmax()] / 1000:,.0f}K"
         bands.append([name, f"{(far == 0).mean():.0%}", f"{(far <= LEAST).mean():.0%}", worst])
-    told += "\n\n" + table(["curve", "within fp32's band", "within 1 of it", "farthest outside"], bands)
+    return told + "\n\n" + table(["curve", "within fp32's band", "within 1 of it", "farthest outside"], bands)
+
+
+def main() -> None:
+    told = report()
     (RESULTS / "precision.md").write_text(told + "\n")
     print(told)
-    draw(at, returns)
+    draw(*compare(recorded_curves()))
 
 
 def draw(at: np.ndarray, returns: dict[str, np.ndarray]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from common import end
 
+UNTOLD = ("envs",)  # settings that follow from others: of ``total_envs``
 EPISODE_STEPS = 5_000  # of an evaluation's episode
 
 
@@ -91,6 +92,21 @@ def kept(target: Path) -> dict[str, Any] | None:
     """Return what is recorded of a run; None if it is not."""
     path = target / "result.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def changed(config: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a recorded run (its ``config.json``) that its preset has other values of today: what the
+    run has shown, it has shown of another preset. ``origins`` says which settings were the preset's."""
+    from shoal.settings.config import default_values
+    from shoal.settings.schedule import plain
+    from shoal.systems import load
+
+    system = load(config["system"])
+    preset, settings = system.PRESETS.get(config["preset"], {}), config["config"]
+    today = json.loads(json.dumps(plain(default_values(system.Config) | preset)))
+    of_preset = [name for name, origin in config["origins"].items() if origin == f"preset {config['preset']}"]
+    names = dict.fromkeys((*preset, *of_preset))
+    return [name for name in names if name not in UNTOLD and settings.get(name) != today.get(name)]
 
 
 def kept_seeds(folder: Path) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@
 
 Tasks and marks are in ``suite_tasks.py``. A run is one seed of one pair, in a process of its own that may be ended at
 any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (configuration, raw learning curve, result)
-is not run again, unless with ``--again``. The score is the mean return of fresh episodes of the policy that the system
-evaluates by default; the other one, greedy or sampled, stands beside it.
+is not run again, unless with ``--again`` or where its preset has other values since. The score is the mean return of
+fresh episodes of the policy that the system evaluates by default; the other one, greedy or sampled, stands beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from common import RESULTS, machine, refuse, table
 from learning import thin
-from recorded_runs import Job, keep, kept, kept_seeds, returns_of, run_jobs
+from recorded_runs import Job, changed, keep, kept, kept_seeds, returns_of, run_jobs
 from suite_tasks import TASKS, Task
 
 KEPT = RESULTS / "suite"
@@ -50,12 +50,18 @@ def folder(task: Task, system: str, seed: int) -> Path:
 
 
 def missing(words: list[str], seeds: list[int], again: bool) -> list[tuple[Task, str, int]]:
-    """The runs that are not recorded, the first seed of every pair before the second of any. Exits if ``words`` name
-    no pair."""
+    """The runs that are not recorded by today's values of their preset, the first seed of every pair before the second
+    of any. Exits if ``words`` name no pair."""
     if not any(pairs(words)):
         refuse(f"--only {' '.join(words)} names no kind, system and task together; --list shows what there is")
     found = [(task, system, seed) for seed in seeds for _, task, system in pairs(words)]
-    return found if again else [run for run in found if kept(folder(*run)) is None]
+    return found if again else [run for run in found if kept(folder(*run)) is None or older(folder(*run))]
+
+
+def older(path: Path) -> list[str]:
+    """Settings of the run recorded in ``path`` that its preset has other values of today."""
+    config = path / "config.json"
+    return changed(json.loads(config.read_text(encoding="utf-8"))) if config.exists() else []
 
 
 def play(task: Task, system: str, seed: int) -> None:
@@ -92,8 +98,9 @@ def run(runs: list[tuple[Task, str, int]], cores: list[int]) -> None:
 
 # ------------------------------------------------------------------------------------------------ the table
 def results(task: Task, system: str) -> list[dict[str, Any]]:
-    """What is recorded of a pair, seed by seed."""
-    return kept_seeds(folder(task, system, 0).parent)
+    """What is recorded of a pair, seed by seed; ``changed``: see ``older``."""
+    found = kept_seeds(folder(task, system, 0).parent)
+    return [{**one, "changed": older(folder(task, system, one["seed"]))} for one in found]
 
 
 def row(kind: str, task: Task, system: str, found: list[dict[str, Any]]) -> list[Any]:
@@ -104,26 +111,29 @@ def row(kind: str, task: Task, system: str, found: list[dict[str, Any]]) -> list
     told = " / ".join(f"{s:.4g}" if s >= task.mark else f"**{s:.4g}**" for s in scores[default])
     beside = " / ".join(f"{s:.4g}" for s in scores[other])
     where = "chosen here" if system in task.chosen else "shown"
-    seeds = ", ".join(str(r["seed"]) for r in found)
+    seeds = ", ".join(f"{r['seed']}{' (older)' if r['changed'] else ''}" for r in found)
     preset = ", ".join(dict.fromkeys(r["preset"] for r in found))
     return [kind, task.env, system, preset, where, f"{task.mark:g}", told, default, beside, seeds]
 
 
 def summary() -> str:
-    """The table in Markdown, and how many pairs reach their mark with every seed that is recorded."""
+    """The table in Markdown, and how many pairs reach their mark with every seed that is recorded. Runs by older values
+    of a preset are shown, and not counted."""
     rows, reached, shown = [], 0, 0
     for kind, task, system in pairs([]):
         if not (found := results(task, system)):
             continue
         rows.append(row(kind, task, system, found))
-        good = all(mean(r["returns"][r["default"]]) >= task.mark for r in found)
-        if system not in task.chosen:
+        today = [r for r in found if not r["changed"]]
+        good = all(mean(r["returns"][r["default"]]) >= task.mark for r in today)
+        if today and system not in task.chosen:
             shown, reached = shown + 1, reached + good
     columns = ["kind", "task", "system", "preset", "preset was", "mark", "score", "policy", "the other policy", "seeds"]
     total = sum(1 for _ in pairs([]))
     return (
         f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed "
-        f"recorded; {len(rows)} of {total} pairs have been run.\n\n{table(columns, rows)}\n"
+        f"recorded; {len(rows)} of {total} pairs have been run. Runs marked as older were made by other values of the "
+        f"preset than today's and are not counted.\n\n{table(columns, rows)}\n"
     )
 
 

@@ -30,17 +30,17 @@ class Task:
 DISCRETE = (*POLICIES, *VALUES)
 TASKS: dict[str, tuple[Task, ...]] = {
     "toy_text": (
-        Task("FrozenLake-v1", 0.70, GYM, DISCRETE, episodes=500),
+        Task("FrozenLake-v1", 0.70, GYM, DISCRETE, chosen=("a3c",), episodes=500),
         Task("Taxi-v4", 7.5, "value iteration: 7.9", DISCRETE, chosen=VALUES),
-        Task("FrozenLake8x8-v1", 0.85, GYM, DISCRETE, chosen=("recurrent-ppo",), episodes=500),
+        Task("FrozenLake8x8-v1", 0.85, GYM, DISCRETE, chosen=("recurrent-ppo", "impala"), episodes=500),
         Task("CliffWalking-v1", -17.0, CLIFF, DISCRETE, chosen=("recurrent-ppo", "dqn"), episodes=20),
     ),
     "classic": (
         Task("CartPole-v1", 475, GYM, (*DISCRETE, *WORKERS, "es"), chosen=(*DISCRETE, *WORKERS, "es")),
         Task("Acrobot-v1", -100, GYM, (*DISCRETE, *WORKERS, "es")),
         Task("Pendulum-v1", -200, ZOO.format("ppo: -172, ars: -213"), (*POLICIES, *BOXES), chosen=BOXES),
-        Task("MountainCar-v0", -110, GYM, (*DISCRETE, *WORKERS)),
-        Task("MountainCarContinuous-v0", 90, GYM, (*POLICIES, *BOXES)),
+        Task("MountainCar-v0", -110, GYM, (*DISCRETE, *WORKERS), chosen=("a3c", "dd-ppo")),
+        Task("MountainCarContinuous-v0", 90, GYM, (*POLICIES, *BOXES), chosen=("apex-dpg",)),
     ),
     "box2d": (
         Task("LunarLander-v3", 200, GYM, DISCRETE, chosen=DISCRETE),

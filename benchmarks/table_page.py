@@ -22,15 +22,18 @@ from charts import Panel, chart
 
 PAGE = HERE.parent / "docs" / "table.md"
 NOT_RUN = "not run"
-ABOUT = """# The table of the field
+ABOUT = """# All systems side by side
 
-Every system on one suite, with one preset and one network, made by `python benchmarks/table.py`. A score is the mean
-return of fresh episodes of the final policy, greedy for systems that learn values and sampled for those that learn a
-policy. Normalised scores are 0 for random play, measured by `python benchmarks/table.py --random`, and 1 for the best
-published figure that was found for the task. A task without such a figure is shown by its own score and is no part of
-the normalised ones. The interquartile mean (IQM) is over all runs; the median is over the tasks' means; both have 95 %
-stratified bootstrap intervals (Agarwal et al. 2021). With one seed of each task an interval is a point, which says
-nothing of the spread between seeds. Nothing on this page is written by hand: what has not been run is called so.
+Every system on the same tasks, with one preset and one network for all tasks of a suite. `python benchmarks/table.py`
+runs the systems and writes this page.
+
+- A **score** is the mean return of fresh episodes of the final policy: greedy for systems that learn values, sampled
+  for systems that learn a policy.
+- A **normalised** score is 0 for random play (`python benchmarks/table.py --random`) and 1 for the best published
+  figure that was found. A task without a published figure shows its score and is left out of IQM and median.
+- The **IQM** is the interquartile mean over all runs, and the **median** is over the means of the tasks. Both have 95 %
+  stratified bootstrap intervals (Agarwal et al. 2021). With one seed of each task an interval is a point, and shows
+  nothing of the spread between seeds.
 """
 
 
@@ -48,7 +51,7 @@ def draw(page: Path | None = None) -> None:
     parts = [ABOUT]
     for record in drawn():
         parts.append(section(record))
-        if any(record.results(r, t, b) for r in record.of.rows for t in record.of.tasks for b in record.budgets()):
+        if has_runs(record):
             picture = page.parent / "pictures" / f"table-{record.name}.svg"
             picture.parent.mkdir(exist_ok=True)
             plot(record, picture)
@@ -69,30 +72,50 @@ def section(record: Record) -> str:
     title = f"{suite.title}: {', '.join(map(budget_words, record.budgets()))}"
     title += f" (a shorter table, {record.name}: not comparable with the full one)" if short else ""
     parts = [f"## {title}\n"]
+    if not has_runs(record):
+        return "\n".join([*parts, "No system has been run for this table yet.\n", *baselines(record)])
     for budget in record.budgets():
         cores = sorted({r["cores"] for row in suite.rows for t in suite.tasks for r in record.results(row, t, budget)})
         on = f", each run on {' or '.join(map(str, cores))} core{'s' * (cores != [1])}" if cores else ""
         parts += [f"### After equal {budget_words(budget)}{on}\n", summary(record, budget), ""]
-    parts += ["What scores are measured by:\n", measured(record), ""]
+    parts += baselines(record)
     if suite.claims and record.budgets():
         parts += ["The order that the papers claim, by IQM:\n", claimed(record, record.budgets()[0]), ""]
     return "\n".join(parts)
 
 
+def has_runs(record: Record) -> bool:
+    suite = record.of
+    return any(record.results(row, task, b) for row in suite.rows for task in suite.tasks for b in record.budgets())
+
+
+def baselines(record: Record) -> list[str]:
+    return ["What scores are measured by:\n", measured(record), ""]
+
+
 def summary(record: Record, budget: str) -> str:
-    """The rows, best IQM first and those that are not run last, with every task's own score."""
+    """The rows, best IQM first, with every task's own score; then the names of those that are not run."""
     tasks = record.of.tasks
-    rows = []
+    rows, missing = [], []
     for row in record.of.rows:
         found = {task.env: record.results(row, task, budget) for task in tasks}
         whole = aggregate(record.normalised(row, budget))
         seeds = sorted({r["seed"] for results in found.values() for r in results})
-        means = aggregate_cells(whole, tasks) if whole else ["-" if seeds else NOT_RUN] * 2 + ["0"]
-        cells = [row.name, *means, ", ".join(map(str, seeds)) or NOT_RUN]
+        if not seeds:
+            missing.append(row.name)
+            continue
+        means = aggregate_cells(whole, tasks) if whole else ["-", "-", "0"]
+        cells = [row.name, *means, ", ".join(map(str, seeds))]
         cells += [scores(record, row, found[task.env]) for task in tasks]
         rows.append((-whole.iqm if whole else np.inf, cells))
     columns = ["system", "IQM", "median", "tasks in both", "seeds", *(task.name for task in tasks)]
-    return markdown(columns, [cells for _, cells in sorted(rows, key=lambda pair: pair[0])])
+    told = markdown(columns, [cells for _, cells in sorted(rows, key=lambda pair: pair[0])]) if rows else ""
+    return and_missing(told, "Not run yet", missing)
+
+
+def and_missing(table: str, what: str, names: Sequence[str]) -> str:
+    """Return a table, and below it a sentence that names what is not in it."""
+    return "\n\n".join(part for part in (table, f"{what}: {', '.join(names)}." if names else "") if part)
 
 
 def aggregate_cells(found: Aggregate, tasks: Sequence[Task]) -> list[str]:
@@ -122,11 +145,12 @@ def measured(record: Record) -> str:
 
 
 def claimed(record: Record, budget: str) -> str:
-    """Whether each paper's order holds here, and by what."""
-    return markdown(
-        ["claim", "paper", "here", "why"],
-        [[f"{c.better} > {c.worse}", c.paper, *judged(record, c, budget)] for c in record.of.claims],
-    )
+    """Whether each paper's order holds here, and by what; then the claims of which a side is not run."""
+    claims = {f"{c.better} > {c.worse}": (c.paper, *judged(record, c, budget)) for c in record.of.claims}
+    rows = [[claim, *told] for claim, told in claims.items() if told[1] != NOT_RUN]
+    missing = [claim for claim, told in claims.items() if told[1] == NOT_RUN]
+    told = markdown(["claim", "paper", "here", "why"], rows) if rows else ""
+    return and_missing(told, "Not decided, since one or both have not been run", missing)
 
 
 def judged(record: Record, claim: Claim, budget: str) -> tuple[str, str]:

@@ -34,11 +34,11 @@ HEAD = """\
 
 <!-- written by scripts/zoo.py page -->
 
-Trained policies that ship with Shoal, as small files within the package. `zoo:NAME` stands wherever a saved policy may:
+Trained policies that ship with Shoal, as small files in the package. Write `zoo:NAME` for the path of a saved policy:
 
 ```bash
-shoal zoo                                        # the list
-shoal zoo dqn-cartpole                           # how one was made
+shoal zoo                                        # list the policies
+shoal zoo dqn-cartpole                           # how this one was trained
 shoal eval zoo:dqn-cartpole --episodes 100
 shoal eval zoo:dqn-cartpole --video dqn.mp4      # film an episode (extra shoal[video])
 shoal record zoo:dqn-cartpole --out cartpole/dqn-v0
@@ -57,16 +57,16 @@ returns = policy.evaluate(10)
 
 ## Policies
 
-A score is the mean raw return of whole greedy episodes, with a bootstrapped 95 % interval. Their seeds are neither
-those of the training nor those by which the best parameters were chosen. Each is one run with one seed, which ended
-early: it shows a policy of the system, and does not rank the systems as [results](results.md) does.
+A score is the mean return of whole greedy episodes with its bootstrapped 95 % interval. The evaluation has seeds that
+neither the training nor the choice of the best parameters used. Each policy comes from one short run with one seed.
+It is an example of the system, not a ranking. [Results](results.md) compare systems.
 
 """
 TAIL = """
 ## How they were made
 
-One process on one core (`--runtime serial`), with the system's own preset for that kind of environment. The seconds
-are those of the training on a machine that others shared. `python scripts/zoo.py train NAME` trains an entry again and
+Each was trained in one process on one core (`--runtime serial`), with the system's preset for that kind of
+environment. The seconds were measured on a shared machine. `python scripts/zoo.py train NAME` trains an entry again and
 writes its file and its manifest. A training in the serial runtime repeats bit for bit on one machine.
 
 """

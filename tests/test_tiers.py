@@ -28,7 +28,7 @@ def test_a_test_is_long_by_its_file_and_its_name() -> None:
     assert not is_long("elsewhere.py", "test_a_crash_loop_ends_soon_and_says_why_once")
 
 
-TOOLS = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+TOOLS = ["-m ruff check .", "-m ruff format --check .", "-m mypy", "-m mypy --config-file scripts/mypy-scripts.ini"]
 
 
 @pytest.mark.parametrize(

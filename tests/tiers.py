@@ -10,11 +10,13 @@ LONG: dict[str, tuple[str, ...]] = {
         "setting_of_a_system", "[resume", "[pbt", "[plan", "[profile", "order[eval",
     ),
     "cli/test_zoo.py": ("the_script_trains",),
+    "docs/test_docs.py": ("python_parses[README", "page_of_tuning_is_run"),
     "docs/test_examples.py": (
         "runs_and_learns", "learn_pendulum",
         *(f"searches_and_finds[own_{name}" for name in ("classifier", "self_play", "reward_model", "curriculum")),
     ),
     "docs/test_metrics_page.py": ("",),
+    "docs/test_notebook.py": ("runs_from_training",),
     "docs/test_site.py": ("",),
     "envs/test_many_agents.py": ("masked_agents_train_under_one_policy[r2d2",),
     "envs/test_registration.py": ("test_a_script_trains",),

@@ -16,7 +16,8 @@ POINTS = 100  # a line has at most so many: the raw files have the rest
 
 @dataclass
 class Panel:
-    """``lines``: (legend or "", points) of each curve, where curves of one legend have one colour."""
+    """``lines``: (legend or "", points) of each curve, where curves of one legend have one colour. ``legend``: names in
+    the order of their colours, where several panels share them; else each panel begins with the first colour."""
 
     title: str
     lines: list[tuple[str, list[tuple[float, float]]]]
@@ -61,17 +62,18 @@ def _panel(panel: Panel) -> str:
         parts.append(f'<text x="{at(x, 0)[0]}" y="{HEIGHT + 16}" text-anchor="middle" fill="#57606a">{short(x)}</text>')
     if panel.mark is not None:
         parts.append(f'<path d="M0 {at(0, panel.mark)[1]}H{WIDTH}" stroke="#cf222e" stroke-dasharray="4 3"/>')
-    legends = list(dict.fromkeys(name for name, _ in panel.lines))
+    legends = _order(panel)
     for name, line in panel.lines:
         step = max(1, math.ceil(len(line) / POINTS))
         kept = [*line[:-1:step], line[-1]]
         path = " ".join("{:g},{:g}".format(*at(*point)) for point in kept)
         colour, dashes = style(legends.index(name))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dashes}/>')
-    for i, (name, x, y) in enumerate(_legend(panel)):
+    for name, x, y in _legend(panel):
         height = HEIGHT + 32 + LEGEND * y
-        told = f"{escape(name)}{' (dashed)' if style(i)[1] else ''}"
-        parts.append(f'<text x="{x:.0f}" y="{height}" fill="{style(i)[0]}">{told}</text>')
+        colour, dashes = style(legends.index(name))
+        told = f"{escape(name)}{' (dashed)' if dashes else ''}"
+        parts.append(f'<text x="{x:.0f}" y="{height}" fill="{colour}">{told}</text>')
     if not any(legends):
         parts.append(f'<text y="{HEIGHT + 32}" fill="#57606a">environment steps</text>')
     return "".join(parts)
@@ -83,13 +85,19 @@ def style(i: int) -> tuple[str, str]:
     return COLOURS[i % len(COLOURS)], f' stroke-dasharray="{6 // again} 2"' if again else ""
 
 
+def _order(panel: Panel) -> list[str]:
+    """The names of a panel's lines in the order of their colours."""
+    return list(dict.fromkeys([*panel.legend, *(name for name, _ in panel.lines)]))
+
+
 def _legend(panel: Panel) -> list[tuple[str, float, int]]:
     """The names of a panel's lines, each with its place: pixels from the left, and the line of text."""
     out, x, y = list[tuple[str, float, int]](), 0.0, 0
     names = [name for name in dict.fromkeys(name for name, _ in panel.lines) if name]
-    for i, name in enumerate(names):
-        size = 6.5 * len(f"{name} (dashed)" if style(i)[1] else name) + 12
-        if x and len(names) > len(COLOURS) and x + size > WIDTH:  # a few names go on beside the panel
+    room = WIDTH if len(names) > len(COLOURS) else LEFT + WIDTH + RIGHT  # a few may reach the margin
+    for name in names:
+        size = 6.5 * len(f"{name} (dashed)" if style(_order(panel).index(name))[1] else name) + 12
+        if x and x + size > room:
             x, y = 0.0, y + 1
         out.append((name, x, y))
         x += size

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
+import learning_tables
+import speed_tables
 from charts import Panel, chart
 from recorded import RESULTS, ROOT, Recorded, all_runs, curve, read
 
@@ -22,7 +25,13 @@ from shoal.systems import SYSTEMS, load
 PAGES = ROOT / "docs" / "systems"
 RESUMED = "tests/systems/test_resume.py"
 SOURCE = "https://github.com/shoal-rl/shoal/tree/main/"
-BEGIN, END = "<!-- figures: written by scripts/site/figures.py -->", "<!-- end of figures -->"
+MARKED = re.compile(  # a place of a page; several on one page have names
+    r"(<!-- figures(?: ([\w-]+))?: written by scripts/site/figures\.py -->).*?(<!-- end of figures -->)", re.DOTALL
+)
+ASIDE = (
+    " In parentheses stands the mean by the policy's other actions, greedy or sampled, of the seeds where the two are "
+    "further apart than three standard errors."
+)
 SHOWN = 6  # panels of a system's picture
 TESTS = {  # where not tests/systems/test_SYSTEM.py
     "dqn": "q_learning", "apex-dqn": "q_learning", "apex-dpg": "dpg", "d4pg": "dpg", "es": "evolution",
@@ -62,10 +71,11 @@ def validation(system: str, runs: list[Recorded]) -> str:
             "",
             "*The mean return of 100 training episodes by environment steps: a line per seed, and the mark dashed.*",
             "",
-            "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**.",
+            "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**."
+            + (ASIDE if any(run.others for run in runs) else ""),
             "",
-            "| task | preset | score of each seed | mark | command |",
-            "| --- | --- | --- | --- | --- |",
+            "| task | preset | seeds | score of each seed | mark | command |",
+            "| --- | --- | --- | --- | --- | --- |",
             *(row(run) for run in runs),
             "",
         ]
@@ -85,7 +95,10 @@ def row(run: Recorded) -> str:
     scores = " / ".join(score(value, run.mark) for value in run.scores)
     where = f"{SOURCE}{run.folder.relative_to(ROOT).as_posix()}"
     mark = "none" if run.mark is None else f"{run.mark:g}"
-    return f"| [{run.task}]({where}) | {run.preset or 'own values'} | {scores} | {mark} | `{run.command}` |"
+    if run.others:
+        scores += f" ({run.other} " + " / ".join(score(value, None) for value in run.others.values()) + ")"
+    seeds = ", ".join(map(str, run.seeds))
+    return f"| [{run.task}]({where}) | {run.preset or 'own values'} | {seeds} | {scores} | {mark} | `{run.command}` |"
 
 
 def score(value: float, mark: float | None) -> str:
@@ -118,6 +131,10 @@ def headline() -> str:
     def seconds(task: str, side: str) -> str:
         return f"{median(run['wall_s'] for run in solve[task]['figures'][side]):.3g} s"
 
+    def command(task: str, side: str) -> str:
+        seeds = " ".join(str(run["seed"]) for run in solve[task]["figures"][side])
+        return f"python benchmarks/solve.py --only {task} --seeds {seeds}"
+
     def steps(case: str, side: str) -> str:
         return f"{median(run['env_steps_per_s'] for run in speed[case]['figures']['sides'][side]):,.0f}"
 
@@ -131,13 +148,13 @@ def headline() -> str:
             "LunarLander to a mean return of 200, recurrent PPO",
             seconds("lunarlander", "recurrent-ppo"),
             beside(seconds, "lunarlander", sb3=sb3, sf=sf),
-            "python benchmarks/solve.py --only lunarlander --seeds 0 1 2",
+            command("lunarlander", "recurrent-ppo"),
         ),
         (
             "CartPole to 475, recurrent PPO",
             seconds("cartpole", "recurrent-ppo"),
             beside(seconds, "cartpole", sb3=sb3),
-            "python benchmarks/solve.py --only cartpole --seeds 0 1 2 3 4 5 6 7 8 9",
+            command("cartpole", "recurrent-ppo"),
         ),
         (
             "PPO on CartPole, four epochs, environment steps per second",
@@ -164,11 +181,11 @@ def headline() -> str:
     )
 
 
-def put(page: str, block: str) -> str:
-    """Return a page with ``block`` between its two markers."""
-    assert page.count(BEGIN) == page.count(END) == 1, f"a page needs one '{BEGIN}' and one '{END}'"
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    return f"{before}{BEGIN}\n\n{block.strip()}\n\n{END}{after}"
+def fill(page: str, blocks: Mapping[str, str]) -> str:
+    """Return a page with each block between the two markers of its name; the only one of a page may have none ("")."""
+    places = [name for _, name, _ in MARKED.findall(page)]
+    assert sorted(places) == sorted(blocks), f"marked on the page: {sorted(places)}; made: {sorted(blocks)}"
+    return MARKED.sub(lambda place: f"{place[1]}\n\n{blocks[place[2] or ''].strip()}\n\n{place[3]}", page)
 
 
 def outputs() -> Iterator[tuple[Path, str]]:
@@ -181,10 +198,18 @@ def outputs() -> Iterator[tuple[Path, str]]:
         yield PAGES / "pictures" / f"{system}.svg", program_drawing(system, page)
         if own:
             yield PAGES / "pictures" / f"{system}-curves.svg", curves_of(own)
-        yield path, put(page, validation(system, own))
-    yield ROOT / "docs" / "pictures" / "curves.svg", first_screen(runs)
-    for path in (ROOT / "README.md",):
-        yield path, put(path.read_text(encoding="utf-8"), headline())
+        yield path, fill(page, {"": validation(system, own)})
+    docs = ROOT / "docs"
+    yield docs / "pictures" / "curves.svg", first_screen(runs)
+    for made in (learning_tables, speed_tables):
+        yield from ((docs / "pictures" / name, text) for name, text in made.pictures().items())
+    for path, blocks in (
+        (ROOT / "README.md", {"": headline()}),
+        (docs / "results.md", learning_tables.tables()),
+        (docs / "performance.md", speed_tables.tables()),
+        (docs / "scaling.md", {"plan": speed_tables.predictions()}),
+    ):
+        yield path, fill(path.read_text(encoding="utf-8"), blocks)
 
 
 def main(arguments: list[str]) -> int:

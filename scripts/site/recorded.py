@@ -14,7 +14,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from suite_tasks import TASKS  # noqa: E402 (benchmarks are scripts beside each other)
+from suite_tasks import POLICIES, TASKS  # noqa: E402 (benchmarks are scripts beside each other)
+
+from shoal.policy.policy import differ  # noqa: E402
 
 SUITE_MARKS = {task.env: task.mark for tasks in TASKS.values() for task in tasks}
 WHOLE = {  # of an ablation, the variants that are the whole system
@@ -44,6 +46,8 @@ class Recorded:
     seeds: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     curves: list[Path] = field(default_factory=list)
+    others: dict[int, float] = field(default_factory=dict)  # seed -> score of the other actions, where it differs
+    other: str = ""  # which those are: greedy or sampled
 
     def add(self, seed: int, score: float, curve: Path) -> None:
         self.seeds.append(seed)
@@ -51,12 +55,15 @@ class Recorded:
         self.curves.append(curve)
 
 
+Line = list[tuple[float, float]]  # (environment steps, mean training return) of a curve
+
+
 def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def curve(path: Path) -> list[tuple[float, float]]:
-    """(environment steps, mean training return) of a raw curve."""
+def curve(path: Path) -> Line:
+    """Return the points of a raw curve."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [(row["steps"], row["episode_return"]) for row in csv.DictReader(file)]
     return [(float(steps), float(told)) for steps, told in rows if told]  # empty before the first episode has ended
@@ -93,11 +100,16 @@ def suite() -> list[Recorded]:
         if not runs:
             continue
         system, task = folder.parts[-2:]
-        command = f"python benchmarks/suite.py --only {system} {task}"
+        seeds = sorted(record["seed"] for record in runs)
+        command = f"python benchmarks/suite.py --only {system} {task} --seeds {' '.join(map(str, seeds))}"
         one = Recorded(system, task, folder, command, runs[0]["preset"], SUITE_MARKS.get(task))
         for record in runs:
             at = folder / str(record["seed"]) / "curve.csv"
-            one.add(record["seed"], mean(record["returns"][record["default"]]), at)
+            taken = record["default"]
+            one.other = "sampled" if taken == "greedy" else "greedy"
+            one.add(record["seed"], mean(record["returns"][taken]), at)
+            if system in POLICIES and differ(record["returns"][taken], record["returns"][one.other]):
+                one.others[record["seed"]] = mean(record["returns"][one.other])
         found.append(one)
     return found
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from shoal.api import UsageError
 from shoal.paths import fixed, shown
+from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
 
-MIN_EPISODES = 10  # of two policies, below which chance alone tells their means apart
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
              "trust": bool, "json": bool, "eval-max-steps": Natural},
@@ -49,11 +48,16 @@ def evaluate(args: list[str]) -> int:
             why = f" ({shown_as.why})" if shown_as.why else ""
             print(f"{opts['video']}: an episode with the return {shown_as[0]:g}{why}")
     returns = policy.evaluate(opts.get("episodes", 20), seed, greedy, opts.get("envs", 8), limit)
+    other: list[float] = []  # of the policy's other actions, where they come to something else
+    if policy.samples and len(returns) >= MIN_EPISODES:
+        found = policy.evaluate(len(returns), seed, not greedy, opts.get("envs", 8), limit)
+        other = list(map(float, found)) if differ(returns, found) else []
     if as_json:
         print(json.dumps({
             "run": run, "returns": list(map(float, returns)), "mean": float(np.mean(returns)),
             "std": float(np.std(returns)), "iqm": float(iqm(returns)), "info": dict(returns.info),
             "unfinished": returns.unfinished, "changes": [*told(opened.changes)], "video": opts.get("video"),
+            "actions": "greedy" if greedy else "sampled", "other_mean": float(np.mean(other)) if other else None,
         }))  # fmt: skip
         return 0
     print("returns: " + " ".join(f"{r:g}" for r in returns))
@@ -65,22 +69,9 @@ def evaluate(args: list[str]) -> int:
         print(f"{returns.why} (--eval-max-steps)")
     if returns.info:
         print(", ".join(f"{name} {value:.4g}" for name, value in returns.info.items()) + " (means per episode)")
-    if greedy and policy.samples and len(returns) >= MIN_EPISODES:
-        sampled = policy.evaluate(len(returns), seed, False, opts.get("envs", 8), limit)
-        if differ(returns, sampled):
-            print(
-                f"mean {np.mean(sampled):.4g} with actions drawn from the policy, which is what its paper evaluates "
-                "(--sampled)"
-            )
+    if other:
+        print(f"mean {np.mean(other):.4g} with {how(not greedy)}")
     return 0
-
-
-def differ(some: Sequence[float], others: Sequence[float]) -> bool:
-    """Return whether two means are further apart than three standard errors of their difference."""
-    if min(len(some), len(others)) < MIN_EPISODES:
-        return False
-    error = np.hypot(*(np.std(returns, ddof=1) / np.sqrt(len(returns)) for returns in (some, others)))
-    return bool(abs(np.mean(some) - np.mean(others)) > 3 * error)
 
 
 def export(args: list[str]) -> int:

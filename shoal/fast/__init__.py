@@ -1,7 +1,8 @@
 """What exists for speed alone. Each piece takes the place of plain code that does the same; one test holds both
 together.
 
-``SHOAL_PLAIN=1`` in the environment turns all of it off (docs/performance.md says what each piece gains)."""
+``SHOAL_PLAIN=1`` in the environment turns all of it off. What each piece gains:
+benchmarks/results/notes-on-speed.md."""
 
 import os
 

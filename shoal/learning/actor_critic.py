@@ -68,7 +68,7 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
     def initial_state(self, envs: int) -> Tensors:
         return cast(Tensors, self.nets.initial_state(envs))
 
-    def draw(self, obs: Arrays) -> Draws:
+    def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
         return tuple(d.numpy() for d in self.nets.dist.draw((len(next(iter(obs.values()))),), self.rng))
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import torch
 from torch import Tensor, nn
@@ -88,10 +88,11 @@ def skipped(before: int, loss: float, norm: float, unit: str, patience: int = MA
     return before + 1
 
 
-def require_no_buffers(nets: nn.Module, why: str) -> None:
-    """UsageError where ``nets`` has buffers that belong to its state, which no gradient moves."""
+def require_no_buffers(nets: nn.Module, why: str, known: Container[str] = ()) -> None:
+    """UsageError where ``nets`` has buffers that belong to its state, which no gradient moves, but for the ``known``
+    ones."""
     parameters = {name for name, _ in nets.named_parameters(remove_duplicate=False)}
-    if buffers := [name for name in nets.state_dict() if name not in parameters]:
+    if buffers := [name for name in nets.state_dict() if name not in parameters and name not in known]:
         raise UsageError(f"{why}, and the network has the buffer '{buffers[0]}'")
 
 

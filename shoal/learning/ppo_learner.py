@@ -76,13 +76,13 @@ class PPOLearner:
         items = to_device(batch, self.device).items
         scheduled = self._schedule(self.env_steps / self.total_steps)
         data = self._prepare(items)
-        explained = {"explained_variance": explained_variance(data["advantage"], data["target"], data["valid"])}
+        explained = explained_variance(data["advantage"], data["target"], data["valid"])
         metrics = self._epochs(data)
         # Statistics change only between batches: acting and training see the same normalisation.
         self.nets.update_statistics(items)
         self.env_steps += int(items["valid"].sum())
         self.step += 1
-        known = {k: v for k, v in explained.items() if math.isfinite(v)}  # not of rewards that are none
+        known = {"explained_variance": explained} if math.isfinite(explained) else {}  # not of rewards that are none
         return Update({**metrics, **known, **scheduled})
 
     def _schedule(self, fraction: float) -> dict[str, float]:
@@ -100,13 +100,9 @@ class PPOLearner:
         if self.workers.team is not None:  # whoever writes this down while training goes on would see it change
             learned = copy.deepcopy(learned)
         return {
-            **learned,
-            "step": self.step,
-            "env_steps": self.env_steps,
-            "skipped": self.gradient_step.skipped,
-            "rng": self.rng.get_state(),
-            "carried": None if self.nets.rewards is None else self.nets.rewards.carried,
-        }
+            **learned, "step": self.step, "env_steps": self.env_steps, "skipped": self.gradient_step.skipped,
+            "rng": self.rng.get_state(), "carried": None if self.nets.rewards is None else self.nets.rewards.carried,
+        }  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
@@ -122,7 +118,8 @@ class PPOLearner:
     def _prepare(self, items: Tensors) -> Tensors:
         """Return advantages and returns [T, B], beside what the loss needs of the batch."""
         discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
-        reward, value = self._rewards(items, cut), items["value"][:-1]
+        reward, value, scaler = items["reward"], items["value"][:-1], self.nets.rewards
+        reward = reward if scaler is None else scaler(reward, cut, items["valid"])
         advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
         return {
             **{k: v[:-1] for k, v in observations(items).items()},
@@ -137,11 +134,6 @@ class PPOLearner:
             "normalised_advantage": advantage.clone(),
             "weight": torch.zeros_like(advantage),
         }
-
-    def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
-        """Return the rewards to learn from [T, B]."""
-        scaler = self.nets.rewards
-        return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
 
     def _laid_out(self, data: Tensors) -> tuple[Tensors, Tensor]:
         """Return what minibatches are drawn from, and the indices that they are made of: with a recurrent core

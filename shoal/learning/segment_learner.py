@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
 from shoal.learning.algorithm import Algorithm, differentiate
 from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
 from shoal.nets.live import LiveTensors
+from shoal.nets.normaliser import running_of
 from shoal.settings.schedule import Linear, at
 
 
@@ -22,6 +25,8 @@ class SegmentLearner:
         self.algorithm, self.max_norm = algorithm, max_norm
         self.names = dict(algorithm.nets.named_parameters())
         self._live = LiveTensors(algorithm.nets)
+        # what moves the running statistics, of a network that has some
+        self._seen: Callable[[Tensors], Tensors] = getattr(algorithm.nets, "seen", lambda items: {})
         self.skipped = 0  # in a row
         self._fraction, self._scheduled = 0.0, dict[str, float]()
 
@@ -33,7 +38,8 @@ class SegmentLearner:
         return at(learning_rate, fraction)
 
     def params(self) -> Tensors:
-        return {name: p.detach() for name, p in self.names.items()}
+        """Return the parameters, and the running statistics beside them."""
+        return {name: tensor.detach() for name, tensor in shared_tensors(self.algorithm.nets).items()}
 
     def load(self, params: Tensors) -> None:
         """Learn by these, which may change in place before the next call and no sooner."""
@@ -41,8 +47,8 @@ class SegmentLearner:
         self._live.load(params)
 
     def gradient(self, items: Tensors) -> tuple[Tensors | None, Update]:
-        """The gradient by parameter and what is reported; None where it is not finite. Ten of these in a row raise
-        Diverged."""
+        """Return the gradient by parameter, with the segment's moments by running statistic, and what is reported; None
+        where the gradient is not finite. Ten of these in a row raise Diverged."""
         for p in self.names.values():
             p.grad = None
         loss, joined, update = self.differentiate(items)
@@ -55,6 +61,7 @@ class SegmentLearner:
         if self.max_norm is not None:
             whole: list[Tensor] = [joined] if joined is not None else list(grads.values())
             clip(whole, norm, at(self.max_norm, self._fraction))
+        grads |= self._seen(items)
         return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
 
     def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:
@@ -80,8 +87,17 @@ def interrupted(last: Tensors, first: Tensor) -> Tensor:
     return first & ~ended
 
 
+def shared_tensors(nets: torch.nn.Module) -> Tensors:
+    """Return what workers share of ``nets``, by name: parameters, which gradients move, and the running statistics of
+    observations, which the moments of every segment move."""
+    named, running = dict(nets.named_parameters()), tuple(running_of(nets))
+    return named | {name: b for name, b in nets.named_buffers() if name.startswith(running)}
+
+
 def parameters_spec(nets: torch.nn.Module) -> Spec:
-    """The fields of a ``shared`` channel for the parameters of ``nets``. UsageError where it has buffers, which no
-    gradient moves."""
-    require_no_buffers(nets, "workers share parameters that gradients move")
-    return {name: Field(tuple(p.shape), axis=0) for name, p in nets.named_parameters()}
+    """The fields of a ``shared`` channel for ``shared_tensors(nets)``. UsageError where it has further buffers, which
+    nothing moves."""
+    shared = shared_tensors(nets)
+    require_no_buffers(nets, "workers share parameters that gradients move", shared)
+    kinds = {name: str(b.dtype).removeprefix("torch.") for name, b in nets.named_buffers()}
+    return {name: Field(tuple(t.shape), kinds.get(name, "float32"), axis=0) for name, t in shared.items()}

@@ -14,7 +14,7 @@ from shoal.nets.distributions import ActionDistribution
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import PolicyHead, ValueHead, policy_and_value
 from shoal.nets.init import orthogonal
-from shoal.nets.normaliser import RewardScaler, RunningNorm, running_norms
+from shoal.nets.normaliser import RewardScaler, RunningNorm, by_name, normalised, running_norms, seen
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.popart import PopArt
 from shoal.nets.precision import Precision, autocast, resolve
@@ -71,6 +71,8 @@ class ActorCritic(nn.Module):
         self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
         self.pop_art = PopArt() if pop_art else None
+        if pop_art:  # else what it says at random is taken for returns, and what is rarely rewarded is small beside it
+            nn.init.zeros_(self.value.linear.weight)
         self._returns: tuple[Tensor, Tensor] | None = None  # of a batch whose step is being taken, and which count
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)
@@ -142,6 +144,20 @@ class ActorCritic(nn.Module):
         for name in self.norms:
             cast(RunningNorm, self.norms[name]).update(items[name][:-1], mask)
 
+    def scaled(self, reward: Tensor) -> Tensor:
+        """Return rewards by the statistics as they are; as given, unless rewards are normalised."""
+        return reward if self.rewards is None else self.rewards.scale(reward)
+
+    def seen(self, items: Tensors) -> Tensors:
+        """Return the moments of a segment of trajectories, [T + 1, B, ...], by the names of the running statistics that
+        they are for. Moves on what is carried of the returns, if rewards are normalised."""
+        found = seen(self.norms, items)
+        if self.rewards is None:
+            return found
+        valid = items["valid"]
+        returns = self.rewards.returns(items["reward"], items["terminated"] | items["truncated"] | ~valid)
+        return found | by_name("rewards.stats", returns[valid])
+
     def unit_of(self, returns: Tensor, valid: Tensor) -> Tensor | float:
         """Return the divisor of errors of values and advantages: the deviation of the returns, those of this batch
         included ([T, B], of which ``valid`` count); 1 without ``pop_art``. ``rescale`` takes them in."""
@@ -157,7 +173,7 @@ class ActorCritic(nn.Module):
             self._returns = None
 
     def _normalise(self, obs: Tensors) -> Tensors:
-        return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()} if len(self.norms) else obs
+        return normalised(self.norms, obs)
 
     def _encode(self, encoder: Encoder, obs: Tensors) -> Tensor:
         if self.precision == "fp32":

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from shoal.api import UsageError
+from shoal.api import Tensors, UsageError
+from shoal.ops import MOMENTS, merge_moments, moments
 
 
 class RunningNorm(nn.Module):
@@ -41,22 +42,13 @@ class RunningNorm(nn.Module):
         """Take in x [..., *shape]; ``mask`` (bool [...]), where given, says which rows count. Data that are not
         finite change nothing: the learner skips them too."""
         rows = x.reshape(-1, *self.shape) if mask is None else x[mask]
-        rows = rows.double()
         if len(rows):
-            self.merge(rows.mean(0), rows.var(0, correction=0), float(len(rows)))
+            self.merge(*moments(rows))
 
-    @torch.no_grad()
     def merge(self, mean: Tensor, var: Tensor, count: Tensor | float) -> None:
         """Join with the (population) statistics of other data: the parallel-variance formula. Statistics that are not
         finite change nothing."""
-        finite = torch.isfinite(mean).all() & torch.isfinite(var).all()  # a tensor: no wait for the GPU
-        mean, var, count = torch.where(finite, mean, self.mean), torch.where(finite, var, self.var), finite * count
-        total = self.count + count
-        share = count / total.clamp(min=1.0)  # nothing joined with nothing is nothing
-        delta = mean - self.mean
-        self.var.mul_(1 - share).add_(var * share).add_(delta.square() * (share * (1 - share)))
-        self.mean.add_(delta * share)
-        self.count.copy_(total)
+        merge_moments(self.mean, self.var, self.count, mean, var, count)
 
 
 def running_norms(names: Iterable[str], make: Callable[[str], RunningNorm]) -> nn.ModuleDict:
@@ -66,6 +58,28 @@ def running_norms(names: Iterable[str], make: Callable[[str], RunningNorm]) -> n
     if dotted := [name for name in names if "." in name]:
         raise UsageError(f"normalise_obs expects observations without a dot in their names, found '{dotted[0]}'")
     return nn.ModuleDict({name: make(name) for name in names})
+
+
+def running_of(nets: nn.Module) -> list[str]:
+    """Return the prefixes, such as ``norms.obs.``, of the names that running statistics have in ``nets``."""
+    return [f"{name}." for name, module in nets.named_modules() if isinstance(module, RunningNorm)]
+
+
+def normalised(norms: nn.ModuleDict, obs: Tensors) -> Tensors:
+    """Return the observations with those normalised that one of ``norms`` (``running_norms``) is for."""
+    return {k: norms[k](v) if k in norms else v for k, v in obs.items()} if len(norms) else obs
+
+
+def seen(norms: nn.ModuleDict, items: Tensors) -> Tensors:
+    """Return the moments of a segment's observations that were acted on (``items``: observations [T + 1, B, ...] and
+    bool ``valid`` [T, B]), by the names that they have in a network with these ``norms``."""
+    rows = {f"norms.{name}": items[name][:-1][items["valid"]] for name in norms}
+    return {k: v for name, given in rows.items() for k, v in by_name(name, given).items()}
+
+
+def by_name(norm: str, rows: Tensor) -> Tensors:
+    """Return the moments of rows [N, ...] by the names of the running statistics ``norm``."""
+    return {f"{norm}.{part}": value for part, value in zip(MOMENTS, moments(rows), strict=True)}
 
 
 class RewardScaler(nn.Module):

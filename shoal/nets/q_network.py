@@ -11,6 +11,7 @@ from shoal.api import MASK, EnvSpec, Tensors, observations
 from shoal.nets.encoder import Encoder, convolved
 from shoal.nets.heads import DuelingQHead, QHead
 from shoal.nets.noisy import ReturnHead
+from shoal.nets.normaliser import RunningNorm, normalised, running_norms, seen
 from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, autocast, resolve
 from shoal.ops import forbid
@@ -20,13 +21,17 @@ NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
 
 class QNetwork(nn.Module):
     """Observations ``[B, ...]`` to action values ``[B, A]``, minus infinity where ``MASK`` forbids the action. streams:
-    units of each dueling stream."""
+    units of each dueling stream. normalise_obs: vector observations are normalised by running statistics, which are
+    buffers of this module."""
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
         precision: Precision = "auto", device: str = "cpu", streams: int = 512,
+        normalise_obs: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        vectors = [k for k, o in env.observations.items() if o.kind == "vector"] if normalise_obs else []
+        self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         actions = self.actions = env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not dueling)
         features = self.encoder.features
@@ -40,6 +45,7 @@ class QNetwork(nn.Module):
         return forbid(self._values(obs), obs.get(MASK))
 
     def _values(self, obs: Tensors) -> Tensor:
+        obs = normalised(self.norms, obs)
         if self.perceptron is not None and not torch.is_grad_enabled():
             return self.perceptron.forward(self.encoder.vector(obs)).out
         if self.precision == "fp32":
@@ -47,11 +53,15 @@ class QNetwork(nn.Module):
         with autocast(self.precision, self.device):
             return cast(Tensor, self.head(self.encoder(obs)))
 
+    def seen(self, items: Tensors) -> Tensors:
+        """Return the moments of a segment's observations, [T + 1, B, ...], by the names of the running statistics."""
+        return seen(self.norms, items)
+
     def outputs(self, items: Tensors) -> Outputs:
         """The values [B, A] of a batch's observations, to learn from."""
         obs = observations(items)
         if self.perceptron is not None:
-            values, backward = self.perceptron.differentiable(self.encoder.vector(obs))
+            values, backward = self.perceptron.differentiable(self.encoder.vector(normalised(self.norms, obs)))
             values = forbid(values, obs.get(MASK))
         else:
             values, backward = detached(self(obs))

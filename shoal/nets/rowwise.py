@@ -46,10 +46,11 @@ class Rowwise:
         raise NotImplementedError
 
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act:
-        return self.respond(obs, first, state, () if greedy else self.draw(obs))
+        return self.respond(obs, first, state, () if greedy else self.draw(obs, first))
 
-    def draw(self, obs: Arrays) -> Draws:
-        """Return the random numbers that the choice for observations ``[E, ...]`` is made of."""
+    def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
+        """Return the random numbers that the choice for observations ``[E, ...]`` is made of. first: where an episode
+        begins, bool [E]."""
         raise NotImplementedError
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:

@@ -47,7 +47,7 @@ class MLP(nn.Sequential):
 
 class PixelConv2d(nn.Conv2d):
     """The first convolution of a torso. Bytes are scaled into [0, 1] by its weights instead of one by one, which is
-    cheaper (docs/performance.md) and, in bfloat16, exact: it holds each byte but not its 255th.
+    cheaper (benchmarks/results/notes-on-speed.md) and, in bfloat16, exact: it holds each byte but not its 255th.
 
     Where the stride divides kernel and image, both are cut into blocks of stride x stride, whose pixels become
     channels: the same sums by a kernel of stride 1 over many channels, in bfloat16 twice as fast to learn from.

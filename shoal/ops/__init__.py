@@ -12,6 +12,7 @@ from shoal.ops.mixture import (
     mixture_mean,
     mixture_sample,
 )
+from shoal.ops.moments import MOMENTS, merge_moments, moments
 from shoal.ops.noise import scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.rescaled import rescaled_n_step_targets
@@ -34,6 +35,7 @@ from shoal.ops.value import (
 )
 
 __all__ = [
+    "MOMENTS",
     "SGD",
     "AdaGrad",
     "Adam",
@@ -64,10 +66,12 @@ __all__ = [
     "known_loss",
     "lambda_returns",
     "linear",
+    "merge_moments",
     "mixture_cross_entropy",
     "mixture_log_prob",
     "mixture_mean",
     "mixture_sample",
+    "moments",
     "n_step_returns",
     "pixel_change",
     "quantile_huber",

@@ -18,7 +18,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def plain(method: Method) -> Method:
     """A method of torch's optimisers without its wrapper for torch.compile, whose machinery the first call of any of
-    them would import (docs/performance.md)."""
+    them would import (benchmarks/results/notes-on-speed.md)."""
     return getattr(method, "__wrapped__", method) if fast.ENABLED else method
 
 

@@ -8,6 +8,7 @@ import torch
 
 from shoal.api import Spec, Tensors
 from shoal.fast import rmsprop
+from shoal.ops.moments import MOMENTS, merge_moments
 
 __all__ = ["Replace", "SharedRMSProp"]
 
@@ -34,11 +35,15 @@ class SharedRMSProp:
     """RMSProp whose average of squares is shared: ``g = decay g + (1 - decay) d^2``, ``theta = theta - lr d / sqrt(g +
     eps)``, element by element, with epsilon inside the root.
 
+    running: prefixes of names whose ``mean``, ``var`` and ``count`` are running statistics, such as ``norms.obs.``:
+    what is added to these are the moments of further data, whatever the learning rate.
+
     Source: Mnih et al. 2016, section 4 and supplementary section 8 ("Shared RMSProp"); momentum is not used.
     """
 
     decay: float = 0.99
     eps: float = 0.1
+    running: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay < 1.0:
@@ -47,11 +52,18 @@ class SharedRMSProp:
             raise ValueError(f"SharedRMSProp: expected eps > 0, found {self.eps}")
 
     def statistics(self, params: Spec) -> Spec:
-        return {_AVERAGE + name: replace(field) for name, field in params.items()}
+        return {_AVERAGE + name: replace(field) for name, field in params.items() if self._moves(name)}
+
+    def _moves(self, name: str) -> bool:
+        return not name.startswith(self.running)
 
     def apply(self, params: Tensors, statistics: Tensors, gradient: Tensors, lr: float) -> None:
-        averages = [statistics[_AVERAGE + name] for name in params]
-        steps, moved = [gradient[name] for name in params], list(params.values())
+        for prefix in self.running:
+            names = [prefix + part for part in MOMENTS]
+            merge_moments(*(params[name] for name in names), *(gradient[name] for name in names))
+        by_gradient = [name for name in params if self._moves(name)]
+        averages = [statistics[_AVERAGE + name] for name in by_gradient]
+        steps, moved = [gradient[name] for name in by_gradient], [params[name] for name in by_gradient]
         if rmsprop.moves(moved):
             rmsprop.descend(moved, averages, steps, lr, self.decay, self.eps)
             return

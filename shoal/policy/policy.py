@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +26,8 @@ from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS
 from shoal.topology.config import anchored
 from shoal.untrusted import RUN_FORMAT
+
+MIN_EPISODES = 10  # of two ways to act, below which chance alone tells their means apart
 
 
 class Policy:
@@ -172,6 +175,22 @@ class Policy:
                 out["obs/last_reward"][:, 0] = reward
                 out["obs/last_action"][begins], out["obs/last_reward"][begins] = 0, 0.0
         return out
+
+
+def differ(some: Sequence[float], others: Sequence[float]) -> bool:
+    """Return whether two means are further apart than three standard errors of their difference; of fewer returns than
+    ``MIN_EPISODES`` nobody can say."""
+    if min(len(some), len(others)) < MIN_EPISODES:
+        return False
+    error = np.hypot(*(np.std(returns, ddof=1) / np.sqrt(len(returns)) for returns in (some, others)))
+    return bool(abs(np.mean(some) - np.mean(others)) > 3 * error)
+
+
+def how(greedy: bool) -> str:
+    """Say in words how a policy that ``samples`` acts."""
+    if greedy:
+        return "the policy's best guess, which is the default (without --sampled)"
+    return "actions drawn from the policy, which is what its paper evaluates (--sampled)"
 
 
 def evaluation_options(cfg: Any) -> EnvOptions:

@@ -37,7 +37,7 @@ class Questions(Protocol):
 class Rowwise(Protocol):
     """An agent that may share a pass of a network: see ``nets.rowwise.Rowwise``."""
 
-    def draw(self, obs: Arrays) -> tuple[np.ndarray, ...]: ...
+    def draw(self, obs: Arrays, first: np.ndarray) -> tuple[np.ndarray, ...]: ...
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: tuple[np.ndarray, ...]) -> Act: ...
     def share(self, other: Any) -> None: ...
     def move(self, device: str, precision: Any) -> None: ...
@@ -207,7 +207,7 @@ def together(questions: Sequence[Question]) -> Act:
     agent = first.client.agent
     if not isinstance(agent, Rowwise):
         return agent.act(first.obs, first.first, first.client.state, greedy=first.greedy)
-    draws = [() if q.greedy else q.client.agent.draw(q.obs) for q in questions]  # type: ignore[attr-defined]
+    draws = [() if q.greedy else q.client.agent.draw(q.obs, q.first) for q in questions]  # type: ignore[attr-defined]
     if not others:
         return agent.respond(first.obs, first.first, first.client.state, draws[0])
     obs = {name: np.concatenate([q.obs[name] for q in questions]) for name in first.obs}

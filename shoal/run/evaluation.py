@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.api import Agent, Tensors, UsageError, WiringError
 from shoal.local.apart import Call
-from shoal.policy.policy import episode_limit, evaluation_envs, play
+from shoal.policy.policy import MIN_EPISODES, differ, episode_limit, evaluation_envs, play
 from shoal.program import Program
 from shoal.records.evaluation_files import EvaluationFiles, video
 from shoal.records.report import Report
@@ -58,16 +59,33 @@ def final_evaluation(
 ) -> Returns | None:
     """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse.
     ``apart`` says where the environments are stepped. It ends after ``MAX_EVALUATION_SECONDS``. None: it was evaluated
-    already, or has no parameters."""
+    already, or has no parameters. Where the policy's other actions come to something else, their mean is in ``info``
+    (``_play_both``)."""
     results = EvaluationFiles(run_dir, channel)
     params = report.params.get(channel)
     if params is None or results.last() == report.steps:
         return None
     drawn, agent = evaluation_seed(seed, report.steps), partial(system.agent, cfg)
-    returns: Returns = apart(partial(_play, agent, cfg, how, params, report.updates, drawn))
+    returns: Returns = apart(partial(_play_both, agent, cfg, how, params, report.updates, drawn))
     results.add(report.steps, report.updates, returns, params, returns.info, returns.unfinished)
     if (film := _film_of(agent, cfg, how, run_dir)) is not None:
         apart(partial(_film_whole, film, params, report.updates, report.steps, drawn))
+    return returns
+
+
+def _play_both(
+    make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
+) -> Returns:
+    """Returns of the actions that are asked for. Of a policy that samples, ``info`` has the mean of the others too,
+    ``sampled_mean`` or ``greedy_mean``, where the two differ."""
+    returns = _play(make_agent, cfg, how, params, version, seed)
+    if len(returns) < MIN_EPISODES or not getattr(make_agent(seed), "samples", False):
+        return returns
+    other = replace(how, sampled=not how.sampled)
+    others = _play(make_agent, cfg, other, params, version, seed)
+    name = "sampled_mean" if other.sampled else "greedy_mean"
+    if differ(returns, others):
+        returns.info[name] = sum(others) / len(others)
     return returns
 
 

@@ -123,7 +123,7 @@ def given_by(words: Mapping[str, Any]) -> Values:
     it."""
     out: Values = {}
     for name, value in words.items():
-        flag = KNOWN_FLAGS.get(name)
+        flag = BY_FLAG.get(name)
         if flag is not None and flag.part:
             out.setdefault(flag.option, {})[flag.part] = value
         elif flag is not None:
@@ -131,11 +131,11 @@ def given_by(words: Mapping[str, Any]) -> Values:
     return out
 
 
-KNOWN_FLAGS = flags(RunOptions)
-FLAGS: Values = {name: flag.type for name, flag in KNOWN_FLAGS.items()}  # for ``settings.flags.options``
+BY_FLAG = flags(RunOptions)
+FLAGS: Values = {name: flag.type for name, flag in BY_FLAG.items()}  # for ``settings.flags.options``
 REQUIRED_KEYS = required_keys(RunOptions)  # of a config.json
 RESUMABLE = resumable(RunOptions)  # may change on resume
-RESUMABLE_FLAGS = [name for name, flag in KNOWN_FLAGS.items() if flag.option in RESUMABLE]
+RESUMABLE_FLAGS = [name for name, flag in BY_FLAG.items() if flag.option in RESUMABLE]
 LIMITS: Values = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
 
 

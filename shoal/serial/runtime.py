@@ -55,7 +55,7 @@ class SerialRuntime:
                 "numbers: give runtime='local', or a process to each"
             )
         try:
-            # Threads of PyTorch's wait for one another where others use the cores (docs/performance.md)
+            # PyTorch's threads wait for one another where others use the cores
             with own_settings(threads=max(role.threads for role in program.roles)):
                 return self._alone(program, launch)
         finally:

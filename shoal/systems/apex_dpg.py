@@ -39,7 +39,9 @@ from shoal.settings.ranges import (
 from shoal.settings.schedule import Scheduled
 from shoal.topology.channels import Q_VALUES, stream
 from shoal.topology.config import Preset, Presets, require_box
+from shoal.topology.exploration import LastingNoise
 from shoal.topology.replayed import TransitionConfig, descent, replay_program
+from shoal.types import State
 
 # weights times rows: what takes a process some 2 ms, of which meeting another costs a tenth or two
 WORK_PER_PROCESS = 2**24
@@ -50,11 +52,16 @@ FLAT = 0.99  # of half the box, beyond which tanh hardly moves
 class DPGConfig(OffPolicyConfig):
     """The learning rule of Ape-X DPG and D4PG."""
 
+    only_with: ClassVar[OnlyWith] = {"noise_correlation": ("noise",)}
+
     learning_rate: float = 1e-3
     optimiser_eps: Positive = 1e-8
     max_grad_norm: float | None = None
     noise: NonNegative = 0.3
     """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
+    noise_correlation: Fraction = 0.0
+    """Correlation of the noise of two steps of an episode, which lets it push one way for a while: 0.85 in DDPG
+    (Lillicrap et al. 2016); 0: it is drawn anew at every step."""
     random_steps: Natural = 0
     """Environment steps at the beginning, of all actors together, whose actions are drawn uniformly from the box."""
     action_gradient_clip: Scheduled[Positive] | None = None
@@ -70,7 +77,8 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     has_server: ClassVar[bool] = True
     at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
     only_with: ClassVar[OnlyWith] = {
-        "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"), "late_action": ("hidden",),
+        "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"),
+        "late_action": ("hidden",),
     }  # fmt: skip
     hidden_heads: ClassVar[bool] = True
     leaves_core: ClassVar[bool] = True
@@ -131,7 +139,12 @@ PAPER: Preset = dict(  # section 4.2 and appendix D
 CLASSIC: Preset = dict(
     steps=20_000, total_envs=2, unroll=8, hidden=(128, 128), batch=128, samples_per_insert=128.0,
 )  # fmt: skip
-VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5, "novelty_steps": 25_000}
+# Chosen on MountainCarContinuous: noise drawn anew at each step pushes nowhere, DDPG's lasts (its theta, and the
+# deviation that it comes to: Lillicrap et al. 2016, section 7); layer norm and learning rate as for the control suite
+VECTOR_CONTINUOUS: Preset = {
+    **CLASSIC, "steps": 100_000, "noise": 0.38, "noise_correlation": 0.85, "layer_norm": True, "learning_rate": 3e-4,
+    "novelty": 0.5, "novelty_steps": 25_000,
+}  # fmt: skip
 MUJOCO: Preset = dict(
     steps=300_000, total_envs=2, unroll=8, replay=300_000, min_replay=5_000, random_steps=10_000, noise=0.1, n_step=1,
 )  # fmt: skip
@@ -249,22 +262,24 @@ class DPG(OffPolicy):
 
 class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], Rowwise):
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
-    for every actor; actions are clipped to the box. While ``at_random()``, they are drawn uniformly from it instead. If
-    its network has a critic, it also returns ``q_taken``, the value of the action as it was executed, and ``q_max``,
-    that of the policy's own: the first priority of a transition."""
+    for every actor (``correlation``: see ``LastingNoise``); actions are clipped to the box. While ``at_random()``, they
+    are drawn uniformly from it instead. If its network has a critic, it also returns ``q_taken``, the value of the
+    action as it was executed, and ``q_max``, that of the policy's own: the first priority of a transition."""
 
     def __init__(
-        self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False
-    ) -> None:
+        self, nets: DPGNetwork, noise: float, seed: int, at_random: Callable[[], bool] = lambda: False,
+        correlation: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(nets, np.random.default_rng(seed))
         self.noise, self.at_random = noise, at_random
+        self.lasting = LastingNoise(correlation, self.rng)
 
-    def draw(self, obs: Arrays) -> Draws:
+    def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
         """What is added to the policy's action, or takes its place: [E, actions], and which it is: [E]."""
         envs = len(next(iter(obs.values())))
         shape, at_random = (envs, self.nets.actions), self.at_random()
         own = self.rng.random(shape, np.float32) * 2 - 1 if at_random else None
-        noise = self.noise * self.rng.standard_normal(shape, np.float32) if own is None else own
+        noise = self.noise * self.lasting(first, self.nets.actions) if own is None else own
         return noise, np.full((envs, 1), at_random)
 
     @torch.no_grad()
@@ -283,6 +298,13 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], Rowwise):
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
         return Act(action.numpy(force=True), state, extras)
 
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "noise": self.lasting.last}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.lasting.last = state.get("noise")
+
 
 def network(cfg: Config, device: str | None = None) -> DPGNetwork:
     """With a device the learner's; without, what actors hold, which has a critic only where its values are the first
@@ -297,9 +319,9 @@ def network(cfg: Config, device: str | None = None) -> DPGNetwork:
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None) -> DPGAgent:
     """The policy, with the same noise for every actor, after ``random_steps``."""
     if ctx is None or not cfg.random_steps:
-        return DPGAgent(network(cfg), cfg.noise, seed)
+        return DPGAgent(network(cfg), cfg.noise, seed, correlation=cfg.noise_correlation)
     steps = ctx.steps
-    return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps)
+    return DPGAgent(network(cfg), cfg.noise, seed, lambda: steps() < cfg.random_steps, cfg.noise_correlation)
 
 
 def table(cfg: Config) -> TableSpec:

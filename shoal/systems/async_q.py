@@ -52,6 +52,8 @@ class Config(WorkerConfig):
     epsilon_steps: Natural = 1_000_000
     """Steps over which exploration falls from its first to its last probability (agent steps over all workers); 0: it
     has its last probability from the beginning."""
+    normalise_obs: bool = False
+    """Normalise vector observations by running statistics, which the workers share."""
     eval_epsilon: Fraction = 0.05
     """Probability of a random action in evaluations that are not greedy."""
 
@@ -147,7 +149,9 @@ def network(cfg: Config, device: str = "cpu") -> QNetwork:
     """Action values [B, A] of observations."""
     env = cfg.env_spec()
     require_actions(cfg.system(), env, "discrete")
-    return QNetwork(env, torso=cfg.torso, hidden=cfg.hidden, precision=cfg.precision, device=device)
+    return QNetwork(
+        env, torso=cfg.torso, hidden=cfg.hidden, precision=cfg.precision, device=device, normalise_obs=cfg.normalise_obs
+    )
 
 
 def agent(cfg: Config, seed: int = 0, ctx: Context | None = None, last: Last = "q_max") -> SegmentQAgent:

@@ -78,10 +78,10 @@ PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods conver
     min_replay=50_000, target_period=2_500, epsilon_end=0.1, epsilon_steps=1_000_000, reward_clip="sign",
     life_loss=True, torso="nature", precision="fp32",
 )  # fmt: skip
-ATARI: Preset = dict(
+ATARI: Preset = dict(  # why these: benchmarks/results/notes-on-learning.md
     envs=32, unroll=16, steps=1_500_000, dueling=True, prioritised=True, learning_rate=1e-4, optimiser_eps=1e-5,
     batch=32, samples_per_insert=4.0, replay=200_000, min_replay=10_000, target_period=1_000, importance_exponent=0.4,
-    epsilon_ladder=True, epsilon_steps=0, actor_priorities=True,  # as in Ape-X: Pong is learned (docs/results.md)
+    epsilon_ladder=True, epsilon_steps=0, actor_priorities=True,  # as in Ape-X: Pong is learned
     reward_clip="sign", life_loss=True, torso="impala-shallow",
 )  # fmt: skip
 CLASSIC: Preset = dict(
@@ -203,7 +203,7 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
         self.epsilon: Callable[[int], Epsilon] = epsilon if callable(epsilon) else lambda steps: epsilon
         self.steps = taken
 
-    def draw(self, obs: Arrays) -> Draws:
+    def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
         envs = len(next(iter(obs.values())))
         explore = self.rng.random(envs) < self.epsilon(self.steps)
         self.steps += envs

@@ -78,7 +78,7 @@ PAPER: Preset = dict(  # section 5 and appendix D/G, Atari column
     optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01, reward_clip="unit", life_loss=True,
     torso="impala-deep", precision="fp32",
 )  # fmt: skip
-ATARI: Preset = dict(  # the paper's optimiser: with Adam it learns far slower (docs/results.md)
+ATARI: Preset = dict(  # the paper's optimiser: with Adam it learns far slower (benchmarks/results/notes-on-learning.md)
     steps=5_000_000, total_envs=32, unroll=20, batch=4, replay=512, replay_ratio=3.0, trace_lambda=0.95,
     learning_rate=linear(6e-4, 0.0), optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum",
     entropy_cost=0.01, reward_clip="sign", torso="impala-shallow",
@@ -97,7 +97,10 @@ VECTOR: Preset = dict(  # tanh: a ReLU that the first, large errors have pushed 
     novelty_steps=12_000,
 )  # fmt: skip
 VECTOR_CONTINUOUS: Preset = {**VECTOR, "batch": 4, "entropy_cost": 0.0}
-STATES: Preset = {**VECTOR, "normalise_obs": False, "episode_bound": 500, "novelty": 0.0}
+STATES: Preset = {  # discount and entropy as PPO's; chosen on FrozenLake8x8
+    **VECTOR, "gamma": 0.995, "entropy_cost": linear(0.02, 0.0), "normalise_obs": False, "episode_bound": 500,
+    "novelty": 0.0,
+}  # fmt: skip
 PICTURE: Preset = {
     **VECTOR, "steps": 3_000_000, "total_envs": 32, "batch": 4, "replay": 512, "replay_ratio": 3.0,
     "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow", "novelty_steps": 45_000,

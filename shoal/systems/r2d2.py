@@ -264,7 +264,7 @@ class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], Roww
     def initial_state(self, envs: int) -> Tensors:
         return self.nets.initial_state(envs)
 
-    def draw(self, obs: Arrays) -> Draws:
+    def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
         explore = self.rng.random(len(next(iter(obs.values())))) < self.epsilon
         return explore, random_actions(obs, self.nets.actions, self.rng)
 

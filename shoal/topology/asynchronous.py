@@ -9,6 +9,7 @@ from typing import Any, Literal
 from shoal.api import UsageError
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.learning.segment_learner import parameters_spec
+from shoal.nets.normaliser import running_of
 from shoal.ops import SharedRMSProp
 from shoal.program import Channel
 from shoal.settings.ranges import Count, Envs, Positive, Replicas
@@ -44,5 +45,6 @@ def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], A
         raise UsageError(f"optimiser is {cfg.optimiser}, but {system} shares the statistics of rmsprop")
     if cfg.rmsprop_centred:
         raise UsageError(f"rmsprop_centred is true, but {system} shares one average, that of the squared gradients")
-    spec = parameters_spec(shapes(network))
-    return Channel("params", "shared", spec, rule=SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps))
+    nets = shapes(network)
+    rule = SharedRMSProp(cfg.rmsprop_decay, cfg.optimiser_eps, tuple(running_of(nets)))
+    return Channel("params", "shared", parameters_spec(nets), rule=rule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -163,12 +164,14 @@ class SystemConfig(EnvOptions):
         except (UsageError, ValueError):  # whoever builds it says so
             return {}, ""
         seen = known(cfg.env).values()
-        fit = Fit(free, next((s.pace for s in seen if s.pace), None), max((s.spec.agents for s in seen), default=1))
+        steps = math.inf if "steps" in free else cfg.steps
+        pace, agents = next((s.pace for s in seen if s.pace), None), max((s.spec.agents for s in seen), default=1)
+        fit = Fit(free, steps, pace, agents)
         found = cfg.fitted(fit)
         if unroll != values["unroll"]:
             found = {"unroll": unroll, **found}
         told = ", ".join(f"{name} {value} (not {values[name]})" for name, value in found.items())
-        return found, told and f"{told}: {fit.reason(cfg.steps)}"
+        return found, told and f"{told}: {fit.reason()}"
 
     def remarks(self) -> list[str]:
         """Sentences that a user should read before the run starts."""

@@ -17,17 +17,20 @@ LEAST_MINIBATCH = 32  # agent steps
 
 @dataclass(frozen=True)
 class Fit:
-    """What rollouts must fit. free: fields that the user has not set. pace: environment steps a second of one process;
-    None: not measured. agents: rows of a game that they play together."""
+    """What rollouts must fit. free: fields that the user has not set. steps: of the run; infinite where the user has
+    not set them, as a preset's own rollouts suit its own steps. pace: environment steps a second of one process; None:
+    not measured. agents: rows of a game that they play together."""
 
     free: Collection[str]
+    steps: float
     pace: float | None = None
     agents: int = 1
 
-    def reason(self, steps: int) -> str:
-        """Return why rollouts of a run of so many ``steps`` are cut."""
-        slow = self.pace is not None and self.pace * ROUNDS * SECONDS < steps
-        return f"the environment makes {self.pace:.2g} steps a second" if slow else f"the run has {steps:,} steps"
+    def reason(self) -> str:
+        """Return why rollouts are cut."""
+        if self.pace is not None and self.pace * ROUNDS * SECONDS < self.steps:
+            return f"the environment makes {self.pace:.2g} steps a second"
+        return f"the run has {self.steps:,} steps"
 
 
 def fitted(cfg: Any, fit: Fit) -> Values:
@@ -38,7 +41,7 @@ def fitted(cfg: Any, fit: Fit) -> Values:
     each = "total_envs" if cfg.total_envs else "envs"
     envs, whole = cfg.envs * actors, fit.agents * actors
     pace = float("inf") if fit.pace is None else fit.pace * actors
-    bound = max(LEAST_STEPS, min(cfg.steps / ROUNDS, pace * SECONDS))
+    bound = max(LEAST_STEPS, min(fit.steps / ROUNDS, pace * SECONDS))
     while envs * unroll > bound:
         halves_envs = {"envs", each} <= set(fit.free) and envs % (2 * whole) == 0
         halves_unroll = "unroll" in fit.free and unroll >= 2 * LEAST_UNROLL
@@ -67,8 +70,8 @@ def fitted_minibatches(cfg: Any, fit: Fit) -> Values:
 def fitted_replay(cfg: Any, fit: Fit) -> Values:
     """Return a smaller ``min_replay`` where updates would begin after a quarter of the run, or two minutes."""
     pace = float("inf") if fit.pace is None else fit.pace * cfg.num_actors()
-    bound = int(max(LEAST_STEPS, cfg.batch, min(cfg.steps / 4, pace * 4 * SECONDS)))
-    return changed(cfg, {"min_replay": min(cfg.min_replay, bound)} if "min_replay" in fit.free else {})
+    bound = max(LEAST_STEPS, cfg.batch, min(fit.steps / 4, pace * 4 * SECONDS))
+    return changed(cfg, {"min_replay": int(min(cfg.min_replay, bound))} if "min_replay" in fit.free else {})
 
 
 def changed(cfg: Any, values: Values) -> Values:

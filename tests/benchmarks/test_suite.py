@@ -62,6 +62,19 @@ def test_words_name_kinds_systems_and_parts_of_tasks(words, systems):
     assert {system for _, _, system in suite.pairs(words)} == systems
 
 
+def test_runs_by_other_values_of_a_preset_are_shown_and_not_counted(kept):
+    task = next(task for task in TASKS["classic"] if task.env == "Acrobot-v1")
+    preset = importlib.import_module(SYSTEMS["dqn"]).PRESETS["classic"]
+    for seed, steps, score in ((1, preset["steps"], -90.0), (2, 7, -300.0)):
+        record(task, "dqn", seed, [score], [score])
+        told = {name: str(value) if name == "learning_rate" else value for name, value in preset.items()}
+        facts = {"system": "dqn", "preset": "classic", "config": told | {"steps": steps}, "origins": {}}
+        (suite.folder(task, "dqn", seed) / "config.json").write_text(json.dumps(facts))
+    told = suite.summary()
+    assert told.startswith("1 of 1 pairs") and "1, 2 (older)" in told
+    assert [seed for _, _, seed in suite.missing(["Acrobot-v1", "dqn"], [1, 2], again=False)] == [2]
+
+
 def test_table_marks_what_misses_and_counts_pairs_that_were_not_chosen(kept):
     by_env = {task.env: task for tasks in TASKS.values() for task in tasks}
     record(by_env["Acrobot-v1"], "dqn", 1, [-90.0, -80.0], [-120.0, -120.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -127,26 +128,29 @@ class _Fixed:
         return Returns([Episode(r, 1) for r in noise + (10.0 if greedy else self.drawn)])
 
 
+DRAWN, BEST = "mean 4.817 with actions drawn from the policy", "mean 9.817 with the policy's best guess"
+
+
 @pytest.mark.parametrize(
     ("samples", "drawn", "episodes", "flags", "said", "played"),
     [
-        (True, 5.0, 20, (), True, [True, False]),
-        (True, 10.0, 20, (), False, [True, False]),
-        (True, 5.0, 9, (), False, [True]),
-        (True, 5.0, 20, ("--sampled",), False, [False]),
-        (False, 5.0, 20, (), False, [True]),
+        (True, 5.0, 20, (), DRAWN, [True, False]),
+        (True, 10.0, 20, (), None, [True, False]),
+        (True, 5.0, 9, (), None, [True]),
+        (True, 5.0, 20, ("--sampled",), BEST, [False, True]),
+        (False, 5.0, 20, (), None, [True]),
     ],
 )
-def test_mean_of_drawn_actions_is_told_where_it_differs(
+def test_mean_of_the_other_actions_is_told_where_it_differs(
     run: str, shoal: Shoal, monkeypatch: pytest.MonkeyPatch, samples: bool, drawn: float, episodes: int,
-    flags: tuple[str, ...], said: bool, played: list[bool],
+    flags: tuple[str, ...], said: str | None, played: list[bool],
 ) -> None:  # fmt: skip
     policy = _Fixed(samples, drawn)
     monkeypatch.setattr("shoal.run.Run.policy", lambda self, **which: policy)
     code, out, _ = shoal("eval", run, "--episodes", str(episodes), *flags)
     assert code == 0 and policy.asked == played
-    assert ("with actions drawn from the policy" in out) == said
-
-
-def test_policies_of_actor_critics_say_that_they_sample() -> None:
-    assert untrained("recurrent-ppo", "CartPole-v1").samples and not untrained("dqn", "CartPole-v1").samples
+    assert [text in out for text in (DRAWN, BEST)] == [said == text for text in (DRAWN, BEST)]
+    facts = json.loads(shoal("eval", run, "--episodes", str(episodes), *flags, "--json")[1])
+    assert facts["actions"] == ("sampled" if flags else "greedy")
+    assert (facts["other_mean"] is not None) == (said is not None)
+    assert said is None or f"mean {facts['other_mean']:.4g} with" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import inspect
 import re
 import shlex
@@ -123,8 +124,34 @@ def test_python_parses(info: str, text: str, tmp_path: Path, monkeypatch: pytest
     for node in imported:
         if str(node.module).split(".")[0] == "shoal":
             exec(compile(ast.Module([node], []), "snippet", "exec"), {})
-    if info == "run":
-        exec(compile(text, "snippet", "exec"), {"__name__": "snippet"})
+    if info.startswith("run"):
+        (times,) = re.fullmatch(r"run(?: steps/(\d+))?", info).groups() or ("",)  # type: ignore[union-attr]
+        shorter = re.sub(r"(?<=steps=)[\d_]+", lambda n: str(int(n[0]) // int(times or 1)), text)
+        exec(compile(shorter, "snippet", "exec"), {"__name__": "snippet"})
+
+
+def test_readme_shows_python_that_is_run() -> None:
+    (block,) = [b.values for b in blocks("python") if str(b.id).startswith("README.md")]
+    assert block[0] == "run steps/50" and "shoal.resume(" in block[1]
+
+
+def test_every_command_of_the_page_of_tuning_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, with fewer steps and seeds, so that each finds what those before it have left."""
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
+    lines = [line for _, _, text in FENCE.findall(page) for line in text.splitlines() if line.startswith("shoal ")]
+    assert len(lines) == 7
+    for line in lines:
+        short = re.sub(r"--steps \d+", "--steps 2000 --runtime serial", line).replace("100 101 102", "100 101")
+        words = [found for word in shlex.split(short)[1:] for found in sorted(glob.glob(word)) or [word]]
+        assert cli.main(words) == 0, line
+    assert (tmp_path / "trials.png").stat().st_size > 0 and len(list((tmp_path / "runs").glob("*/seed-10?"))) == 4
+    (code,) = [text for language, _, text in FENCE.findall(page) if language == "python"]
+    found: dict[str, Any] = {}
+    exec(code.replace("300_000", "2_000, runtime='serial', quiet=True"), found)
+    assert found["run"].report.steps >= 2_000 and found["run"].config["gamma"] > 0
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda p: p.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,49 @@ def test_every_picture_of_a_system_is_still_made(figures: Any) -> None:
     assert set((ROOT / "docs" / "systems" / "pictures").glob("*.svg")) <= made
 
 
+@pytest.mark.parametrize("page", ["results.md", "performance.md"])
+def test_a_page_of_measurements_has_no_table_of_figures_typed_by_hand(figures: Any, page: str) -> None:
+    rest = figures.MARKED.sub("", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    typed = [line for line in rest.splitlines() if line.startswith("|") and re.search(r"\d", re.sub("`.*?`", "", line))]
+    assert not typed
+
+
+@pytest.mark.parametrize("made", [{}, {"a": "1"}, {"a": "1", "b": "2", "c": "3"}])
+def test_a_marked_place_without_a_figure_and_a_figure_without_a_place_are_errors(figures: Any, made: Any) -> None:
+    places = "".join(
+        f"<!-- figures {name}: written by scripts/site/figures.py -->\n<!-- end of figures -->\n" for name in "ab"
+    )
+    with pytest.raises(AssertionError, match=re.escape("marked on the page: ['a', 'b']")):
+        figures.fill(places, made)
+    assert "-->\n\n1\n\n<!--" in figures.fill(places, {"a": "1", "b": "2"})
+
+
+def test_a_run_that_was_not_solved_is_told_with_the_time_it_was_given_then(figures: Any) -> None:
+    (pong,) = [line for line in figures.speed_tables.times_to_solve().splitlines() if "Pong, 18 | Sample" in line]
+    assert "| 0 of 1 | not within 2,000 s | more than 3.61 |" in pong
+
+
+def test_steps_to_a_mark_count_from_a_hundred_episodes(figures: Any, tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.csv"
+    path.write_text("steps,episodes,episode_return\n900,0,\n2000,60,0.9\n5000,100,0.8\n9000,200,0.9\n")
+    assert figures.learning_tables.steps_to(path, 0.8) == "5K"
+    assert figures.learning_tables.steps_to(path, 0.95) == "not within 9K (0.90)"
+
+
 def test_a_score_below_its_mark_is_bold(figures: Any) -> None:
     assert figures.score(17.99, 18) == "**18.0**" and figures.score(18, 18) == "18.0"
     assert figures.score(-100.5, -100) == "**-100.5**" and figures.score(-1e4, None) == "-10,000"
+
+
+def test_panels_that_share_a_legend_share_colours_and_no_name_reaches_the_next_panel(figures: Any) -> None:
+    charts, line = sys.modules["charts"], [(0.0, 1.0), (9.0, 2.0)]
+    names = [f"an algorithm {i}" for i in range(6)]
+    both = [charts.Panel("all", [(name, line) for name in names], legend=names)]
+    both.append(charts.Panel("last", [(names[-1], line)], legend=names))
+    first, second = (charts._panel(panel) for panel in both)
+    assert charts.COLOURS[5] in second and charts.COLOURS[0] not in second
+    ends = [x + 6.5 * len(name) for name, x, _ in charts._legend(both[0])]
+    assert max(ends) < charts.LEFT + charts.WIDTH + charts.RIGHT and f'fill="{charts.COLOURS[5]}">{names[5]}' in first
 
 
 @pytest.mark.parametrize("low,high", [(0, 500), (-500, -80), (0, 0), (-0.9, 0.95), (3, 3), (-1e4, 12_345)])

@@ -81,3 +81,19 @@ def test_an_actor_critic_says_values_in_the_unit_of_rewards_wherever_it_is_asked
     assert torch.allclose(unrolled, said * nets.pop_art.spread().float() + nets.pop_art.mean.float())
     assert torch.allclose(unrolled, learned, rtol=1e-4) and torch.allclose(stepped, unrolled[0], rtol=1e-4)
     assert nets.few() is None
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_values_begin_at_0_so_that_no_return_is_made_up(core):
+    """What a random head says would be bootstrapped from, and a rare reward would be small beside its spread."""
+    env = recurrent_ppo.Config(env="CartPole-v1").env_spec()
+    fields = dict(core=core, device="cpu", precision="fp32")
+    obs, first, policies = torch.randn(3, 2, 4), torch.zeros(3, 2, dtype=torch.bool), []
+    for pop_art in (True, False):
+        torch.manual_seed(0)
+        nets = ActorCritic(env, pop_art=pop_art, **fields)
+        with torch.no_grad():
+            policy, value = nets.unroll({"obs": obs}, first, nets.initial_state(2))
+        assert bool((value == 0.0).all()) == pop_art
+        policies.append(policy)
+    torch.testing.assert_close(*policies)

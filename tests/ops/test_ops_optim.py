@@ -16,7 +16,7 @@ import torch
 
 from shoal import fast
 from shoal.api import Field
-from shoal.ops import SGD, AdaGrad, Adam, Replace, RMSProp, SharedRMSProp
+from shoal.ops import SGD, AdaGrad, Adam, Replace, RMSProp, SharedRMSProp, moments
 from shoal.ops.optimiser import divide
 
 
@@ -313,6 +313,25 @@ def test_the_compiled_rmsprop_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) 
         found[compiled] = leaves
     for hand, plain in zip(found[True], found[False], strict=True):
         torch.testing.assert_close(hand, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [0.0, 0.1])
+def test_shared_running_statistics_take_in_moments_and_no_gradient(lr: float) -> None:
+    """Added part by part, whatever the learning rate; parts that are not finite change nothing."""
+    rule = SharedRMSProp(0.9, 0.01, running=("norms.obs.",))
+    shared = {"w": torch.ones(2), **{f"norms.obs.{k}": torch.zeros(3, dtype=torch.float64) for k in ("mean", "var")}}
+    shared["norms.obs.count"] = torch.zeros((), dtype=torch.float64)
+    statistics = {
+        k: torch.zeros(f.shape) for k, f in rule.statistics({k: Field(v.shape) for k, v in shared.items()}).items()
+    }
+    rows = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5.0 + 100.0
+    for part in (rows[:7], rows[7:8], rows[:0], rows[:2] * torch.nan, rows[8:]):
+        told = dict(zip(("norms.obs.mean", "norms.obs.var", "norms.obs.count"), moments(part), strict=True))
+        rule.apply(shared, statistics, {"w": torch.zeros(2), **told}, lr)
+    assert list(statistics) == ["square_average/w"] and torch.equal(shared["w"], torch.ones(2))
+    assert shared["norms.obs.count"].item() == 50.0
+    torch.testing.assert_close(shared["norms.obs.mean"], rows.mean(0), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(shared["norms.obs.var"], rows.var(0, correction=0), rtol=1e-9, atol=0.0)
 
 
 def test_dqn_trap_eps_inside():

@@ -57,6 +57,7 @@ def test_items_arrive_whole_and_in_order() -> None:
     process.join()
 
 
+@pytest.mark.timeout(600)  # starts 26 processes, whatever else the machine does
 def test_killed_writers_lose_tear_and_repeat_nothing() -> None:
     session, plan = queue(writers=3)
     reader = QueueReader(ends(session, plan)[1])

@@ -22,7 +22,7 @@ from shoal.program import Program
 from shoal.roles.worker import WorkerRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.settings.schedule import at
-from shoal.systems import a3c
+from shoal.systems import a3c, load
 
 SMALL = dict(env="CartPole-v1", device="cpu", precision="fp32", steps=20_000)
 
@@ -150,7 +150,56 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on() -> None:
     assert all(bool(torch.isfinite(p).all()) for p in report.params["params"].values())
 
 
-@pytest.mark.parametrize("fields", [dict(optimiser="adam"), dict(normalise_obs=True)])
+@pytest.mark.parametrize("fields", [dict(optimiser="adam"), dict(rmsprop_centred=True)])
 def test_what_cannot_be_shared_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="share"):
         a3c.program(config("a3c", **SMALL, **fields))
+
+
+@pytest.mark.parametrize("system", ["a3c", "async-q", "async-sarsa", "async-nstep-q", "unreal"])
+def test_workers_share_the_statistics_of_all_their_observations(system: str) -> None:
+    """The policy's network holds those of every worker's steps."""
+    off = dict(pixel_control=False, reward_prediction=False, value_replay=False) if system == "unreal" else {}
+    program = load(system).program(config(system, **SMALL, **off, actors=2, envs=2, normalise_obs=True))
+    seen = recorded(program)
+    last = run(program, 12).params["params"]
+    rows = torch.cat([items["obs"][:-1][items["valid"]] for _, _, items in seen]).double()
+    assert len(seen) >= 12 and last["norms.obs.count"].item() == len(rows)
+    torch.testing.assert_close(last["norms.obs.mean"], rows.mean(0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(last["norms.obs.var"], rows.var(0, correction=0), rtol=1e-9, atol=1e-12)
+
+
+def test_workers_act_and_learn_by_the_statistics_that_they_copied() -> None:
+    """A network that holds them says the same of an observation as one without says of the normalised one."""
+    cfg = config("a3c", **SMALL, actors=2, envs=2, normalise_obs=True)
+    last = run(a3c.program(cfg), 12).params["params"]
+    nets, plain = a3c.network(cfg), a3c.network(config("a3c", **SMALL, actors=2, envs=2))
+    nets.load_state_dict(last)
+    plain.load_state_dict({k: v for k, v in last.items() if not k.startswith("norms.")})
+    first = torch.zeros(5, dtype=torch.bool)
+    told = torch.randn(5, 4)
+    obs = (told * (last["norms.obs.var"] + 1e-8).sqrt() + last["norms.obs.mean"]).float()
+    says = nets.step({"obs": obs}, first, {})[:2], plain.step({"obs": told}, first, {})[:2]
+    for mine, other in zip(*says, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
+
+
+def test_workers_divide_rewards_by_the_deviation_of_all_their_returns() -> None:
+    cfg = config("a3c", **SMALL, actors=2, envs=2, normalise_reward=True)
+    program = a3c.program(cfg)
+    seen = recorded(program)
+    last = run(program, 12).params["params"]
+    returns, carried = [], torch.zeros(2, 2, dtype=torch.float64)  # of each environment of each worker
+    for worker, _, items in seen:
+        for t, reward in enumerate(items["reward"]):
+            carried[worker] = carried[worker] * cfg.gamma + reward
+            returns.append(carried[worker][items["valid"][t]])
+            ended = items["terminated"][t] | items["truncated"][t] | ~items["valid"][t]
+            carried[worker] = carried[worker].masked_fill(ended, 0.0)
+    rows = torch.cat(returns)
+    assert last["rewards.stats.count"].item() == len(rows)
+    torch.testing.assert_close(last["rewards.stats.var"], rows.var(correction=0), rtol=1e-9, atol=1e-12)
+    nets = a3c.network(cfg)
+    nets.load_state_dict(last)
+    learned = a3c.AdvantageActorCritic(cfg, nets).prepare(Batch(seen[-1][2])).items["reward"]
+    torch.testing.assert_close(learned, (seen[-1][2]["reward"].double() / rows.std(correction=0)).float())

@@ -376,6 +376,21 @@ def test_noise_is_in_units_of_half_the_box_and_clipped_to_it() -> None:
     assert np.array_equal(other.act(obs, np.zeros(20_000, bool), {}).action, act.action)
 
 
+def test_noise_that_lasts_is_as_wide_at_every_step_and_begins_anew_with_an_episode() -> None:
+    """As a first-order autoregression of deviation 1: steps k apart are correlated by 0.85 to the power of k."""
+    nets, obs = network(ENV, None), {"obs": np.zeros((20_000, 3), np.float32)}
+    agent, begins = DPGAgent(nets, 0.3, 0, correlation=0.85), np.zeros(20_000, bool)
+    best = agent.act(obs, begins, {}, greedy=True).action
+    steps = [(agent.act(obs, begins, {}).action - best)[:, 0] for _ in range(4)]
+    for k, step in enumerate(steps):
+        np.testing.assert_allclose(step.std(), 0.3, rtol=0.05)
+        assert abs(np.corrcoef(steps[0], step)[0, 1] - 0.85**k) < 0.03
+    begins[:10_000] = True
+    after = (agent.act(obs, begins, {}).action - best)[:, 0]
+    assert abs(np.corrcoef(steps[-1][:10_000], after[:10_000])[0, 1]) < 0.05
+    assert abs(np.corrcoef(steps[-1][10_000:], after[10_000:])[0, 1] - 0.85) < 0.03
+
+
 def test_the_first_actions_are_drawn_uniformly_from_the_box() -> None:
     steps = [0]
     nets, obs = network(ENV, None), {"obs": np.zeros((20_000, 3), np.float32)}

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,11 +21,12 @@ from helpers import signalled
 from safetensors import SafetensorError
 
 import shoal
-from shoal.api import UsageError
+from shoal.api import Episode, UsageError
 from shoal.records.evaluation_files import EvaluationFiles, forget_after
 from shoal.records.run_dir import load_params
 from shoal.records.tensor_files import save_tensors
-from shoal.run.evaluation import Evaluation
+from shoal.roles.evaluator import Returns
+from shoal.run.evaluation import Evaluation, _play_both
 
 SMALL: dict[str, dict[str, Any]] = {
     "impala": dict(hidden=(16,), unroll=8, envs=4, core="lstm", core_size=8, last_action_reward=True),
@@ -193,3 +195,26 @@ def test_a_resumed_run_evaluates_as_if_it_had_not_stopped(tmp_path: Path) -> Non
     assert (a / "evaluations.csv").read_bytes() == (b / "evaluations.csv").read_bytes()
     (scores, first), (again, second) = load_params(a / "best"), load_params(b / "best")
     assert scores == again and all(torch.equal(first[k], second[k]) for k in first)
+
+
+@pytest.mark.parametrize(
+    ("samples", "sampled", "gap", "episodes", "told"),
+    [
+        (True, False, 5.0, 20, {"sampled_mean": 5.0}),
+        (True, True, 5.0, 20, {"greedy_mean": 10.0}),
+        (True, False, 0.1, 20, {}),
+        (True, False, 5.0, 9, {}),
+        (False, False, 5.0, 20, {}),
+    ],
+)
+def test_the_last_evaluation_tells_the_other_actions_where_they_differ(
+    monkeypatch: pytest.MonkeyPatch, samples: bool, sampled: bool, gap: float, episodes: int, told: dict[str, float]
+) -> None:
+    def play(make_agent: Any, cfg: Any, how: Evaluation, *rest: Any) -> Returns:
+        best = 10.0 - gap * how.sampled
+        return Returns([Episode(best + (-1.0) ** k, 1) for k in range(how.episodes)])
+
+    monkeypatch.setattr("shoal.run.evaluation._play", play)
+    how = Evaluation(every=1, episodes=episodes, sampled=sampled)
+    returns = _play_both(lambda seed: SimpleNamespace(samples=samples), None, how, {}, 0, 0)
+    assert len(returns) == episodes and returns.info == pytest.approx(told)

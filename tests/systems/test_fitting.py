@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -58,17 +59,17 @@ def test_updates_from_a_replay_begin_after_a_quarter_of_the_run() -> None:
 
 def test_a_round_of_messages_of_a_slow_environment_takes_half_a_minute() -> None:
     cfg = short("recurrent-ppo").cfg
-    found = cfg.fitted(Fit(FREE, pace=3.0))
+    found = cfg.fitted(Fit(FREE, math.inf, pace=3.0))
     assert found["envs"] * 2 * found["unroll"] <= 3.0 * 2 * SECONDS
     assert found["envs"] * 2 * found["unroll"] > 3.0 * SECONDS, "no smaller than it must be"
-    assert not cfg.fitted(Fit(FREE, pace=1e4))
-    found = cfg.fitted(Fit(FREE, pace=1e-3))
+    assert not cfg.fitted(Fit(FREE, math.inf, pace=1e4))
+    found = cfg.fitted(Fit(FREE, math.inf, pace=1e-3))
     assert found["envs"] * 2 * found["unroll"] == LEAST_STEPS
-    assert short("dqn").cfg.fitted(Fit(FREE, pace=1.0))["min_replay"] == 240
+    assert short("dqn").cfg.fitted(Fit(FREE, math.inf, pace=1.0))["min_replay"] == 240
 
 
 def test_games_of_several_agents_stay_whole() -> None:
-    found = short("recurrent-ppo", envs=12).cfg.fitted(Fit(FREE, pace=0.1, agents=3))
+    found = short("recurrent-ppo", envs=12).cfg.fitted(Fit(FREE, math.inf, pace=0.1, agents=3))
     assert found["envs"] % 3 == 0
 
 

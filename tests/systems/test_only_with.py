@@ -28,12 +28,12 @@ SET = {  # values that differ from those of ``config``
     "replay_ratio": 3.0, "sampler": "rank", "priority_exponent": 0.2, "importance_exponent": 0.1,
     "actor_priorities": True, "evict": "fifo", "evict_exponent": 2.0, "online_share": 0.5, "components": 2,
     "mixture_samples": 3, "reward_range": (-1.0, 1.0), "label_uses": 3.0, "max_lag": 1,
-    "late_action": True, "activation": "tanh", "novelty_steps": 3,
+    "late_action": True, "activation": "tanh", "novelty_steps": 3, "noise_correlation": 0.5,
 }  # fmt: skip
 OFF = {  # a value of the other setting with which these do nothing
     "optimiser": "adam", "shaping": "ranks", "core": "none", "returns": "categorical", "critic": "mean",
     "evict": "fifo", "replay": 0, "cap": 0.0, "noisy": False, "demonstrations": "", "samples_per_insert": 0.0,
-    "pieces": 2, "hidden": (), "novelty": 0.0,
+    "pieces": 2, "hidden": (), "novelty": 0.0, "noise": 0.0,
 }  # fmt: skip
 FIELDS: dict[str, Any] = {"unreal": dict(core="none"), "rainbow": dict(noisy=False)}
 

@@ -47,7 +47,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         REPLAY, actors=1, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
         burn_in=4, demonstrations="helpers:demonstrations", demo_ratio=0.3,
     ),
-    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=2_000),
+    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=2_000, noise_correlation=0.85),
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
     "qt-opt": dict(
         env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, updaters=2,
@@ -66,9 +66,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "dqn, server": dict(REPLAY, actors=2, epsilon_steps=2_000, inference="server"),
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16, unroll=32),
-    "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop"),
+    "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop", normalise_obs=True, normalise_reward=True),
     "unreal": dict(actors=2, env="toy:catch", core_size=8, replay=100, hidden=(), optimiser="rmsprop", torso="mlp"),
-    "async-sarsa": dict(actors=2, optimiser="rmsprop", target_period=500, epsilon_steps=2_000),
+    "async-sarsa": dict(actors=2, optimiser="rmsprop", normalise_obs=True, target_period=500, epsilon_steps=2_000),
     "dd-ppo": dict(
         actors=2, core="lstm", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
         target_kl=0.01,

@@ -301,7 +301,6 @@ def test_its_bytes_are_counted() -> None:
         (dict(env="toy:catch", replay=12), "must hold more than a segment"),
         (dict(env="toy:catch", optimiser="adam"), "unreal shares the statistics"),
         (dict(env="toy:catch", device="cuda:1"), "device is cuda:1, but every process of unreal computes on the CPU"),
-        (dict(env="toy:catch", normalise_obs=True), "unreal's workers cannot share"),
     ],
 )
 def test_what_cannot_work_is_refused(fields: dict[str, Any], told: str) -> None:

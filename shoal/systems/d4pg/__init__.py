@@ -106,8 +106,9 @@ PAPER: Preset = dict(  # section 4 and algorithm 1; the range of returns is set 
     min_replay=10_000, target_period=100, prioritised=True, critic="categorical", atoms=51,
 )  # fmt: skip
 CLASSIC: Preset = {**apex_dpg.CLASSIC}
-VECTOR_CONTINUOUS: Preset = {**apex_dpg.VECTOR_CONTINUOUS}
-MUJOCO: Preset = {  # n = 1: with 5, HalfCheetah takes twice as many steps to 4,000 (docs/results.md)
+VECTOR_CONTINUOUS: Preset = {**CLASSIC, "steps": 100_000, "novelty": 0.5, "novelty_steps": 25_000}
+# n = 1: with 5, HalfCheetah takes twice as many steps to 4,000 (benchmarks/results/notes-on-learning.md)
+MUJOCO: Preset = {
     **apex_dpg.MUJOCO, "reward_range": (-2.0, 15.0), "atoms": 101,
 }  # fmt: skip
 MUJOCO_UPRIGHT: Preset = {**MUJOCO, "n_step": 5}  # with 1, Hopper's critic expects never to fall

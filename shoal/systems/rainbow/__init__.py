@@ -211,10 +211,10 @@ class NoisyQAgent(QAgent):
     def __init__(self, nets: ReturnNetwork, seed: int) -> None:
         super().__init__(nets, lambda steps: 0.0, seed)
 
-    def draw(self, obs: Arrays) -> Draws:
+    def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
         rows = len(next(iter(obs.values())))
         normals = self.rng.standard_normal((rows, self.nets.head.normals), np.float32)
-        return *super().draw(obs), normals
+        return *super().draw(obs, first), normals
 
     def values(self, obs: Tensors, drawn: Draws) -> Tensor:
         if not drawn:

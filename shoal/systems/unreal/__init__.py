@@ -59,7 +59,7 @@ PRESETS: Presets = {"paper": PAPER, "labyrinth": LABYRINTH, "minigrid": MINIGRID
 
 def network(cfg: Config, device: str = "cpu") -> AuxiliaryNetwork:
     """Policy and value on one network, with the heads of the auxiliary tasks."""
-    made = AuxiliaryNetwork.of(cfg, cfg.env_spec(), device, tasks=cfg)
+    made = AuxiliaryNetwork.of(cfg, cfg.env_spec(), device, tasks=cfg, normalise_reward=cfg.reward_discount())
     assert isinstance(made, AuxiliaryNetwork)
     return made
 

@@ -151,7 +151,7 @@ class AuxiliaryTasks:
         """Half the squared error of the values (section 3.3); items: sequences of T steps."""
         value = self.nets.value(self.nets.features(observations(items), items["first"]))  # [T + 1, B]
         discounts, next_values, cut = boundaries(items, value.detach(), self.gamma)
-        returns = lambda_returns(items["reward"], discounts, next_values, cut, 1.0)
+        returns = lambda_returns(self.nets.scaled(items["reward"]), discounts, next_values, cut, 1.0)
         loss: Tensor = 0.5 * ((returns - value[:-1]).square() * items["valid"]).sum()
         return loss
 

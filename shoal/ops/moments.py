@@ -1,0 +1,40 @@
+"""Moments of data that come in parts: mean, population variance and count."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["MOMENTS", "merge_moments", "moments"]
+
+MOMENTS = ("mean", "var", "count")  # the names of what ``moments`` returns, wherever they are kept
+
+
+def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and population variance [...] of rows [N, ...] and their count [], in float64; zeros of no rows."""
+    rows = rows.double()
+    count = rows.new_tensor(float(len(rows)))
+    if not len(rows):
+        zeros = rows.new_zeros(rows.shape[1:])
+        return zeros, zeros, count
+    return rows.mean(0), rows.var(0, correction=0), count
+
+
+@torch.no_grad()
+def merge_moments(
+    mean: Tensor, var: Tensor, count: Tensor, new_mean: Tensor, new_var: Tensor, new_count: Tensor | float
+) -> None:
+    """Take further moments into ``mean``, ``var`` [...] and ``count`` [], in place. Those that are not finite change
+    nothing.
+
+    Source: Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances".
+    """
+    finite = torch.isfinite(new_mean).all() & torch.isfinite(new_var).all()  # a tensor: no wait for the GPU
+    new_mean, new_var = torch.where(finite, new_mean, mean), torch.where(finite, new_var, var)
+    new_count = finite * new_count
+    total = count + new_count
+    share = new_count / total.clamp(min=1.0)  # nothing joined with nothing is nothing
+    delta = new_mean - mean
+    var.mul_(1 - share).add_(new_var * share).add_(delta.square() * (share * (1 - share)))
+    mean.add_(delta * share)
+    count.copy_(total)
