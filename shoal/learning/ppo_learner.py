@@ -118,22 +118,24 @@ class PPOLearner:
     def _prepare(self, items: Tensors) -> Tensors:
         """Return advantages and returns [T, B], beside what the loss needs of the batch."""
         discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
-        reward, value, scaler = items["reward"], items["value"][:-1], self.nets.rewards
-        reward = reward if scaler is None else scaler(reward, cut, items["valid"])
+        reward, value = self._rewards(items, cut), items["value"][:-1]
         advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
         return {
             **{k: v[:-1] for k, v in observations(items).items()},
             **{f"state/{k}": v for k, v in start_state(items).items()},
             "first": items["first"][:-1],
-            "action": items["action"],
-            "log_prob": items["log_prob"],
-            "valid": items["valid"],
+            **{k: items[k] for k in ("action", "log_prob", "valid")},
             "value": value,
             "target": advantage + value,
             "advantage": advantage,
             "normalised_advantage": advantage.clone(),
             "weight": torch.zeros_like(advantage),
         }
+
+    def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
+        """Return the rewards to learn from [T, B]."""
+        scaler = self.nets.rewards
+        return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
 
     def _laid_out(self, data: Tensors) -> tuple[Tensors, Tensor]:
         """Return what minibatches are drawn from, and the indices that they are made of: with a recurrent core
