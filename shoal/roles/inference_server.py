@@ -103,9 +103,9 @@ class InferenceRole:
         self._params: Tensors = {}
         self._shared: Loaded | None = None  # the network of all agents that share one
 
-    def due(self) -> bool:
-        """Return whether there is anything to do, which the serial runtime asks."""
-        return bool(self.questions.unseen()) or self._released()
+    def would_wait(self) -> bool:
+        """Return whether there is nothing to answer: no new question, and no newer parameters for those held."""
+        return not self.questions.unseen() and not self._released()
 
     def _released(self) -> bool:
         """Whether there are the newer parameters that a question waited for."""

@@ -45,7 +45,8 @@ class Replica:
     def ready(self) -> bool:
         """Return whether all its ends are ready, and it has something to do."""
         due: Callable[[], bool] = getattr(self.role, "due", _always)
-        return all(end.ready() for end in self.ends.values()) and due()
+        would_wait: Callable[[], bool] = getattr(self.role, "would_wait", _never)
+        return all(end.ready() for end in self.ends.values()) and due() and not would_wait()
 
     @property
     def unfinished(self) -> bool:
@@ -145,3 +146,7 @@ class Instance:
 
 def _always() -> bool:
     return True
+
+
+def _never() -> bool:
+    return False

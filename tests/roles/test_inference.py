@@ -13,12 +13,14 @@ from tolerance import rounding
 
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
+from shoal.local.pace import Pace
 from shoal.program import Channel
 from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.inference import ABOUT, CAPACITY, ServedActorRole, answer_spec, question_spec
 from shoal.roles.inference_server import Client, InferenceRole, Loaded, Question, together
 from shoal.serial.channels import QueueReader, SerialQueue, SerialWriter
 from shoal.serial.divided import DividedQueue, DividedWriter
+from shoal.shm.session import Session
 from shoal.systems import SYSTEMS, load
 from shoal.topology.config import SERVED
 
@@ -58,9 +60,9 @@ def pump(server: Any, *actors: Any, unrolls: int, alone: bool = False) -> None:
         for actor in actors:
             if actor.answers.ready() and len(actor.out.items) < unrolls:
                 actor.step()
-            while alone and server.due():
+            while alone and not server.would_wait():
                 server.step()
-        while server.due():
+        while not server.would_wait():
             server.step()
     raise AssertionError("nobody has anything to do")
 
@@ -203,9 +205,11 @@ def test_all_that_wait_are_answered_in_one_pass_up_to_a_size() -> None:
     server.step()
     server.step()
     assert passes == [9, 3]
-    assert all(reader.ready() for reader in wires.hearing) and not server.due()
+    assert all(reader.ready() for reader in wires.hearing) and server.would_wait()
     owners = {id(client.agent.nets) for client in server.clients.values()}  # type: ignore[attr-defined]
     assert len(owners) == 1, "one copy of the network serves all"
+    paced = Pace(cast(Session, None), server, background=False)
+    assert paced.ready(), "where steps wait, nothing rests before one: a question is answered when it comes"
 
 
 @pytest.mark.cuda
@@ -260,12 +264,12 @@ def test_in_lockstep_an_unrolls_first_actions_wait_for_parameters_newer_than_tho
     for actor in actors:
         actor.start()
     pump(server, actors[0], unrolls=1)
-    assert actors[0].number == 4 and not server.due(), "its next question waits"
+    assert actors[0].number == 4 and server.would_wait(), "its next question waits"
     pump(server, actors[1], unrolls=1)
-    assert not server.due() and not any(actor.answers.ready() for actor in actors)
+    assert server.would_wait() and not any(actor.answers.ready() for actor in actors)
     server.step()  # what a server of its own process does: it looks again a little later
     params.publish({"scale": torch.tensor(3.0)})
-    assert server.due()
+    assert not server.would_wait()
     pump(server, *actors, unrolls=2)
     assert [actor.out.versions for actor in actors] == [[1, 2], [1, 2]]
 
