@@ -32,7 +32,7 @@ TASKS: dict[str, tuple[Task, ...]] = {
     "toy_text": (
         Task("FrozenLake-v1", 0.70, GYM, DISCRETE, chosen=("a3c",), episodes=500),
         Task("Taxi-v4", 7.5, "value iteration: 7.9", DISCRETE, chosen=VALUES),
-        Task("FrozenLake8x8-v1", 0.85, GYM, DISCRETE, chosen=("recurrent-ppo", "impala"), episodes=500),
+        Task("FrozenLake8x8-v1", 0.85, GYM, DISCRETE, chosen=("recurrent-ppo", "impala", "a3c"), episodes=500),
         Task("CliffWalking-v1", -17.0, CLIFF, DISCRETE, chosen=("recurrent-ppo", "dqn"), episodes=20),
     ),
     "classic": (

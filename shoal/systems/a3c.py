@@ -59,8 +59,10 @@ VECTOR: Preset = {  # of any environment: rewards of any size, vectors of any sc
     **CLASSIC, "steps": 1_000_000, "gamma": 0.99, "entropy_cost": linear(0.01, 0.0), "reward_scale": 1.0,
     "normalise_obs": True, "normalise_reward": True, "novelty": 0.5, "novelty_steps": 60_000,
 }  # fmt: skip
-STATES: Preset = {  # a rare reward that is scaled down counts for less than entropy; chosen on FrozenLake-v1
-    **CLASSIC, "steps": 1_000_000, "gamma": 0.99, "entropy_cost": linear(0.02, 0.0), "reward_scale": 1.0,
+# A rare reward that is scaled down counts for less than entropy: chosen on FrozenLake-v1. Discount as PPO's: what is
+# best by 0.99 reaches the goal of FrozenLake8x8 in 86 % of episodes, what is best by 0.995 in 89 % (value iteration)
+STATES: Preset = {
+    **CLASSIC, "steps": 1_000_000, "gamma": 0.995, "entropy_cost": linear(0.02, 0.0), "reward_scale": 1.0,
     "normalise_reward": True, "episode_bound": 500,
 }  # fmt: skip
 # As PAPER, with 16 environments of 2 workers, and Young and Tian's network (2019). Epsilon chosen on Breakout: beside
