@@ -184,7 +184,8 @@ def predictions() -> str:
         found.setdefault(name, {})[int(count)] = plan.error(result)
     counts = sorted({count for errors in found.values() for count in errors})
     rows = [
-        [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors else "" for n in counts)] for name, errors in found.items()
+        [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors and not math.isnan(errors[n]) else "" for n in counts)]
+        for name, errors in found.items()
     ]
     off = [abs(error) for errors in found.values() for error in errors.values() if not math.isnan(error)]
     columns = ["case", *(f"{n} actors" if n > 1 else "1 actor" for n in counts)]

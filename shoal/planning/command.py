@@ -49,7 +49,7 @@ def command(args: list[str]) -> int:
     opts, resolved = resolve_flags(name, system, rest, FLAGS)
     cfg, quiet = resolved.cfg, bool(opts.get("json"))
     if cfg.served():
-        raise UsageError("shoal plan knows actors that choose actions themselves, not a server: leave out --inference")
+        raise UsageError("shoal plan knows actors that choose actions themselves, not a server: give --inference actor")
     machine = machines.read(Path(opts["machine"])) if "machine" in opts else None
     target, seconds = opts.get("target"), opts.get("seconds", SECONDS)
     _check_outputs(opts)

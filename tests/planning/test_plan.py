@@ -260,5 +260,5 @@ def test_a_plan_is_told_as_json_and_drawn(impala: Costs, capsys: pytest.CaptureF
 
 
 def test_a_plan_with_an_inference_server_is_refused() -> None:
-    with pytest.raises(UsageError, match="not a server: leave out --inference"):
+    with pytest.raises(UsageError, match="not a server: give --inference actor"):
         command(["impala", "--env", "CartPole-v1", "--inference", "server"])
