@@ -181,13 +181,14 @@ def predictions() -> str:
     found: dict[str, dict[int, float]] = {}
     for key, result in results.items():
         name, _, count = key.rpartition("/")
-        found.setdefault(name, {})[int(count)] = plan.error(result)
+        errors = found.setdefault(name, {})
+        if not math.isnan(error := plan.error(result)):
+            errors[int(count)] = error
     counts = sorted({count for errors in found.values() for count in errors})
     rows = [
-        [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors and not math.isnan(errors[n]) else "" for n in counts)]
-        for name, errors in found.items()
+        [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors else "" for n in counts)] for name, errors in found.items()
     ]
-    off = [abs(error) for errors in found.values() for error in errors.values() if not math.isnan(error)]
+    off = [abs(error) for errors in found.values() for error in errors.values()]
     columns = ["case", *(f"{n} actors" if n > 1 else "1 actor" for n in counts)]
     return f"{table(columns, rows)}\n\n{len(off)} cases: median error {median(off):.0%}, largest {max(off):.0%}."
 
