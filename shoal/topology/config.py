@@ -137,13 +137,15 @@ class SystemConfig(EnvOptions):
     def fitted(self, fit: Fit) -> Values:
         """Return values of ``fit.free`` fields that suit the length of the run and the pace of the environment better
         than this configuration's own; {}: there are none."""
-        return {} if self.whole_episodes else fitted(self, fit)
+        return fitted(self, fit)
 
     @classmethod
     def fit(cls, values: Values, free: Collection[str]) -> tuple[Values, str]:
         """Return what ``fitted`` says of a configuration with ``values``, of which the user has not set those in
         ``free``, and a sentence on it ("" where it says nothing). The pace counts if the environment was timed when it
         was looked at."""
+        if cls.whole_episodes:  # a message is an episode
+            return {}, ""
         unroll = values["unroll"]
         while "unroll" in free and unroll > values["steps"]:
             unroll //= 2
