@@ -75,6 +75,7 @@ class SystemConfig(EnvOptions):
     hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
     leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
+    for_more_updates: ClassVar[str] = "smaller values of unroll, envs, total_envs or actors"  # beside more steps
     whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
 
     def __post_init__(self) -> None:
@@ -169,7 +170,7 @@ class SystemConfig(EnvOptions):
         if updates is not None and updates < MIN_UPDATES:
             out.append(
                 f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
-                "more steps, or smaller values of unroll, envs, total_envs or actors, make more"
+                f"more steps, or {self.for_more_updates}, make more"
             )
         most = replace(self, total_envs=0).num_actors()
         if most > self.num_actors():
