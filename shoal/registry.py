@@ -49,8 +49,14 @@ class Registry(Generic[T]):
         if name in self.built_in:
             return self.built_in[name]
         found = own_code.attribute(name, f"the {self.what} '{name}'")
-        lacking = [method for method in self._methods if not callable(getattr(found, method, None))]
+        lacking = [method for method in self._methods if not _has(found, method)]
         if not inspect.isclass(found) or lacking:
             why = f"it lacks '{lacking[0]}'" if inspect.isclass(found) else "it is no class"
             raise UsageError(f"'{name}' is not a {self.what}, {why}: expected a class with {', '.join(self._methods)}")
         return self._wrap(found)
+
+
+def _has(found: Any, method: str) -> bool:
+    """Return whether it has the method, and not only one that the base class leaves to it."""
+    own = getattr(found, method, None)
+    return callable(own) and not getattr(own, "__isabstractmethod__", False)

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "roles": {"ops", "on_device"},
     "envs": {"jit", "settings", "own_code", "extras", "paths", "on_device"},
     "registry": {"own_code", "settings", "untrusted"},
-    "replay": {"jit", "registry"},
+    "replay": {"jit", "own_code", "registry"},
     "demonstrations": {"envs", "own_code", "extras", "untrusted"},
     "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},

@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,10 @@ class BackEnd:
         """path: the run's directory; config: its settings; begun: the step at which it begins, above 0 where it goes
         on; args: what the user tells the back end (``log_args``)."""
 
+    @abstractmethod
     def write(self, row: Mapping[str, float], steps: int) -> None:
         """Take the newest metrics, by name (``train/NAME``, ``eval/NAME``, ``perf/NAME``), after so many environment
         steps."""
-        raise NotImplementedError
 
     def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
         """At the end: take the directory of the best policy, if there is one, and the files of new films."""
@@ -205,7 +206,7 @@ class Logger:
         self._back: BackEnd | None = None
         try:
             self._back = LOGGERS.find(name)(path, config, begun, args or {})
-        except Exception as error:  # noqa: BLE001 - whatever a back end raises: the training does not depend on it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises: training does not depend on it
             self._give_up(error)
 
     def update(self, snapshot: Snapshot) -> None:
@@ -223,7 +224,7 @@ class Logger:
         try:
             if self._back is not None and (best.is_dir() or films):
                 self._back.keep(best if best.is_dir() else None, films)
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             self._give_up(error)
 
     def _write(self, row: Mapping[str, Any], steps: int) -> None:
@@ -235,7 +236,7 @@ class Logger:
         numbers = {self._named(name): value for name, value in found.items()}
         try:
             self._back.write(numbers, self._steps)
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             self._give_up(error)
 
     def _named(self, name: str) -> str:
@@ -253,9 +254,9 @@ class Logger:
         try:
             if back is not None:
                 back.close()
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             self._give_up(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         self._back = None
         log.warning("%s failed, nothing more is logged to it: %s: %s", self.name, type(error).__name__, error)

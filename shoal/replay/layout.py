@@ -6,12 +6,14 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shoal.api import Field, Spec, UsageError, WiringError, is_observation
 from shoal.registry import Registry
+from shoal.replay.own_sampler import OwnSampler, own_arrays
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
 
@@ -197,5 +199,5 @@ SAMPLERS = Registry(
         "greedy": SamplerKind(tree_arrays, _shoals("Greedy")),
     },
     methods=("insert", "update", "remove", "draw"),
-    wrap=lambda cls: SamplerKind(getattr(cls, "arrays", lambda items: {}), lambda: cls, hasattr(cls, "mass")),
+    wrap=lambda cls: SamplerKind(partial(own_arrays, cls), lambda: partial(OwnSampler, cls), hasattr(cls, "mass")),
 )

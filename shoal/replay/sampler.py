@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
@@ -36,9 +37,9 @@ class Sampler:
     def remove(self, rows: np.ndarray) -> None:
         """Forget items that leave the table."""
 
+    @abstractmethod
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
         """Fill rows [N], int32, with live items, and probs [N], float64, with their probabilities."""
-        raise NotImplementedError
 
     def check_valid(self) -> tuple[bool, str]:
         """Return whether what it remembers agrees with the table, and if not, why."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import own_code
-from shoal.api import UsageError
+from shoal.api import ShoalError, UsageError
 from shoal.envs import looking
 from shoal.local.apart import Call, apart, call_here
+from shoal.program import Program
 from shoal.registry import Registry, is_own
-from shoal.runtime.launch import Runtime
+from shoal.runtime.launch import Launch, Report, Runtime
 from shoal.torchrun.place import place
 
 
@@ -121,6 +122,24 @@ def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> 
     if address is not None and not kind.takes_address:
         raise _no_address(name, address)
     return kind.make(hang_timeout, address)
+
+
+def launched(name: str, runtime: Runtime, program: Program, launch: Launch) -> Report:
+    """Return the report of ``program``, which the ``runtime`` called ``name`` runs until it ends. ShoalError where one
+    of the user's own fails, or returns no report."""
+    if not is_own(name):
+        return runtime.launch(program, launch)
+    try:
+        report: Any = runtime.launch(program, launch)
+    except (ShoalError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        said = f"raised {type(error).__name__} in launch: {own_code.told(error)}"
+        raise ShoalError(f"the runtime '{name}' {said}") from error
+    if not isinstance(report, Report):
+        found = "nothing" if report is None else type(report).__name__
+        raise ShoalError(f"the runtime '{name}' returned {found} from launch: expected the run's report")
+    return report
 
 
 def runtime_to_resume(name: str) -> str:

@@ -36,7 +36,7 @@ from shoal.run.observers import Observer, Observers, observing
 from shoal.run.options import RunOptions
 from shoal.run.progress import Progress
 from shoal.run.run import Run
-from shoal.run.runtimes import environment_call, is_deterministic, looking_under, make_runtime
+from shoal.run.runtimes import environment_call, is_deterministic, launched, looking_under, make_runtime
 from shoal.run.symptoms import Symptoms
 from shoal.run.trust import check_resolved, connections, note, note_connections
 from shoal.run.updates import first_update, why_no_update
@@ -257,7 +257,7 @@ class Training:
                 resume=checkpoint, publication=Publication(self.path),
                 spans=SPANS if self.trace is not None else 0, went_back=partial(self._go_on, directory),
             )  # fmt: skip
-            report = self.runtime.launch(self.program, launch)
+            report = launched(self.options.runtime, self.runtime, self.program, launch)
             directory.finish(report)
             return report
         except BaseException as error:

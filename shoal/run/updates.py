@@ -16,4 +16,4 @@ def why_no_update(cfg: Any, steps: int) -> str:
     least = getattr(cfg, "min_replay", 0)
     if least > steps:
         return f"updates begin with {least:,} items in the replay (min_replay), and it ended after {steps:,} steps"
-    return f"no update was complete after its {steps:,} steps: more steps, or a smaller unroll, envs or actors"
+    return f"no update was complete after its {steps:,} steps: more steps, or {cfg.for_more_updates}, make some"

@@ -34,6 +34,7 @@ class Config(SystemConfig, ActorCriticConfig):
 
     has_server: ClassVar[bool] = True
     at_start: ClassVar[tuple[str, ...]] = ("replay",)
+    for_more_updates: ClassVar[str] = "smaller values of unroll, batch, envs or total_envs"
     only_with: ClassVar[OnlyWith] = {"replay_ratio": ("replay",)}
 
     envs: Envs = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.api import UsageError
 from shoal.learning.optimiser import OptimiserConfig
@@ -21,6 +21,8 @@ from shoal.topology.config import SystemConfig
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(SystemConfig, OptimiserConfig):
     """Workers. A step of one learns from ``envs`` segments of ``unroll`` agent steps."""
+
+    for_more_updates: ClassVar[str] = "smaller values of unroll, envs or total_envs"
 
     actors: Replicas = 0
     """Workers, each with environments and gradients of its own; 0: one per core."""

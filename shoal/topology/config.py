@@ -87,6 +87,7 @@ class SystemConfig(EnvOptions):
     hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
     leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
+    for_more_updates: ClassVar[str] = "smaller values of unroll, envs, total_envs or actors"  # beside more steps
     whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
 
     def __post_init__(self) -> None:
@@ -149,13 +150,15 @@ class SystemConfig(EnvOptions):
     def fitted(self, fit: Fit) -> Values:
         """Return values of ``fit.free`` fields that suit the length of the run and the pace of the environment better
         than this configuration's own; {}: there are none."""
-        return {} if self.whole_episodes else fitted(self, fit)
+        return fitted(self, fit)
 
     @classmethod
     def fit(cls, values: Values, free: Collection[str]) -> tuple[Values, str]:
         """Return what ``fitted`` says of a configuration with ``values``, of which the user has not set those in
         ``free``, and a sentence on it ("" where it says nothing). The pace counts if the environment was timed when it
         was looked at."""
+        if cls.whole_episodes:  # a message is an episode
+            return {}, ""
         unroll = values["unroll"]
         while "unroll" in free and unroll > values["steps"]:
             unroll //= 2
@@ -179,7 +182,7 @@ class SystemConfig(EnvOptions):
         if updates is not None and updates < MIN_UPDATES:
             out.append(
                 f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
-                "more steps, or smaller values of unroll, envs, total_envs or actors, make more"
+                f"more steps, or {self.for_more_updates}, make more"
             )
         if self.inference == "auto" and self.served():
             out.append(

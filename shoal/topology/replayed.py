@@ -34,6 +34,7 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
     """Learning from a replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
 
     shares_gradient: ClassVar[bool] = True
+    for_more_updates: ClassVar[str] = "a larger samples_per_insert, a smaller batch or a smaller min_replay"
     items_are_steps: ClassVar[bool] = True  # whether each step brings an item, so that their ratio tells the updates
     gamma: Fraction = 0.99
     """Discount per agent step."""
@@ -58,7 +59,10 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
         return update * self.batch / (self.steps * self.samples_per_insert) if self.samples_per_insert else 0.0
 
     def updates(self) -> float | None:
-        return 1.0 / self.progress(1) if self.samples_per_insert else None
+        if not self.samples_per_insert:
+            return None
+        waits = self.min_replay / self.steps if self.items_are_steps else 0.0
+        return max(0.0, 1.0 - waits) / self.progress(1)
 
     def fitted(self, fit: Fit) -> Values:
         return {**super().fitted(fit), **fitted_replay(self, fit)}

@@ -16,7 +16,12 @@ DQN: dict[str, Any] = dict(envs=2, unroll=8, hidden=(8,), batch=8)
     ("system", "fields", "says"),
     [
         ("dqn", dict(DQN, min_replay=5_000), "updates begin with 5,000 items in the replay"),
-        ("impala", dict(envs=2, unroll=64, hidden=(8,), actors=1, batch=8), "a smaller unroll, envs or actors"),
+        (
+            "impala",
+            dict(envs=2, unroll=64, hidden=(8,), actors=1, batch=8),
+            "smaller values of unroll, batch, envs or total_envs",
+        ),
+        ("es", dict(pairs=64, envs=4), "more steps, or fewer pairs, make some"),
         ("dqn", dict(DQN, min_replay=100), None),
     ],
 )

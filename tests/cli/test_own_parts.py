@@ -169,6 +169,85 @@ def test_a_wrong_name_is_one_sentence(
     assert not (tmp_path / "r").exists()
 
 
+WRONG = """
+import numpy as np
+from shoal.building import BackEnd, Sampler, SerialRuntime
+
+class NoDraw(Sampler):
+    pass
+
+class Raises(Sampler):
+    def draw(self, rows, probs):
+        raise KeyError("mine")
+
+class Outside(Sampler):
+    def draw(self, rows, probs):
+        rows[:], probs[:] = 10**9, 1
+
+class Dead(Sampler):
+    def draw(self, rows, probs):
+        rows[:], probs[:] = len(self.order) - 1, 1
+
+class Rebinds(Sampler):
+    def draw(self, rows, probs):
+        rows, probs = np.zeros(3), np.ones(3)
+
+class Unlikely(Sampler):
+    def draw(self, rows, probs):
+        rows[:], probs[:] = self.order[self.counters[0]], np.nan
+
+class Shapeless(NoDraw):
+    draw = Dead.draw
+
+    @staticmethod
+    def arrays(items):
+        return "x"
+
+class Silent(BackEnd):
+    pass
+
+class Leaves(BackEnd):
+    def write(self, row, steps):
+        raise SystemExit(3)
+
+class Breaks(SerialRuntime):
+    def launch(self, program, launch):
+        raise RuntimeError("no luck")
+
+class Nothing(SerialRuntime):
+    def launch(self, program, launch):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "flag, name, code, says",
+    [
+        ("--sampler", "NoDraw", 2, "is not a sampler, it lacks 'draw'"),
+        ("--sampler", "Raises", 1, "the sampler 'Raises' raised KeyError in draw: 'mine' ("),
+        ("--sampler", "Outside", 1, "must fill in every row that of a live item (live_rows), found 1e+09 in rows"),
+        ("--sampler", "Dead", 1, "must fill in every row that of a live item"),
+        ("--sampler", "Rebinds", 1, "found -1 in rows (-1: nothing was written: assign to rows[:])"),
+        ("--sampler", "Unlikely", 1, "every probability above 0 and at most 1, found nan in probs"),
+        ("--sampler", "Shapeless", 2, "expects the shape and the dtype of each array by its name"),
+        ("--log", "Silent", 2, "is not a log back end, it lacks 'write'"),
+        ("--log", "Leaves", 0, "failed, nothing more is logged to it: SystemExit: 3"),
+        ("--runtime", "Breaks", 1, "raised RuntimeError in launch: no luck ("),
+        ("--runtime", "Nothing", 1, "returned nothing from launch: expected the run's report"),
+    ],
+)
+def test_a_mistake_in_a_class_of_ones_own_is_one_sentence(
+    flag: str, name: str, code: int, says: str, tmp_path: Path, shoal_: Shoal
+) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(WRONG)
+    runtime = [] if flag == "--runtime" else ["--runtime", "serial"]
+    words = ["train", "dqn", "--env", "CartPole-v1", "--prioritised", "--run-dir", str(tmp_path / "r"), *runtime]
+    words += ["--steps", "200", "--envs", "2", "--hidden", "8", "--batch", "8", "--quiet"]
+    found, _, told = shoal_(*words, flag, f"{file}:{name}")
+    assert found == code and says in told and told.count("\n") <= 1 and "Traceback" not in told, told
+
+
 def test_the_classes_of_the_page_run_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

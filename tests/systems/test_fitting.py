@@ -47,6 +47,15 @@ def test_a_preset_whose_unroll_is_longer_than_the_run_is_cut() -> None:
     assert "unroll 64 (not 2048)" in resolved.fitted and "the run has 1,500 steps" in resolved.fitted
 
 
+@pytest.mark.parametrize("steps", [1, 2, 10, 100, 1_000])
+@pytest.mark.parametrize("system", sorted(set(systems.SYSTEMS) - {"r2d3", "unreal"}))
+def test_every_system_can_be_a_program_of_however_few_steps(system: str, steps: int) -> None:
+    module = systems.load(system)
+    continuous = system in ("apex-dpg", "d4pg", "qt-opt")
+    cfg = resolve(module, None, None, {"env": "Pendulum-v1" if continuous else "CartPole-v1", "steps": steps}).cfg
+    module.program(cfg).validate()
+
+
 def test_minibatches_of_whole_trajectories_still_divide_them() -> None:
     cfg = short("recurrent-ppo", core="lstm", total_envs=6, actors=1, steps=2_000).cfg
     assert 6 % cfg.minibatches == 0

@@ -15,7 +15,7 @@ from shoal.run.flags import resolve_flags
 from shoal.settings.config import coerce_all, resolve
 from shoal.settings.flags import split
 from shoal.settings.schedule import plain
-from shoal.systems import SYSTEMS, dd_ppo, es, impala, load, r2d2, recurrent_ppo
+from shoal.systems import SYSTEMS, dd_ppo, dqn, es, impala, load, r2d2, recurrent_ppo
 
 ENVS = {"mujoco": "Pendulum-v1", "dm_control": "Pendulum-v1", "pointgoal": "pointgoal:depth", "atari": "ALE/Pong-v5"}
 PER_RANK = {("dd-ppo", "paper")}  # the paper's own: each rank brings 4 environments more
@@ -121,7 +121,10 @@ def test_a_run_of_few_updates_is_said_before_it_starts(
     told = capsys.readouterr()
     assert told.err == (
         "shoal: this run makes about 8 updates in its 64 steps, fewer than 100: more steps, or smaller values of "
-        "unroll, envs, total_envs or actors, make more\n"
+        "unroll, batch, envs or total_envs, make more\n"
     )
+    (sentence,) = resolve(dqn, "classic", overrides={"env": "CartPole-v1", "steps": 1_100}).cfg.remarks()
+    assert sentence.startswith("this run makes about 25 updates in its 1,100 steps, fewer than 100: "), "min_replay"
+    assert sentence.endswith("a larger samples_per_insert, a smaller batch or a smaller min_replay, make more")
     shoal.train("impala", **settings, steps=64, run_dir=tmp_path / "b", quiet=True)
     assert capsys.readouterr().err == ""
