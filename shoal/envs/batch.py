@@ -16,7 +16,7 @@ from shoal.api import MASK, NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvS
 
 from . import masks
 from .infos import episode_numbers
-from .spaces import ActionCodec, ObservationCodec
+from .spaces import LARGEST, NOT_FINITE, ActionCodec, ObservationCodec, finite
 from .types import Info, Nested, Vector
 
 log = logging.getLogger("shoal.envs")
@@ -107,16 +107,17 @@ class VectorBatch:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
-        self.info = info = info if isinstance(info, Mapping) else {}  # of this step, whatever resets tell
+        self._require_info(info, "a step")
+        self.info = info  # of this step, whatever resets tell
         if self._begins:
             self._begins = False
             masks.unannounced(info, self.spec.id)
         obs = self._observe(raw)
         exact = np.asarray(reward, np.float64)  # of which returns are sums; what is learned from is float32
-        reward = exact.astype(np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
-            self._validate(obs, reward, action)
+            self._validate(obs, exact, action)
+        reward = exact.astype(np.float32)
         if terminated.shape != reward.shape or truncated.shape != reward.shape:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned 'terminated' of shape {list(terminated.shape)} and 'truncated' "
@@ -188,8 +189,16 @@ class VectorBatch:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in reset (seed {self._seed}): {error}"
             ) from error
-        self.info = info if isinstance(info, Mapping) else {}
+        self._require_info(info, "a reset")
+        self.info = info
         return raw
+
+    def _require_info(self, info: object, of: str) -> None:
+        if not isinstance(info, Mapping):
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} returned {type(info).__name__} as the info of {of} instead of a dict: "
+                "a vector environment tells all of its rows in one"
+            )
 
     def so_far(self) -> list[Episode]:
         """The episode that goes on in each environment: its raw return and its length until now."""
@@ -273,16 +282,17 @@ class VectorBatch:
                 f"environment {self.spec.id!r} returned rewards of shape {list(reward.shape)} instead of "
                 f"{[self.num_envs]} ({self._where(action)})"
             )
-        if not math.isfinite(np.vdot(reward, reward)):
+        if not np.vdot(reward, reward) < LARGEST:
             self._not_finite("reward", reward, action)
 
     def _not_finite(self, name: str, array: np.ndarray, action: np.ndarray | None) -> None:
-        bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
-        if bad.any():  # else only the sum of squares overflowed
+        bad = ~finite(array.reshape(len(array), -1)).all(1)
+        if bad.any():  # else only the sum of squares is too large
             row = int(bad.argmax())
             where = self._at(row, action)
             raise EnvironmentFailed(
-                f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})", chance=True
+                f"environment {self.spec.id!r} returned a value of {name!r} that is {NOT_FINITE} ({where})",
+                chance=True,
             )
 
     def _at(self, row: int, action: np.ndarray | None) -> str:

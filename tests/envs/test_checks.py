@@ -222,10 +222,15 @@ def spoil(**fields: Any) -> Callable[[Any], None]:
         (dict(obs=np.zeros((3, 2), np.float32)), r"'obs' of shape \[3, 2\]"),
         (
             dict(obs=np.array([[0, 0], [0, np.nan]], np.float32)),
-            r"'obs' that is not finite \(index 1, action 2, seed 7\)",
+            r"'obs' that is not finite, or too large for float32 \(index 1, action 2, seed 7\)",
         ),
         (dict(reward=np.zeros(3)), r"rewards of shape \[3\] instead of \[2\]"),
-        (dict(reward=np.array([np.inf, 0.0])), r"'reward' that is not finite \(index 0, action 1, seed 6\)"),
+        (dict(reward=np.array([np.inf, 0.0])), r"'reward' that is not finite, or too large .* \(index 0, action 1"),
+        (dict(reward=np.array([0.0, -1e300])), r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)"),
+        (dict(reward=np.array([0.0, 3.5e38])), r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)"),
+        (dict(obs=np.array([[0, 0], [0, 1e300]])), r"'obs' that is .* too large for float32 \(index 1, action 2, seed 7\)"),
+        (dict(info=[{}, {}]), "returned list as the info of a step instead of a dict"),
+        (dict(info=None), "returned NoneType as the info of a step instead of a dict"),
         (dict(terminated=np.zeros(3, bool)), r"'terminated' of shape \[3\] and 'truncated' of \[2\] instead of \[2\]"),
         (dict(truncated=np.zeros((), bool)), r"'terminated' of shape \[2\] and 'truncated' of \[\] instead of \[2\]"),
     ],
@@ -236,6 +241,14 @@ def test_a_batch_that_is_none_is_named(fields: Any, told: str) -> None:
     spoil(**fields)(one.env)
     with pytest.raises(EnvironmentFailed, match=told):
         one.step(np.array([1, 2]))
+
+
+@pytest.mark.parametrize("info", [None, [{}, {}]])
+def test_a_vector_environment_whose_reset_tells_no_dict_is_named(info: Any) -> None:
+    one = batch()
+    one.env.reset = lambda **given: (one.env.obs, info)
+    with pytest.raises(EnvironmentFailed, match=f"{type(info).__name__} as the info of a reset instead of a dict"):
+        one.reset(0)
 
 
 def test_numbers_whose_squares_are_too_large_are_numbers() -> None:
@@ -252,7 +265,7 @@ def test_numbers_whose_squares_are_too_large_are_numbers() -> None:
 def test_a_first_observation_is_looked_at(seeds: str, told: str) -> None:
     one = batch(seeds=seeds)
     one.env.obs[1, 0] = np.nan
-    with pytest.raises(EnvironmentFailed, match=rf"'obs' that is not finite \({told}\)"):
+    with pytest.raises(EnvironmentFailed, match=rf"'obs' that is not finite, or too large for float32 \({told}\)"):
         one.reset(5)
 
 
