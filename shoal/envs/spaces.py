@@ -117,7 +117,7 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
 
 
 def float32(values: ArrayLike) -> np.ndarray:
-    """Return ``values`` as float32; what is too large for it becomes infinite, without a warning, as ``finite`` tells."""
+    """Return ``values`` as float32; what is too large for it becomes infinite without a warning."""
     array = np.asarray(values)
     if array.dtype == np.float32:
         return array

@@ -145,7 +145,7 @@ class SystemConfig(EnvOptions):
         ``free``, and a sentence on it ("" where it says nothing). The pace counts if the environment was timed when it
         was looked at."""
         unroll = values["unroll"]
-        while "unroll" in free and unroll > values["steps"]:
+        while "unroll" in free and unroll > values["steps"] and not cls.whole_episodes:
             unroll //= 2
         try:
             cfg = cls(**{**values, "unroll": unroll})

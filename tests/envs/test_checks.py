@@ -226,9 +226,18 @@ def spoil(**fields: Any) -> Callable[[Any], None]:
         ),
         (dict(reward=np.zeros(3)), r"rewards of shape \[3\] instead of \[2\]"),
         (dict(reward=np.array([np.inf, 0.0])), r"'reward' that is not finite, or too large .* \(index 0, action 1"),
-        (dict(reward=np.array([0.0, -1e300])), r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)"),
-        (dict(reward=np.array([0.0, 3.5e38])), r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)"),
-        (dict(obs=np.array([[0, 0], [0, 1e300]])), r"'obs' that is .* too large for float32 \(index 1, action 2, seed 7\)"),
+        (
+            dict(reward=np.array([0.0, -1e300])),
+            r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)",
+        ),
+        (
+            dict(reward=np.array([0.0, 3.5e38])),
+            r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)",
+        ),
+        (
+            dict(obs=np.array([[0, 0], [0, 1e300]])),
+            r"'obs' that is .* too large for float32 \(index 1, action 2, seed 7\)",
+        ),
         (dict(info=[{}, {}]), "returned list as the info of a step instead of a dict"),
         (dict(info=None), "returned NoneType as the info of a step instead of a dict"),
         (dict(terminated=np.zeros(3, bool)), r"'terminated' of shape \[3\] and 'truncated' of \[2\] instead of \[2\]"),

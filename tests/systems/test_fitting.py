@@ -47,6 +47,11 @@ def test_a_preset_whose_unroll_is_longer_than_the_run_is_cut() -> None:
     assert "unroll 64 (not 2048)" in resolved.fitted and "the run has 1,500 steps" in resolved.fitted
 
 
+def test_a_system_of_whole_episodes_keeps_its_unroll_in_the_shortest_run() -> None:
+    resolved = short("es", env="CartPole-v1", steps=7)
+    assert resolved.fitted == "" and systems.load("es").program(resolved.cfg).roles
+
+
 def test_minibatches_of_whole_trajectories_still_divide_them() -> None:
     cfg = short("recurrent-ppo", core="lstm", total_envs=6, actors=1, steps=2_000).cfg
     assert 6 % cfg.minibatches == 0
