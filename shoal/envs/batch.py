@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
+from shoal.own_settings import TheirSettings
 
 from . import masks
 from .infos import episode_numbers
@@ -42,7 +43,7 @@ class VectorBatch:
 
     episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``. An observation ``MASK`` of the
     spec that is not in the space is in ``info``. told_of_masks: fail at a mask in the ``info`` of a reset or of the
-    first step that would be ignored.
+    first step that would be ignored. settings: what ``env`` has set of PyTorch so far.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class VectorBatch:
         check: bool = True,
         episode_info: bool = True,
         told_of_masks: bool = False,
+        settings: TheirSettings | None = None,
     ):
+        self._settings = TheirSettings() if settings is None else settings
         self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
         self.info: Info = {}
         self._observation, self._action, self._mode = observation, action, mode
@@ -100,7 +103,8 @@ class VectorBatch:
     def step(self, action: np.ndarray) -> EnvStep:
         given = self._action(action)
         try:
-            raw, reward, terminated, truncated, info = self.env.step(given)
+            with self._settings:
+                raw, reward, terminated, truncated, info = self.env.step(given)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -182,7 +186,8 @@ class VectorBatch:
 
     def _reset(self, **given: Any) -> Nested:
         try:
-            raw, info = self.env.reset(**given)
+            with self._settings:
+                raw, info = self.env.reset(**given)
         except EnvironmentFailed:
             raise
         except Exception as error:

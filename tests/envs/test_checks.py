@@ -8,11 +8,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Action, EnvironmentFailed, EnvSpec, Observation, UsageError
-from shoal.envs import masks
+from shoal.envs import EnvOptions, given as from_python, make, masks
 from shoal.envs.batch import VectorBatch
 from shoal.envs.infos import numbers
 from shoal.envs.one_by_one import OneByOne
@@ -530,3 +531,38 @@ def test_who_is_told_of_masks() -> None:
     assert masks.in_info(env, box, "auto", TWO, "mine") and not masks.in_info(env, box, "none", TWO, "mine")
     env.metadata, env.action_mask = {}, 1
     assert masks.in_info(env, box, "auto", TWO, "mine") and not masks.in_info(env, dict_space, "auto", TWO, "mine")
+
+
+@pytest.mark.parametrize("at", ["made", "reset", "step"])
+def test_what_an_environment_sets_of_pytorch_is_its_own(at: str) -> None:
+    """It holds in its later calls, and nowhere else: a learner of the same process records gradients of float32."""
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    class Setting(gym.Env[Any, Any]):
+        observation_space, action_space = gs.Box(-1, 1, (2,), np.float32), gs.Discrete(2)
+
+        def __init__(self) -> None:
+            self.here("made")
+
+        def here(self, now: str) -> None:
+            seen.append((torch.is_grad_enabled(), torch.get_default_dtype()))
+            if now == at:
+                torch.set_grad_enabled(False)
+                torch.set_default_dtype(torch.float64)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            self.here("reset")
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.here("step")
+            return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    shoals, theirs = (True, torch.float32), (False, torch.float64)
+    with torch.enable_grad():
+        env = make(from_python(Setting), 1, EnvOptions())
+        for call in (lambda: env.reset(0), lambda: env.step(np.array([0])), lambda: env.step(np.array([0]))):
+            call()
+            assert (torch.is_grad_enabled(), torch.get_default_dtype()) == shoals
+    calls = ["made", "reset", "step"].index(at) + 1
+    assert seen == [shoals] * calls + [theirs] * (4 - calls)
