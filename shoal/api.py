@@ -205,9 +205,8 @@ class Learner(Protocol):
 
 class Role(Protocol):
     """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port.
-    Optional: ``start()`` before the first step of a run (not when it is resumed), ``close()`` at the end, and the
-    methods of ``Stateful``. A role with ``due() -> bool`` is not stepped while that is False. ``would_wait() -> bool``
-    tells the serial runtime that a step would wait for what its ports do not show; elsewhere the step waits.
+    Optional: ``start()`` before the first step of a run (not when it is resumed), ``close()``, ``Stateful``'s methods;
+    ``due() -> bool``: not stepped while False; ``would_wait() -> bool``: nor by the serial runtime while that is True.
     """
 
     def step(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a program may have set for its own numbers, put aside while Shoal computes in its process."""
+"""What a program or an environment may have set for its own numbers, put aside while Shoal computes in its process."""
 
 from __future__ import annotations
 
@@ -30,3 +30,33 @@ def own_settings(threads: int = 0) -> Iterator[None]:
             torch.set_default_dtype(dtype)
             if torch.get_num_threads() != before:
                 torch.set_num_threads(before)
+
+
+class TheirSettings:
+    """A context for calls of an environment: what it sets of PyTorch for the whole process, whether gradients are
+    recorded and the default dtype, is in force within the context alone, and again in the next one. Otherwise a learner
+    of the same process would have it, too."""
+
+    def __init__(self) -> None:
+        self._theirs: tuple[bool, torch.dtype] | None = None
+
+    def __enter__(self) -> None:
+        self._ours = _of_torch()
+        if self._theirs is not None:
+            _set_torch(*self._theirs)
+
+    def __exit__(self, *_: object) -> None:
+        found = _of_torch()
+        self._theirs = None
+        if found != self._ours:
+            self._theirs = found
+            _set_torch(*self._ours)
+
+
+def _of_torch() -> tuple[bool, torch.dtype]:
+    return torch.is_grad_enabled(), torch.get_default_dtype()
+
+
+def _set_torch(gradients: bool, dtype: torch.dtype) -> None:
+    torch.set_grad_enabled(gradients)
+    torch.set_default_dtype(dtype)

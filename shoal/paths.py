@@ -31,7 +31,7 @@ def staying() -> Iterator[None]:
             os.chdir(here)
 
 
-def fixed(path: str | Path) -> Path:
+def fixed(path: str | os.PathLike[str]) -> Path:
     """Return ``path`` from the root, so that it stays the same place when an environment changes the working
     directory. UsageError for an address."""
     require_local(Path(path))

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "nets": {"ops", "fast", "own_code"},
     "learning": {"ops", "nets", "fast", "settings"},
     "roles": {"ops", "on_device"},
-    "envs": {"jit", "settings", "own_code", "extras", "paths", "on_device"},
+    "envs": {"jit", "settings", "own_code", "own_settings", "extras", "paths", "on_device"},
     "registry": {"own_code", "settings", "untrusted"},
     "replay": {"jit", "own_code", "registry"},
     "demonstrations": {"envs", "own_code", "extras", "untrusted"},

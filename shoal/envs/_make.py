@@ -13,6 +13,7 @@ from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
+from shoal.own_settings import TheirSettings
 from shoal.paths import staying
 
 from . import ale, composite, masks, registry, underlying, wrappers
@@ -153,7 +154,8 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
         raise UsageError(f"a batch needs at least one environment, not {num}")
     key = known_as(env, options)  # before it is made, which may change the working directory
     found = registry.find(env, options)
-    raw = _raw(found, num, options)
+    with (settings := TheirSettings()):
+        raw = _raw(found, num, options)
     mode = autoreset_mode(str(env), raw)
     observation, action = _codecs(found.id, raw.single_observation_space, raw.single_action_space, options)
     observed = observation.observations
@@ -175,7 +177,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
     seeds = "array" if is_ale else "list" if found.single is not None else "int"
     infos = found.backend not in ("ale", "envpool")  # theirs are the emulator's own counters
     told_of = masks.told_of(raw.single_observation_space, options.action_mask, action.action)
-    inner = VectorBatch(raw, described, observation, action, mode, seeds, options.check, infos, told_of)
+    inner = VectorBatch(raw, described, observation, action, mode, seeds, options.check, infos, told_of, settings)
     batch: EnvBatch = inner
     if is_ale and options.life_loss:
         fire = options.fire_reset and ale.needs_fire(raw)

@@ -41,6 +41,11 @@ def no_env(made: object) -> str:
     """Return what a factory made, which is no environment, and what to do about it."""
     kind = type(made)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(made, VectorEnv):
+        return (
+            f"{name}, which is a vector environment: return one environment, of which each actor makes as many as "
+            "'envs' says, or take num_envs and return a vector environment of so many"
+        )
     if all(callable(getattr(made, method, None)) for method in ("reset", "step")):
         return (
             f"{name}, which is not a gymnasium.Env: an environment of the time before Gymnasium is wrapped in one "

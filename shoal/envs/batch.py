@@ -13,10 +13,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
+from shoal.own_settings import TheirSettings
 
 from . import masks
 from .infos import episode_numbers
-from .spaces import ActionCodec, ObservationCodec
+from .spaces import LARGEST, NOT_FINITE, ActionCodec, ObservationCodec, finite
 from .types import Info, Nested, Vector
 
 log = logging.getLogger("shoal.envs")
@@ -42,7 +43,7 @@ class VectorBatch:
 
     episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``. An observation ``MASK`` of the
     spec that is not in the space is in ``info``. told_of_masks: fail at a mask in the ``info`` of a reset or of the
-    first step that would be ignored.
+    first step that would be ignored. settings: what ``env`` has set of PyTorch so far.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class VectorBatch:
         check: bool = True,
         episode_info: bool = True,
         told_of_masks: bool = False,
+        settings: TheirSettings | None = None,
     ):
+        self._settings = TheirSettings() if settings is None else settings
         self.env, self.spec, self.num_envs = env, spec, int(env.num_envs)
         self.info: Info = {}
         self._observation, self._action, self._mode = observation, action, mode
@@ -100,23 +103,25 @@ class VectorBatch:
     def step(self, action: np.ndarray) -> EnvStep:
         given = self._action(action)
         try:
-            raw, reward, terminated, truncated, info = self.env.step(given)
+            with self._settings:
+                raw, reward, terminated, truncated, info = self.env.step(given)
         except EnvironmentFailed:
             raise
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
-        self.info = info = info if isinstance(info, Mapping) else {}  # of this step, whatever resets tell
+        self._require_info(info, "a step")
+        self.info = info  # of this step, whatever resets tell
         if self._begins:
             self._begins = False
             masks.unannounced(info, self.spec.id)
         obs = self._observe(raw)
         exact = np.asarray(reward, np.float64)  # of which returns are sums; what is learned from is float32
-        reward = exact.astype(np.float32)
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
-            self._validate(obs, reward, action)
+            self._validate(obs, exact, action)
+        reward = exact.astype(np.float32)
         if terminated.shape != reward.shape or truncated.shape != reward.shape:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} returned 'terminated' of shape {list(terminated.shape)} and 'truncated' "
@@ -181,15 +186,24 @@ class VectorBatch:
 
     def _reset(self, **given: Any) -> Nested:
         try:
-            raw, info = self.env.reset(**given)
+            with self._settings:
+                raw, info = self.env.reset(**given)
         except EnvironmentFailed:
             raise
         except Exception as error:
             raise EnvironmentFailed(
                 f"environment {self.spec.id!r} raised {type(error).__name__} in reset (seed {self._seed}): {error}"
             ) from error
-        self.info = info if isinstance(info, Mapping) else {}
+        self._require_info(info, "a reset")
+        self.info = info
         return raw
+
+    def _require_info(self, info: object, of: str) -> None:
+        if not isinstance(info, Mapping):
+            raise EnvironmentFailed(
+                f"environment {self.spec.id!r} returned {type(info).__name__} as the info of {of} instead of a dict: "
+                "a vector environment tells all of its rows in one"
+            )
 
     def so_far(self) -> list[Episode]:
         """The episode that goes on in each environment: its raw return and its length until now."""
@@ -273,16 +287,17 @@ class VectorBatch:
                 f"environment {self.spec.id!r} returned rewards of shape {list(reward.shape)} instead of "
                 f"{[self.num_envs]} ({self._where(action)})"
             )
-        if not math.isfinite(np.vdot(reward, reward)):
+        if not np.vdot(reward, reward) < LARGEST:
             self._not_finite("reward", reward, action)
 
     def _not_finite(self, name: str, array: np.ndarray, action: np.ndarray | None) -> None:
-        bad = ~np.isfinite(array.reshape(len(array), -1)).all(1)
-        if bad.any():  # else only the sum of squares overflowed
+        bad = ~finite(array.reshape(len(array), -1)).all(1)
+        if bad.any():  # else only the sum of squares is too large
             row = int(bad.argmax())
             where = self._at(row, action)
             raise EnvironmentFailed(
-                f"environment {self.spec.id!r} returned a value of {name!r} that is not finite ({where})", chance=True
+                f"environment {self.spec.id!r} returned a value of {name!r} that is {NOT_FINITE} ({where})",
+                chance=True,
             )
 
     def _at(self, row: int, action: np.ndarray | None) -> str:

@@ -19,6 +19,8 @@ Convert = Callable[[Nested], np.ndarray]
 Leaf = tuple[str, Path, Observation, Convert]  # flat name, path in the nested batch, what it is
 CHANNELS = (1, 3, 4)
 LARGE = 36  # pixels: what is as high and wide is a picture whatever its bounds; the smallest for published networks
+LARGEST = float(np.finfo(np.float32).max)
+NOT_FINITE = "not finite, or too large for float32"
 BYTE = 255  # integers of up to this size are scaled to at most 1
 
 
@@ -91,10 +93,10 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
                 return image, lambda x: spread[turn(x)]
         scale = integer_scale(space)
         if not shape:
-            return Observation((1,), "float32"), lambda x: np.array(x, np.float32).reshape(-1, 1) / (scale or 1)
+            return Observation((1,), "float32"), lambda x: float32(x).reshape(-1, 1) / (scale or 1)
         if scale is None:
-            return Observation(shape, "float32"), lambda x: np.asarray(x, np.float32)
-        return Observation(shape, "float32"), lambda x: np.asarray(x, np.float32) / scale
+            return Observation(shape, "float32"), float32
+        return Observation(shape, "float32"), lambda x: float32(x) / scale
     if isinstance(space, gs.Discrete):
         start = int(space.start)
         return (
@@ -112,6 +114,21 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
         f"environment {env!r} has the observation {name!r} of type {type(space).__name__}, but only Box, Discrete, "
         "MultiDiscrete, MultiBinary, and Dict and Tuple of these are supported"
     )
+
+
+def float32(values: ArrayLike) -> np.ndarray:
+    """Return ``values`` as float32; what is too large for it becomes infinite without a warning."""
+    array = np.asarray(values)
+    if array.dtype == np.float32:
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
+
+
+def finite(array: np.ndarray) -> np.ndarray:
+    """Return, elementwise, whether numbers are finite as float32."""
+    found: np.ndarray = np.abs(array) <= LARGEST
+    return found
 
 
 def integer_scale(space: gs.Box) -> np.ndarray | None:
@@ -186,7 +203,7 @@ def _outside(space: Space, array: np.ndarray) -> str:
     if array.dtype.kind not in kinds:
         return f"values of dtype {array.dtype}"
     if kinds == "biuf":
-        return "" if np.isfinite(array).all() else "a value that is not finite"
+        return "" if finite(array).all() else f"a value that is {NOT_FINITE}"
     if isinstance(space, gs.Box):
         low, high = space.low, space.high
     elif isinstance(space, gs.MultiBinary):

@@ -23,7 +23,7 @@ from shoal.settings.flags import expect
 from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
-from shoal.systems import SYSTEMS
+from shoal.systems import SYSTEMS, load
 from shoal.topology.config import anchored
 from shoal.untrusted import RUN_FORMAT
 
@@ -105,14 +105,25 @@ class Policy:
                 raise UsageError(f"the policy was trained with other {what} than those of {env}: {here}, found {there}")
         return Policy(self.system, same, self.params, self.version, self.seed)
 
+    def _system_name(self) -> str:
+        """Return what ``systems.load`` finds its system by."""
+        module: str = self.system.__name__
+        name = next((name for name, known in SYSTEMS.items() if known == module), module)
+        if name == module and "." not in module:  # a file of the user's own
+            return str(Path(self.system.__file__).resolve())
+        return name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickles and copies are built from: they are in the same episode, and draw actions anew from
+        ``seed``."""
+        episode = {name: getattr(self, name) for name in ("envs", "_state", "_first", "_last_action")}
+        return _rebuilt, (self._system_name(), self.cfg, self.params, self.version, self.seed), episode
+
     def save(self, file: str | Path) -> None:
         """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``."""
         from safetensors.torch import save_file
 
-        module = self.system.__name__
-        name = next((name for name, known in SYSTEMS.items() if known == module), module)
-        if name == module and "." not in module:  # a file of the user's own
-            name = str(Path(self.system.__file__).resolve())
+        name = self._system_name()
         values = anchored(plain({f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}))
         facts = {"format": RUN_FORMAT, "system": name, "config": values, "version": self.version, "seed": self.seed}
         file = Path(file)
@@ -175,6 +186,10 @@ class Policy:
                 out["obs/last_reward"][:, 0] = reward
                 out["obs/last_action"][begins], out["obs/last_reward"][begins] = 0, 0.0
         return out
+
+
+def _rebuilt(system: str, *given: Any) -> Policy:
+    return Policy(load(system), *given)
 
 
 def differ(some: Sequence[float], others: Sequence[float]) -> bool:

@@ -62,7 +62,7 @@ class RunOptions(OptionTable):
         """Return the options as config.json holds them, for ``from_json``."""
         special = {
             "evaluation": dataclasses.asdict(self.evaluation),
-            "init_from": self._initial(),
+            "init_from": self.initial(),
             "log": list(self.log),
         }
         out: Values = {"stop": {name: limit for name, limit in vars(self.stop(steps)).items() if name != "asked"}}
@@ -72,7 +72,8 @@ class RunOptions(OptionTable):
                 (out.setdefault(folder, {}) if folder else out)[key] = special.get(name, getattr(self, name))
         return out
 
-    def _initial(self) -> str | None:
+    def initial(self) -> str | None:
+        """Return where the run's first parameters are from, as an absolute path or ``zoo:NAME``; None: drawn."""
         source = self.init_from
         return None if source is None else str(source if is_zoo(source) else Path(source).resolve())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Changes:
 @takes_options(RunOptions, unset=True)
 @own_settings()
 def resume(
-    path: str | Path,
+    path: str | os.PathLike[str],
     *,
     steps: int | None = None,
     seconds: float | None = None,
@@ -68,10 +69,10 @@ def resume(
     watch: bool = False,
     **settings: Any,
 ) -> Run:
-    """Go on with the run in ``path`` from its newest whole checkpoint, in the same directory with the same
-    configuration. The limits are those of the run unless given anew; they count from its beginning. ``runtime``: None:
-    that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray cluster this time.
-    ``trust``: as in ``Run.policy``.
+    """Go on with the run in ``path``, a directory or a ``Run``, from its newest whole checkpoint, in the same directory
+    with the same configuration. The limits are those of the run unless given anew; they count from its beginning.
+    ``runtime``: None: that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray
+    cluster this time. ``trust``: as in ``Run.policy``.
 
     env: the class or function that makes its environment, again, where that was given in Python. observers, alert,
     alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one
@@ -85,13 +86,15 @@ def resume(
     return go_on(path, given, observing(observers), Beside(alert, alert_after, watch))
 
 
-def go_on(path: str | Path, given: Changes, observers: Sequence[Observer] = (), beside: Beside = ALONE) -> Run:
+def go_on(
+    path: str | os.PathLike[str], given: Changes, observers: Sequence[Observer] = (), beside: Beside = ALONE
+) -> Run:
     """Go on with a run as ``resume`` and ``shoal resume`` do."""
     with beside.of(fixed(path)) as company:
         return company.ended(_go_on(path, given, [*observers, *company.observers]))
 
 
-def _go_on(path: str | Path, given: Changes, observers: Sequence[Observer]) -> Run:
+def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Observer]) -> Run:
     own_code.forget_edited()
     check_limits(**given.limits)
     changes.refuse_options(given.settings, given.flags)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ class Run:
     trusted: bool = False
 
     @classmethod
-    def open(cls, path: str | Path, *, trust: bool = False) -> Run:
+    def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> Run:
         """The run in a directory that ``train`` made; of a population, that of its best member. UsageError where it
         holds links, which lead elsewhere, unless the user says ``trust`` (which ``policy`` then takes as said)."""
         if is_saved(path):
@@ -70,6 +71,10 @@ class Run:
             path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", []),
             facts.get("init_from"), trusted=trust,
         )  # fmt: skip
+
+    def __fspath__(self) -> str:
+        """Return its directory: a run can be given wherever one is, as in ``shoal.resume(run)``."""
+        return str(self.path)
 
     def __repr__(self) -> str:
         how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
@@ -220,7 +225,7 @@ def evaluate(
     return policy.evaluate(episodes, seed, greedy, envs, max_steps)
 
 
-def is_saved(source: str | Path) -> bool:
+def is_saved(source: str | os.PathLike[str]) -> bool:
     """Return whether ``source`` is one saved policy, a file or ``zoo:NAME``, rather than the directory of a run."""
     return is_zoo(source) or Path(source).is_file()
 
@@ -253,10 +258,11 @@ class _Open(gym.Wrapper[Any, Any, Any, Any]):
     def close(self) -> None: ...
 
 
-def load(file: str | Path, seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
+def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
     """The policy in a file that ``Policy.save`` wrote, of the zoo (``zoo:NAME``), or with the last parameters of a run
-    in a directory. ``seed``: of the actions that it draws; ``trust``: as in ``Run.policy``, for its system is imported,
-    and its environment where that is of the user's own; ``env``: as there, too. UsageError for any other file."""
+    or of its directory. ``seed``: of the actions that it draws; ``trust``: as in ``Run.policy``, for its system is
+    imported, and its environment where that is of the user's own; ``env``: as there, too. UsageError for any other
+    file."""
     from shoal import systems
 
     if not is_saved(file) and Path(file).is_dir():
@@ -289,7 +295,7 @@ def _saved_params(file: Path) -> Tensors:
         return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
 
 
-def _saved_facts(file: str | Path) -> Values:
+def _saved_facts(file: str | os.PathLike[str]) -> Values:
     """What ``Policy.save`` wrote of a policy, beside its parameters. UsageError for any other file."""
     file = fixed(located(file))
     with _saved(file) as opened:

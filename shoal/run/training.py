@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -64,7 +65,7 @@ def train(
     system: SystemName | str | Path | SystemConfig,
     *,
     preset: str = "auto",
-    config: str | Path | None = None,
+    config: str | os.PathLike[str] | None = None,
     observers: Observer | Sequence[Observer] = (),
     alert: str | None = None,
     alert_after: float | None = None,
@@ -98,6 +99,7 @@ def train(
         system = name_of(system)
     name, functions, beside = _name(system), observing(observers), Beside(alert, alert_after, watch)
     own_code.forget_edited()
+    config = Path(config) if isinstance(config, os.PathLike) else config
     options = RunOptions(**given)
     module = systems.load(name)
     if "env" in overrides:
@@ -218,7 +220,8 @@ class Training:
                 summary.finish(report, failed)
             directory.close()
         system, config, changes = self.facts["system"], self.facts["config"], self.facts.get("changes", [])
-        return Run(self.path, system, config, report, self.policy, changes, trusted=True)
+        begun = self.options.initial()
+        return Run(self.path, system, config, report, self.policy, changes, begun, trusted=True)
 
     def _go(
         self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger], summary: Summary | None

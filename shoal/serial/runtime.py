@@ -51,8 +51,8 @@ class SerialRuntime:
         self.check(program)
         if not _ALONE.acquire(blocking=False):
             raise UsageError(
-                "a serial run is going on in another thread of this process, and both would draw from the same random "
-                "numbers: give runtime='local', or a process to each"
+                "a serial run is going on in this process already, in another thread or as what an observer sees, and "
+                "both would draw from the same random numbers: give runtime='local', or a process to each"
             )
         try:
             # PyTorch's threads wait for one another where others use the cores

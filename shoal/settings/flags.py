@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import re
 import types
 from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError
@@ -139,6 +141,8 @@ def coerce(hint: Any, value: Any) -> Any:
         return value
     if hint is float or hint is int:
         return number(hint, value)
+    if hint is Path and isinstance(value, os.PathLike):
+        return Path(value)
     if isinstance(hint, type) and not isinstance(value, hint):
         raise ValueError
     return value

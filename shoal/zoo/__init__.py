@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,12 +86,12 @@ def entries() -> list[Entry]:
     return [entry(name) for name in names()]
 
 
-def is_zoo(source: str | Path) -> bool:
+def is_zoo(source: str | os.PathLike[str]) -> bool:
     """Return whether ``source`` names an entry of the zoo (``zoo:NAME``) rather than a path."""
     return str(source).startswith(PREFIX)
 
 
-def located(source: str | Path) -> Path:
+def located(source: str | os.PathLike[str]) -> Path:
     """Return the file of the entry that ``source`` names, or else ``source`` as a path. UsageError for ``zoo:NAME``
     with a name that there is not."""
     return entry(str(source)).file if is_zoo(source) else Path(source)

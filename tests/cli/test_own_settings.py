@@ -105,7 +105,7 @@ def test_two_serial_runs_at_once_are_refused_and_the_first_is_what_it_is_alone(
         longer = {**SMALL, "steps": 1_200}
         first = pool.submit(shoal.train, "impala", run_dir=tmp_path / "a", observers=wait, **longer)
         assert goes.wait(60)
-        with pytest.raises(UsageError, match="a serial run is going on in another thread"):
+        with pytest.raises(UsageError, match="a serial run is going on in this process already, in another thread"):
             shoal.train("impala", run_dir=tmp_path / "b", **SMALL)
         second.set()
         params = first.result().policy().params

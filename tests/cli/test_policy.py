@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from pathlib import Path
 
 import gymnasium as gym
@@ -146,6 +148,23 @@ def test_a_policy_is_saved_in_one_file(tmp_path: Path, monkeypatch: pytest.Monke
     obs, _ = offset().reset(seed=1)
     assert again.act(obs) == policy.act(obs)
     assert all((again.params[k] == v).all() for k, v in policy.params.items())
+
+
+@pytest.mark.parametrize("system", ["impala", "r2d2", "rainbow", "es"])
+def test_a_pickled_or_copied_policy_acts_as_the_first_one(system: str) -> None:
+    """Also in the middle of an episode, and with copies of their own in a process of another start."""
+    policy = untrained(system, "CartPole-v1", **({"core_size": 8} if system == "r2d2" else {}))
+    observations = np.random.default_rng(0).normal(size=(12, 2, 4)).astype(np.float32)
+    policy.reset(2)
+    for obs in observations[:6]:
+        policy.act(obs)
+    copies = [pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)]
+    expected = [policy.act(obs).tolist() for obs in observations[6:]]
+    state = {name: array.tolist() for name, array in policy._state.items()}
+    for one in copies:
+        assert one.system is policy.system and one.params is not policy.params
+        assert [one.act(obs).tolist() for obs in observations[6:]] == expected
+        assert {name: array.tolist() for name, array in one._state.items()} == state
 
 
 def test_a_policy_that_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:

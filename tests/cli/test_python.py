@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from dataclasses import replace
 from importlib import import_module
@@ -78,6 +79,15 @@ def test_a_policy_plays_in_another_environment(run: shoal.Run) -> None:
     assert short == [5.0, 5.0]
     with pytest.raises(shoal.UsageError, match="trained with other observations than those of Pendulum-v1"):
         shoal.evaluate(policy, "Pendulum-v1")
+
+
+def test_a_run_is_given_wherever_its_directory_is(run: shoal.Run, tmp_path: Path) -> None:
+    assert os.fspath(run) == str(run.path) and shoal.Run.open(run).path == run.path
+    assert shoal.load(run).version == run.policy().version
+    with pytest.raises(shoal.UsageError, match="did you mean 'steps'"):
+        shoal.resume(run, step=300)
+    begun = shoal.train("impala", config=run, init_from=run, runtime="serial", run_dir=tmp_path / "r", quiet=True)
+    assert begun.init_from == str(run.path) and begun.config["hidden"] == [8]
 
 
 def test_a_policy_says_what_it_is(run: shoal.Run) -> None:

@@ -36,6 +36,9 @@ def inside():
 def exits():
     raise SystemExit
 
+def several():
+    return gym.vector.SyncVectorEnv([Sisters] * 2)
+
 def number():
     return 7
 
@@ -91,6 +94,12 @@ def test_an_environment_of_the_time_before_gymnasium_is_told_with_a_way(module: 
     told = refusal(f"{module}:BrosEnv")
     assert "made oldgame.BrosEnv, which is not a gymnasium.Env" in told and "shimmy" in told
     assert refusal(f"{module}:number").endswith("made builtins.int, not a gymnasium.Env")
+
+
+def test_a_maker_of_a_vector_environment_is_told_what_to_return(module: str) -> None:
+    told = refusal(f"{module}:several")
+    assert "SyncVectorEnv, which is a vector environment: return one environment" in told and "num_envs" in told
+    assert "shimmy" not in told
 
 
 def test_no_name_is_suggested_that_would_be_refused(module: str) -> None:

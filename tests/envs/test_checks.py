@@ -8,11 +8,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, Action, EnvironmentFailed, EnvSpec, Observation, UsageError
-from shoal.envs import masks
+from shoal.envs import EnvOptions, given as from_python, make, masks
 from shoal.envs.batch import VectorBatch
 from shoal.envs.infos import numbers
 from shoal.envs.one_by_one import OneByOne
@@ -222,10 +223,24 @@ def spoil(**fields: Any) -> Callable[[Any], None]:
         (dict(obs=np.zeros((3, 2), np.float32)), r"'obs' of shape \[3, 2\]"),
         (
             dict(obs=np.array([[0, 0], [0, np.nan]], np.float32)),
-            r"'obs' that is not finite \(index 1, action 2, seed 7\)",
+            r"'obs' that is not finite, or too large for float32 \(index 1, action 2, seed 7\)",
         ),
         (dict(reward=np.zeros(3)), r"rewards of shape \[3\] instead of \[2\]"),
-        (dict(reward=np.array([np.inf, 0.0])), r"'reward' that is not finite \(index 0, action 1, seed 6\)"),
+        (dict(reward=np.array([np.inf, 0.0])), r"'reward' that is not finite, or too large .* \(index 0, action 1"),
+        (
+            dict(reward=np.array([0.0, -1e300])),
+            r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)",
+        ),
+        (
+            dict(reward=np.array([0.0, 3.5e38])),
+            r"'reward' that is .* too large for float32 \(index 1, action 2, seed 7\)",
+        ),
+        (
+            dict(obs=np.array([[0, 0], [0, 1e300]])),
+            r"'obs' that is .* too large for float32 \(index 1, action 2, seed 7\)",
+        ),
+        (dict(info=[{}, {}]), "returned list as the info of a step instead of a dict"),
+        (dict(info=None), "returned NoneType as the info of a step instead of a dict"),
         (dict(terminated=np.zeros(3, bool)), r"'terminated' of shape \[3\] and 'truncated' of \[2\] instead of \[2\]"),
         (dict(truncated=np.zeros((), bool)), r"'terminated' of shape \[2\] and 'truncated' of \[\] instead of \[2\]"),
     ],
@@ -236,6 +251,14 @@ def test_a_batch_that_is_none_is_named(fields: Any, told: str) -> None:
     spoil(**fields)(one.env)
     with pytest.raises(EnvironmentFailed, match=told):
         one.step(np.array([1, 2]))
+
+
+@pytest.mark.parametrize("info", [None, [{}, {}]])
+def test_a_vector_environment_whose_reset_tells_no_dict_is_named(info: Any) -> None:
+    one = batch()
+    one.env.reset = lambda **given: (one.env.obs, info)
+    with pytest.raises(EnvironmentFailed, match=f"{type(info).__name__} as the info of a reset instead of a dict"):
+        one.reset(0)
 
 
 def test_numbers_whose_squares_are_too_large_are_numbers() -> None:
@@ -252,7 +275,7 @@ def test_numbers_whose_squares_are_too_large_are_numbers() -> None:
 def test_a_first_observation_is_looked_at(seeds: str, told: str) -> None:
     one = batch(seeds=seeds)
     one.env.obs[1, 0] = np.nan
-    with pytest.raises(EnvironmentFailed, match=rf"'obs' that is not finite \({told}\)"):
+    with pytest.raises(EnvironmentFailed, match=rf"'obs' that is not finite, or too large for float32 \({told}\)"):
         one.reset(5)
 
 
@@ -508,3 +531,38 @@ def test_who_is_told_of_masks() -> None:
     assert masks.in_info(env, box, "auto", TWO, "mine") and not masks.in_info(env, box, "none", TWO, "mine")
     env.metadata, env.action_mask = {}, 1
     assert masks.in_info(env, box, "auto", TWO, "mine") and not masks.in_info(env, dict_space, "auto", TWO, "mine")
+
+
+@pytest.mark.parametrize("at", ["made", "reset", "step"])
+def test_what_an_environment_sets_of_pytorch_is_its_own(at: str) -> None:
+    """It holds in its later calls, and nowhere else: a learner of the same process records gradients of float32."""
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    class Setting(gym.Env[Any, Any]):
+        observation_space, action_space = gs.Box(-1, 1, (2,), np.float32), gs.Discrete(2)
+
+        def __init__(self) -> None:
+            self.here("made")
+
+        def here(self, now: str) -> None:
+            seen.append((torch.is_grad_enabled(), torch.get_default_dtype()))
+            if now == at:
+                torch.set_grad_enabled(False)
+                torch.set_default_dtype(torch.float64)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            self.here("reset")
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.here("step")
+            return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    shoals, theirs = (True, torch.float32), (False, torch.float64)
+    with torch.enable_grad():
+        env = make(from_python(Setting), 1, EnvOptions())
+        for call in (lambda: env.reset(0), lambda: env.step(np.array([0])), lambda: env.step(np.array([0]))):
+            call()
+            assert (torch.is_grad_enabled(), torch.get_default_dtype()) == shoals
+    calls = ["made", "reset", "step"].index(at) + 1
+    assert seen == [shoals] * calls + [theirs] * (4 - calls)

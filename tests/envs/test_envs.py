@@ -222,8 +222,11 @@ def test_action_spaces(kind: str, action: Action, given: list[object], reward: f
     "bad, text",
     [
         (1, r"RuntimeError in step \(index 1, action 1, seed \d+\): the motor is on fire"),
-        (2, r"returned a value of 'obs' that is not finite \(index 1, action 2, seed \d+\)"),
-        (3, r"returned a value of 'reward' that is not finite \(index 1, action 3, seed \d+\)"),
+        (2, r"returned a value of 'obs' that is not finite, or too large for float32 \(index 1, action 2, seed \d+\)"),
+        (
+            3,
+            r"returned a value of 'reward' that is not finite, or too large .* \(index 1, action 3, seed \d+\)",
+        ),
     ],
 )
 def test_failures_name_the_culprit(bad: int, text: str) -> None:

@@ -183,6 +183,7 @@ def test_stacks_of_pictures_whose_channels_are_first() -> None:
     (gs.Box(0, 255, (2, 2), np.uint8), np.ones((2, 2)), "found values of dtype float64"),
     (gs.Box(0, 255, (2, 2), np.uint8), np.full((2, 2), 256), "found the value 256"),
     (gs.Box(-1, 1, (2,), np.float32), [0.0, np.nan], "found a value that is not finite"),
+    (gs.Box(-1, 1, (2,), np.float64), [0.0, 1e300], "found a value that is not finite, or too large for float32"),
     (gs.Box(-1, 1, (1,), np.float32), ["4"], "found values of dtype <U1"),
 ])  # fmt: skip
 def test_observations_that_a_policy_is_given(space: gs.Space[Any], obs: Any, says: str) -> None:

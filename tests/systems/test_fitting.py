@@ -56,6 +56,11 @@ def test_every_system_can_be_a_program_of_however_few_steps(system: str, steps: 
     module.program(cfg).validate()
 
 
+def test_a_system_of_whole_episodes_keeps_its_unroll_in_the_shortest_run() -> None:
+    resolved = short("es", env="CartPole-v1", steps=7)
+    assert resolved.fitted == "" and systems.load("es").program(resolved.cfg).roles
+
+
 def test_minibatches_of_whole_trajectories_still_divide_them() -> None:
     cfg = short("recurrent-ppo", core="lstm", total_envs=6, actors=1, steps=2_000).cfg
     assert 6 % cfg.minibatches == 0
