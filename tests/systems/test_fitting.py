@@ -16,7 +16,13 @@ from shoal.envs import EnvOptions, given, looking, spec
 from shoal.envs._make import describe
 from shoal.settings.config import resolve
 from shoal.topology.fitting import (
-    LEAST_STEPS, ROUNDS, SECONDS, Fit, fitted, fitted_minibatches, fitted_replay,
+    LEAST_STEPS,
+    ROUNDS,
+    SECONDS,
+    Fit,
+    fitted,
+    fitted_minibatches,
+    fitted_replay,
 )  # fmt: skip
 
 FREE = ("envs", "total_envs", "unroll", "minibatches", "min_replay")
