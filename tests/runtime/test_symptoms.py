@@ -318,3 +318,17 @@ def test_sentences_give_the_figures_that_show_a_cause():
     assert "grown 12-fold" in symptoms._growing(figures(seen={300: {"td_error": 2.0}, 800: {"td_error": 24.0}}))
     action = SimpleNamespace(action=ACTION)
     assert "(0.01 of 1.8 nats)" in symptoms._deterministic(figures(seen=late(entropy=0.01), env_spec=lambda: action))
+
+
+@pytest.mark.parametrize(
+    ("has", "tried"),
+    [
+        (dict(pop_art=False, core="none"), "--pop-art, --core lstm or a larger network"),
+        (dict(pop_art=True, core="lstm", normalise_obs=False), "--normalise-obs or a larger network"),
+        (dict(normalise_obs=False, normalise_reward=False, images=True), "--normalise-reward or a larger network"),
+        (dict(), "a larger network"),
+    ],
+)
+def test_what_is_tried_for_unexplained_returns_is_what_the_system_has_and_the_run_has_not(has, tried):
+    cfg = {name: value for name, value in has.items() if name != "images"}
+    assert symptoms._explaining(figures(has_images=lambda: "images" in has, **cfg)) == tried
