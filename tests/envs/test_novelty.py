@@ -241,7 +241,7 @@ def rng_errors(seed):
 
 def test_pictures_are_averaged_over_blocks_of_no_more_than_12_a_side():
     rng = np.random.default_rng(0)
-    for height, width, high, wide in ((12, 13, 1, 2), (24, 25, 2, 3), (5, 12, 1, 1)):
+    for height, width, high, wide in ((12, 13, 1, 2), (24, 25, 2, 3), (25, 41, 3, 4), (5, 12, 1, 1)):
         images = rng.integers(0, 256, (2, 6, height, width), np.uint8)
         newest = images[:, -3:].mean(1) / 255
         rows, columns = -(-height // high), -(-width // wide)
@@ -314,3 +314,18 @@ def test_the_gradient_of_every_weight_is_that_of_the_mean_square():
                 sides.append(np.square(network._difference(rows)[1]).mean())
             p[index] = kept
             assert gradient[index] == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-4, abs=1e-9)
+
+
+def test_thirty_steps_of_adam_are_numpys():
+    network, rng = Distillation(2, 0), np.random.default_rng(1)
+    network.learned = [np.zeros_like(p) for p in network.learned]
+    sizes = np.where(np.arange(30) < 3, 10.0, 1.0)  # which the average of squares remembers, and that of gradients not
+    steps = [[(rng.standard_normal(p.shape) + 1.0) * size for p in network.learned] for size in sizes]
+    for gradients in steps:
+        network._descend([g.astype(np.float32) for g in gradients])
+    for i, now in enumerate(network.learned):
+        m = v = p = np.zeros(now.shape)
+        for t, gradients in enumerate(steps, 1):
+            m, v = 0.9 * m + 0.1 * gradients[i], 0.999 * v + 0.001 * gradients[i] ** 2
+            p = p - 1e-4 * (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.999**t))
+        np.testing.assert_allclose(now, p, rtol=1e-3, atol=1e-7)
