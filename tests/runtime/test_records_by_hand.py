@@ -13,9 +13,9 @@ import torch
 
 from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Snapshot
-from shoal.records import checkpoint_state as states
+from shoal.records import checkpoint_state as states, metric_files
 from shoal.records.live_file import NAME, LiveFile
-from shoal.records.metric_files import performance_row
+from shoal.records.metric_files import append_row, performance_row
 from shoal.records.report import Report
 from shoal.records.summary import SHOWN, Summary, _around
 from shoal.run import changes
@@ -54,6 +54,31 @@ def test_a_row_of_performance_is_rounded_and_leaves_out_what_is_not_known() -> N
     more = snapshot(byte_rate=0.0, memory=7, fill={"c": 0.123456}, shares={"actor": {"env": 0.65432}})
     added = {"bytes_per_second": 0, "memory": 7, "fill/c": 0.1235, "time/actor/env": 0.6543}
     assert performance_row(more).items() >= added.items()
+
+
+def test_a_row_is_appended_with_the_header_once_and_a_column_for_each_new_name(tmp_path: Path) -> None:
+    file = tmp_path / "f.csv"
+    for row in ({"a": 1}, {"a": 2}, {"b": 3, "a": 4}, {"a": 5}):
+        append_row(file, row)
+    assert file.read_text().splitlines() == ["a,b", "1,", "2,", "4,3", "5,"]
+    file.write_text("")  # of a disk that was full
+    append_row(file, {"a": 6})
+    assert file.read_text().splitlines() == ["a", "6"]
+
+
+def test_the_begin_of_a_line_is_looked_for_no_further_than_the_longest_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_files, "MAX_LINE", 5)
+    data = b"ab\ncdef\nghijkl\n"
+    assert [metric_files._begin(data, end) for end in (0, 2, 3, 7, 8, 15)] == [0, 0, 3, 3, 8, 15]
+    with pytest.raises(ValueError, match="it has a line of more than 5 bytes"):
+        metric_files._begin(data, 14)
+    assert metric_files._begin(b"abcde", 5) == 0
+
+
+def test_the_last_whole_line_is_that_up_to_a_number() -> None:
+    data = b"row\n1,x\n2,y\n2,z\n4,w\n5"
+    last = {n: metric_files._last(data, 4, n, lambda line: int(line.partition(b",")[0])) for n in (0, 1, 2, 3, 4, 9)}
+    assert last == {0: (4, 4), 1: (4, 8), 2: (12, 16), 3: (12, 16), 4: (16, 20), 9: (16, 20)}
 
 
 @pytest.mark.parametrize(
