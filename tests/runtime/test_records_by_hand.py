@@ -13,7 +13,8 @@ import torch
 
 from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Snapshot
-from shoal.records import checkpoint_state as states, metric_files
+from shoal.records import checkpoint_state as states, evaluation_files, metric_files
+from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.live_file import NAME, LiveFile
 from shoal.records.metric_files import append_row, performance_row
 from shoal.records.report import Report
@@ -87,6 +88,38 @@ def test_the_last_whole_line_is_that_up_to_a_number() -> None:
 )  # fmt: skip
 def test_an_interval_is_1_96_standard_errors_around_the_mean(mean: float, std: float, count: int, told: str) -> None:
     assert _around(mean, std, count) == told
+
+
+def test_an_evaluation_is_a_row_of_its_returns_and_the_newest_is_read_without_infos(tmp_path: Path) -> None:
+    files, params = EvaluationFiles(tmp_path, "params"), {"w": torch.zeros(1)}
+    assert files.last() is None and files.best() is None and evaluation_files.newest(tmp_path) == {}
+    files.add(100, 7, [1.0, 4.0, 4.0, 7.0], params, {"success": 0.5, "mean": 9.0}, unfinished=2)
+    row = "100,4,4,2.1213203,1,7,0.5,9,2"
+    head = "steps,episodes,mean,std,min,max,success,info/mean,unfinished"
+    assert (tmp_path / evaluation_files.FILE).read_text().splitlines() == [head, row]
+    wanted = {"steps": 100, "episodes": 4, "mean": 4.0, "std": 2.1213203, "min": 1.0, "max": 7.0, "unfinished": 2}
+    assert evaluation_files.newest(tmp_path) == wanted
+    assert (files.last(), files.best()) == (100, 4.0)
+    facts = json.loads((tmp_path / "best" / "params.json").read_text())
+    assert {name: facts[name] for name in ("steps", "updates", "score", "episodes")} == {
+        "steps": 100, "updates": 7, "score": 4.0, "episodes": 4,
+    }  # fmt: skip
+    files.add(200, 9, [3.0], params)
+    assert evaluation_files.newest(tmp_path) == {
+        "steps": 200, "episodes": 1, "mean": 3.0, "std": 0.0, "min": 3.0, "max": 3.0,
+    }  # fmt: skip
+    assert (files.last(), files.best()) == (200, 4.0)
+    for steps in (99, 100, 200, 12):
+        evaluation_files.video(tmp_path, steps).touch()
+    for name in ("mine.mp4", ".000000000150.tmp.mp4", "00000000150.mp4"):
+        (tmp_path / "videos" / name).touch()
+    evaluation_files.forget_after(tmp_path, 200)
+    assert files.last() == 200 and len(list((tmp_path / "videos").iterdir())) == 7
+    evaluation_files.forget_after(tmp_path, 99)
+    assert files.last() is None and evaluation_files.newest(tmp_path) == {}
+    assert sorted(film.name for film in (tmp_path / "videos").iterdir()) == [
+        "000000000012.mp4", "000000000099.mp4", "00000000150.mp4", "mine.mp4",
+    ]  # fmt: skip
 
 
 def test_a_summary_counts_by_hand(tmp_path: Path) -> None:
