@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from shoal.api import ShoalError, UsageError
+from shoal.api import Field, ShoalError, UsageError
 from shoal.metering.aggregator import Snapshot
+from shoal.program import Channel
 from shoal.records import checkpoint_state as states, evaluation_files, metric_files
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.live_file import NAME, LiveFile
@@ -21,7 +23,8 @@ from shoal.records.report import Report
 from shoal.records.summary import SHOWN, Summary, _around
 from shoal.run import changes
 from shoal.run.evaluation import Evaluation
-from shoal.torchrun.ends import Remarks
+from shoal.torchrun.ends import BoardEnd, Remarks
+from shoal.torchrun.group import Group
 
 
 def snapshot(**given: Any) -> Snapshot:
@@ -179,6 +182,41 @@ def test_what_was_heard_is_kept_though_the_sums_are_used_again() -> None:
     mine.hear(sums)
     sums[:] = 7.0
     assert mine.news() == dict.fromkeys(("steps", "updates", "interrupted", "terminated", "ended", "report", "save"), 1)
+
+
+class Stored:
+    """In place of a group of two ranks, with one store."""
+
+    def __init__(self, rank: int, store: dict[str, bytes]) -> None:
+        self.place, self.store = SimpleNamespace(rank=rank, world=2), store
+
+    def set(self, key: str, value: bytes) -> None:
+        self.store[key] = value
+
+    def get(self, keys: list[str]) -> list[bytes]:
+        return [self.store[key] for key in keys]
+
+
+def test_a_board_of_ranks_has_each_ones_last_row_and_counts_its_puts() -> None:
+    spec, store = {"done": Field((), "int64"), "score": Field((2,))}, dict[str, bytes]()
+    ends = [BoardEnd(cast("Group", Stored(rank, store)), Channel("b", "board", spec), "3") for rank in range(2)]
+    ends[0].place({"done": np.int64(5), "score": np.zeros(2, np.float32)}, 7)  # as a checkpoint has it
+    for k in range(3):
+        ends[1].put({"done": np.array(k), "score": np.array([k, 0.5], np.float32)})
+    ends[0].put({"done": np.array(6), "score": np.array([1.0, 2.0], np.float32)})
+    assert store.keys() == {"board/3/b/0", "board/3/b/1"}
+    for end in ends:
+        rows, puts = end.get()
+        assert (rows["done"].tolist(), rows["score"].tolist(), puts.tolist()) == ([6, 2], [[1, 2], [2, 0.5]], [8, 3])
+    assert ends[1].row[1] == 3 and ends[1].row[0]["done"] == 2
+    assert len(store["board/3/b/0"]) == 8 + 8 + 2 * 4
+    given = {"done": np.array(9), "score": np.zeros(2, np.float32)}
+    ends[1].put(given)
+    given["score"][:] = 7.0
+    assert ends[1].row[0]["score"].tolist() == [0.0, 0.0], "its own"
+    store["board/3/b/0"] += b"x"
+    with pytest.raises(ShoalError, match="a row of the board 'b' in torchrun's store is damaged"):
+        ends[0].get()
 
 
 # ----------------------------------------------------------------------------------------- changes
