@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shoal.api import Arrays, Field
+from shoal.api import MASK, Arrays, Field
 from shoal.demonstrations import streams
 from shoal.demonstrations.episodes import Episode
 from shoal.envs import Codec, EnvOptions, spec
@@ -77,3 +78,18 @@ def test_a_demonstration_with_too_few_observations_is_refused() -> None:
     for wrong in (made.observations[:3], np.concatenate([made.observations, made.observations])):
         with pytest.raises(streams.UsageError, match=f"an episode of 3 steps needs 4 observations, found {len(wrong)}"):
             cut(made._replace(observations=wrong))
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"), [([True, False], [True, False]), ([False, True], [False, True]), ([False, False], [True, True])]
+)
+def test_a_mask_that_forbids_everything_at_the_end_allows_everything(last: list[bool], shown: list[bool]) -> None:
+    """And where nothing shows the last action and reward, there is none."""
+    masks = np.array([[True, True], [False, True], last])
+    codec: Any = SimpleNamespace(encode_steps=lambda obs: {MASK: obs}, encode_actions=lambda actions: actions)
+    kinds = {"action": "int64", "reward": "float32", MASK: "bool"}
+    names = ("action", "reward", "first", "valid", "terminated", "truncated")
+    own = {name: Field((4, 1), kinds.get(name, "bool")) for name in names}
+    own[MASK] = Field((4, 1, 2), "bool")
+    (part,) = streams.unrolls(Episode(masks, np.array([0, 1]), np.ones(2), True), codec, EnvOptions(), own)
+    assert part[MASK][:, 0].tolist() == [[True, True], [False, True], shown] and "obs/last_action" not in part
