@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import shoal
 from shoal import systems
-from shoal.api import UsageError
+from shoal.api import MASK, UsageError
 from shoal.envs import EnvOptions
 from shoal.policy import Policy, policy as policies
 from shoal.policy.policy import differ, episode_limit
@@ -225,3 +225,19 @@ def test_the_limit_of_an_episode_is_the_largest_that_holds() -> None:
     assert episode_limit("CartPole-v1", long) == 50_000, "frames are Atari's"
     assert episode_limit("ALE/Pong-v5", replace(long, frame_skip=4)) == 2_000_000
     assert episode_limit("ALE/Pong-v5", long, 7) == 7
+
+
+def test_a_mask_allows_a_value_of_every_part_of_the_action() -> None:
+    spec = SimpleNamespace(observations={MASK: SimpleNamespace(shape=(5,))}, action=SimpleNamespace(sizes=(2, 3)))
+    own = SimpleNamespace(spec=spec, cfg=SimpleNamespace(env="x"), envs=None, _first=np.ones(1, bool))
+
+    def mask(*row: int) -> np.ndarray:
+        return Policy._mask(own, np.array([row], bool), None)  # type: ignore[arg-type]
+
+    assert mask(0, 1, 0, 0, 1).tolist() == [[False, True, False, False, True]]
+    for forbidden in ((1, 1, 0, 0, 0), (0, 0, 1, 1, 1), (0, 0, 0, 0, 0)):
+        with pytest.raises(UsageError, match="the action mask forbids every action of x"):
+            mask(*forbidden)
+    with pytest.raises(UsageError, match=r"'action_mask' should have shape \(5,\), found \(4,\)"):
+        mask(1, 1, 1, 1)
+    assert "--sampled)" in policies.how(False) and "without --sampled" in policies.how(True)
