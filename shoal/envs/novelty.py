@@ -32,7 +32,7 @@ class Novelty:
 
     def __init__(self, inner: EnvBatch, weight: float, steps: int = 0) -> None:
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
-        self._weight, self._fall, self._steps = weight, 1.0 / steps if steps else 0.0, 0
+        self._weight, self._fall = weight, 1.0 / steps if steps else 0.0
         self._features = Features(inner.spec)
         self._same = inner.spec.autoreset == "same_step"
         self._begin()

@@ -30,6 +30,7 @@ _CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
 }  # fmt: skip
+_NAMES = {code: name for name, code in _CODES.items()}
 
 
 @dataclass
@@ -212,19 +213,17 @@ class _Loaded:
         self._data = data
 
     def get(self, name: str, tensor: bool) -> Any:
-        return (self._tensors if tensor else self._arrays)[name]
+        part = self._parts[name]
+        dtype = _NAMES[part["dtype"]]
+        flat = np.frombuffer(part["data"], _bits(dtype) if tensor else dtype).copy()  # the caller's own
+        shaped = flat.reshape(part["shape"])
+        return torch.from_numpy(shaped).view(getattr(torch, dtype)) if tensor else shaped
 
     @cached_property
-    def _arrays(self) -> dict[str, np.ndarray]:
-        from safetensors.numpy import load
+    def _parts(self) -> dict[str, Any]:
+        from safetensors import deserialize
 
-        return load(self._data)
-
-    @cached_property
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        from safetensors.torch import load
-
-        return load(self._data)
+        return dict(deserialize(self._data))  # type: ignore[no-untyped-call]
 
 
 class Arrays:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.metering.aggregator import Snapshot
+from shoal.settings.schedule import linear
 
 PAGE = "docs/not-learning.md"
 EPISODES = 100  # at the beginning and at the end of a run, which are compared
@@ -164,8 +165,7 @@ def _random(run: Symptoms) -> str:
     cfg = run.cfg
     if not getattr(cfg, "epsilon_steps", 0) or not hasattr(cfg, "epsilon_end") or cfg.epsilon_ladder:
         return ""
-    done = min(1.0, run.limit / cfg.epsilon_steps)
-    epsilon = cfg.epsilon_start + (cfg.epsilon_end - cfg.epsilon_start) * done
+    epsilon = linear(cfg.epsilon_start, cfg.epsilon_end).at(run.limit / cfg.epsilon_steps)
     return f"{epsilon:.0%} of the actions are random even at the run's end" if epsilon > 0.3 else ""
 
 

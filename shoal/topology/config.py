@@ -174,7 +174,7 @@ class SystemConfig(EnvOptions):
         if unroll != values["unroll"]:
             found = {"unroll": unroll, **found}
         told = ", ".join(f"{name} {value} (not {values[name]})" for name, value in found.items())
-        return found, told and f"{told}: {fit.reason()}"
+        return found, told and f"{told}: {fit.reason(cfg.num_actors())}"
 
     def remarks(self) -> list[str]:
         """Sentences that a user should read before the run starts."""

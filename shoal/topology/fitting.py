@@ -26,9 +26,9 @@ class Fit:
     pace: float | None = None
     agents: int = 1
 
-    def reason(self) -> str:
-        """Return why rollouts are cut."""
-        if self.pace is not None and self.pace * ROUNDS * SECONDS < self.steps:
+    def reason(self, actors: int) -> str:
+        """Return why rollouts of so many actors are cut: which of the two bounds on a round is the lower one."""
+        if self.pace is not None and self.pace * actors * ROUNDS * SECONDS < self.steps:
             return f"the environment makes {self.pace:.2g} steps a second"
         return f"the run has {self.steps:,} steps"
 
@@ -63,7 +63,7 @@ def fitted_minibatches(cfg: Any, fit: Fit) -> Values:
         divided = cfg.core == "none" or columns % minibatches == 0
         if divided and columns * cfg.unroll >= minibatches * LEAST_MINIBATCH:
             break
-        minibatches = max(1, minibatches // 2)
+        minibatches //= 2
     return changed(cfg, {"minibatches": minibatches})
 
 

@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 
@@ -207,6 +207,30 @@ def test_an_option_of_one_line_is_a_flag_a_keyword_a_json_key_and_a_line_of_help
     of_resume = inspect.signature(takes_options(LongerTable, unset=True)(resume_so)).parameters
     assert of_resume["patience_here"].default is None and "seed" not in of_resume
     assert "patience_here: Seconds of patience." in (train_so.__doc__ or "")
+
+
+def test_help_of_a_function_keeps_types_and_its_last_argument_and_wraps_lines() -> None:
+    def so(system: str, seed: int = 7, **settings: Any) -> None:
+        """Train it."""
+
+    taken = inspect.signature(takes_options(LongerTable)(so)).parameters
+    assert list(taken)[:2] == ["system", "seed"] and taken["seed"].default == 7, "its own stays"
+    assert list(taken)[-1] == "settings" and taken["settings"].kind is inspect.Parameter.VAR_KEYWORD
+    assert taken["patience_here"].annotation == (float | None) and taken["runtime"].annotation is str
+    head, _, lines = (so.__doc__ or "").partition("\n\nOptions of the run:\n\n")
+    told = lines.splitlines()
+    assert head == "Train it." and max(map(len, told)) <= 116 and not any(line.startswith("seed:") for line in told)
+    names = [line.partition(":")[0] for line in told if not line.startswith("    ")]
+    assert names == [name for name in taken if name not in ("system", "seed", "settings")]
+    assert len(told) > len(names), "some go on in a further line"
+
+
+def test_a_flag_has_the_bare_type_of_its_option_with_its_range() -> None:
+    found = {name: flag.type for name, flag in flags(LongerTable).items()}
+    assert found["runtime"] is str is found["run-dir"] and found["log"] is list is found["log-args"]
+    assert found["quiet"] is bool and found["until-return"] is float
+    ranges = get_args(NonNegative)
+    assert get_args(found["hang-timeout"]) == ranges == get_args(found["patience-here"])
 
 
 @pytest.mark.parametrize("given, near", [("hang_timeot", "hang_timeout"), ("checkpoint_evry", "checkpoint_every")])

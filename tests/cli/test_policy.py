@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -15,8 +17,11 @@ from safetensors.torch import save_file
 
 import shoal
 from shoal import systems
-from shoal.api import UsageError
-from shoal.policy import Policy
+from shoal.api import MASK, UsageError
+from shoal.envs import EnvOptions
+from shoal.policy import Policy, policy as policies
+from shoal.policy.policy import differ, episode_limit
+from shoal.policy.video import _fit
 from shoal.settings.config import resolve
 
 from .odd_env import matrix, offset, tuples
@@ -196,3 +201,62 @@ def test_a_run_keeps_the_whole_path_of_an_environments_file(tmp_path: Path, monk
     assert run.config["env"] == f"{ODD.resolve()}:offset"
     monkeypatch.chdir(tmp_path)
     assert shoal.Run.open("r").policy().cfg.env == f"{ODD.resolve()}:offset"
+
+
+# ------------------------------------------------------------------------------------------ by hand
+def test_means_differ_beyond_three_standard_errors() -> None:
+    """0 and 2, five times each: a deviation of sqrt(10 / 9), a standard error of 1/3; of two such, sqrt(2) / 3."""
+    some = [0.0, 2.0] * 5
+    for shift, apart in ((1.41, False), (1.42, True), (-1.41, False), (-1.42, True)):
+        assert differ(some, [value + shift for value in some]) is apart
+    assert not differ(some[:9], [99.0] * 10) and not differ(some, [99.0] * 9) and differ(some, [99.0] * 10)
+    # a deviation on one side alone, of four times as many: 3 / 2 * sqrt(40 / 39 / 10) = 0.4804
+    many = [0.0, 2.0] * 20
+    assert not differ(many, [1.48] * 10) and differ(many, [1.49] * 10)
+
+
+@pytest.mark.parametrize(("asked", "made"), [(1, 3), (3, 3), (4, 6), (6, 6)])
+def test_an_evaluation_has_whole_games_of_three_agents(asked: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = SimpleNamespace(env="x", env_spec=lambda: SimpleNamespace(agents=3))
+    monkeypatch.setattr(policies, "evaluation_options", lambda cfg: "options")
+    monkeypatch.setattr(policies, "make", lambda *given: given)
+    assert policies.evaluation_envs(cfg, asked) == ("x", made, "options")
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "shape"),
+    [(100, 51, (300, 154)), (150, 10, (300, 20)), (299, 10, (598, 20)), (300, 11, (300, 12)), (301, 10, (302, 10))],
+)
+def test_a_small_picture_is_enlarged_by_a_whole_number_to_even_sides(
+    height: int, width: int, shape: tuple[int, int]
+) -> None:
+    frame = np.random.default_rng(0).integers(1, 255, (height, width, 3), np.uint8)
+    fitted, times = _fit(frame), max(1, -(-300 // height))
+    assert fitted.shape == (*shape, 3) and fitted.dtype == np.uint8
+    kept = fitted[: height * times, : width * times]
+    np.testing.assert_array_equal(kept[::times, ::times], frame)
+    np.testing.assert_array_equal(kept[times - 1 :: times, times - 1 :: times], frame)
+    assert not fitted[height * times :].any() and not fitted[:, width * times :].any()
+
+
+def test_the_limit_of_an_episode_is_the_largest_that_holds() -> None:
+    long = EnvOptions(max_episode_steps=50_000, max_episode_frames=8_000_000)
+    assert episode_limit("CartPole-v1", long) == 50_000, "frames are Atari's"
+    assert episode_limit("ALE/Pong-v5", replace(long, frame_skip=4)) == 2_000_000
+    assert episode_limit("ALE/Pong-v5", long, 7) == 7
+
+
+def test_a_mask_allows_a_value_of_every_part_of_the_action() -> None:
+    spec = SimpleNamespace(observations={MASK: SimpleNamespace(shape=(5,))}, action=SimpleNamespace(sizes=(2, 3)))
+    own = SimpleNamespace(spec=spec, cfg=SimpleNamespace(env="x"), envs=None, _first=np.ones(1, bool))
+
+    def mask(*row: int) -> np.ndarray:
+        return Policy._mask(own, np.array([row], bool), None)  # type: ignore[arg-type]
+
+    assert mask(0, 1, 0, 0, 1).tolist() == [[False, True, False, False, True]]
+    for forbidden in ((1, 1, 0, 0, 0), (0, 0, 1, 1, 1), (0, 0, 0, 0, 0)):
+        with pytest.raises(UsageError, match="the action mask forbids every action of x"):
+            mask(*forbidden)
+    with pytest.raises(UsageError, match=r"'action_mask' should have shape \(5,\), found \(4,\)"):
+        mask(1, 1, 1, 1)
+    assert "--sampled)" in policies.how(False) and "without --sampled" in policies.how(True)

@@ -319,6 +319,29 @@ def test_what_a_reset_in_the_same_step_shows_is_looked_at(mode: AutoresetMode) -
         one.step(np.array([0, 0]))
 
 
+def test_last_observations_of_parts_come_one_by_one() -> None:
+    """As Gymnasium's vectors give those of a Dict: an array of objects, of which only those that ended are anything."""
+    space = gs.Dict({"a": gs.Box(-9, 9, (2,), np.float32), "b": gs.Tuple([gs.Discrete(4)])})
+    one = batch(AutoresetMode.SAME_STEP, space)
+    one.env.obs = {"a": np.array([[1, 2], [3, 4]], np.float32), "b": (np.array([0, 1]),)}
+    one.reset(0)
+    last = np.array([None, {"a": np.array([5, 6], np.float32), "b": (np.int64(3),)}], object)
+    one.env.truncated, one.env.info = np.array([False, True]), {"final_obs": last}
+    step = one.step(np.array([0, 0]))
+    names = sorted(step.obs)
+    assert step.final_obs[names[0]].tolist() == [[1, 2], [5, 6]]
+    assert step.final_obs[names[1]].reshape(-1).tolist() == [0, 3] and step.obs[names[1]].reshape(-1).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_numbers_of_an_end_are_told_only_where_they_are_asked_for(told: bool) -> None:
+    one = batch(episode_info=told)
+    one.reset(0)
+    one.env.truncated, one.env.info = np.array([False, True]), {"score": np.array([4.0, 5.0])}
+    (episode,) = one.step(np.array([0, 0])).episodes
+    assert episode.info == ({"score": 5.0} if told else {})
+
+
 def test_a_reset_in_the_same_memory_leaves_the_last_observation() -> None:
     """As of environments that write all observations into one array."""
     one = batch(AutoresetMode.DISABLED)

@@ -3,7 +3,7 @@ import pytest
 
 from shoal.api import Action, EnvSpec, EnvStep, Observation
 from shoal.envs import EnvOptions, make
-from shoal.envs.novelty import Distillation, Features, Moments, Novelty
+from shoal.envs.novelty import Distillation, Features, Moments, Novelty, _small
 from shoal.policy.policy import evaluation_options
 from shoal.systems import dqn
 
@@ -188,3 +188,144 @@ def test_bound_holds_only_where_the_environment_has_no_limit_of_its_own():
     assert length("CliffWalking-v1") is None
     assert length("MountainCar-v0", episode_bound=30) == 200
     assert length("CliffWalking-v1", episode_bound=30, max_episode_steps=20) == 20
+
+
+# ------------------------------------------------------------------------------------------ by hand
+class Told:
+    """Three environments with the steps that they are told."""
+
+    num_envs = 3
+    spec = EnvSpec("told", {"obs": Observation((1,), "float32")}, Action("discrete", (2,)))
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def reset(self, seed):
+        self.left = iter(self.steps)
+        return {"obs": np.zeros((3, 1), np.float32)}
+
+    def step(self, action):
+        return next(self.left)
+
+
+def test_every_bonus_is_as_worked_out_by_hand():
+    """Errors as given: of each step the running deviation of both discounted returns, over all that counts so far."""
+    rng, steps, errors = np.random.default_rng(3), [], rng_errors(4)
+    for _ in range(40):
+        ended, valid = rng.random((2, 3)) < 0.2, rng.random(3) < 0.8
+        reward = (rng.standard_normal(3) * valid).astype(np.float32)
+        steps.append(EnvStep({"obs": np.zeros((3, 1), np.float32)}, reward, ended[0], ended[1], valid, None, []))
+    batch = Novelty(Told(steps), 0.5, steps=50)
+    batch.reset(0)
+    given = iter(errors)
+    batch._networks = lambda rows, counts: next(given)
+    returns, seen = np.zeros((2, 3)), ([], [])
+    for t, (step, error) in enumerate(zip(steps, errors, strict=True)):
+        returns = 0.99 * returns
+        returns[0] += step.reward * step.valid
+        returns[1] += error * step.valid
+        for kept, now in zip(seen, returns, strict=True):
+            kept.extend(now[step.valid])
+        returns[0, step.terminated | step.truncated] = 0.0  # not that of the bonus
+        reward, own = (np.std(kept) if kept else 0.0 for kept in seen)
+        unit = np.minimum(error / own, 5.0) if own > 1e-8 else np.zeros(3)
+        wanted = step.reward + 0.5 * (1 - t / 50) * unit * (reward or 1.0) * step.valid
+        np.testing.assert_allclose(batch.step(np.zeros(3, int)).reward, wanted, rtol=1e-5, atol=1e-6)
+
+
+def rng_errors(seed):
+    errors = np.random.default_rng(seed).random((40, 3))
+    errors[30] = 300.0  # beyond what a bonus may be
+    return errors
+
+
+def test_pictures_are_averaged_over_blocks_of_no_more_than_12_a_side():
+    rng = np.random.default_rng(0)
+    for height, width, high, wide in ((12, 13, 1, 2), (24, 25, 2, 3), (25, 41, 3, 4), (5, 12, 1, 1)):
+        images = rng.integers(0, 256, (2, 6, height, width), np.uint8)
+        newest = images[:, -3:].mean(1) / 255
+        rows, columns = -(-height // high), -(-width // wide)
+        wanted = np.zeros((2, rows, columns))
+        for y in range(height):
+            for x in range(width):
+                wanted[:, y // high, x // wide] += newest[:, y, x] / (high * wide)
+        np.testing.assert_allclose(_small(images, 3), wanted.reshape(2, -1), rtol=1e-12)
+
+
+def test_features_by_hand():
+    """Of a vector: clipped at 5 deviations of all rows so far; of integers: a one for each; of masks: nothing."""
+    leaves = {
+        "v": Observation((2,), "float32"), "n": Observation((2,), "int64", "one_hot", (3, 2)),
+        "mask": Observation((2,), "bool", "mask"),
+    }  # fmt: skip
+    features = Features(EnvSpec("e", leaves, Action("discrete", (2,))))
+    assert features.size == 7
+    v, n = np.array([[1.0, 0.0], [3.0, 4.0]], np.float32), np.array([[2, 0], [0, 1]])
+    obs = {"v": v, "n": n, "mask": np.ones((2, 2), bool)}
+    np.testing.assert_allclose(features(obs), [[-1, -1, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0, 1]], rtol=1e-6)
+    rows = features({**obs, "v": v + 1})
+    np.testing.assert_allclose(rows[:, 0], (np.array([2, 4]) - 2.5) / np.std([1, 3, 2, 4]), rtol=1e-6)
+    for _ in range(40):
+        features(obs)
+    assert features({**obs, "v": np.array([[1e4, 0.0]] * 2, np.float32)})[0, 0] <= 5.0
+    features.reset()
+    np.testing.assert_allclose(features(obs)[:, 0], [-1.0, 1.0], rtol=1e-6)
+
+
+def test_the_learned_network_moves_by_adam_every_eighth_batch_on_the_rows_that_count():
+    network, rng = Distillation(2, 0), np.random.default_rng(1)
+    before, told = [p.copy() for p in network.learned], []
+    descend = network._descend
+    network._descend = lambda gradients: (told.append([g.copy() for g in gradients]), descend(gradients))
+    learned = []
+    network._learn = lambda rows, learn=network._learn: (learned.append(rows), learn(rows))
+    given = [(rng.standard_normal((3, 2)).astype(np.float32), rng.random(3) < 0.7) for _ in range(17)]
+    for t, (rows, counts) in enumerate(given):
+        w = network.fixed, network.learned
+        says = [np.maximum(rows @ a + b, 0) @ c + d for a, b, c, d in w]
+        np.testing.assert_allclose(network(rows, counts), np.square(says[0] - says[1]).mean(1), rtol=1e-4)
+        assert len(learned) == (t + 1) // 8
+    for k in range(2):
+        np.testing.assert_array_equal(learned[k], np.concatenate([r[c] for r, c in given[8 * k : 8 * k + 8]]))
+    for i, (now, first) in enumerate(zip(network.learned, before, strict=True)):
+        m, v, p = 0.0, 0.0, first.astype(np.float64)
+        for t, gradients in enumerate(told, 1):
+            m, v = 0.9 * m + 0.1 * gradients[i], 0.999 * v + 0.001 * np.square(gradients[i], dtype=np.float64)
+            root = np.sqrt(v / (1 - 0.999**t))
+            moved = 1e-4 * (m / (1 - 0.9**t)) / np.maximum(root, 1e-30)
+            p = p - np.where(root > 1e-5, moved, 0.0)  # where epsilon counts for nothing
+        large = np.abs(told[0][i]) > 1e-3
+        np.testing.assert_allclose((now - first)[large], (p - first)[large], rtol=2e-2, atol=1e-6)
+
+
+def test_the_gradient_of_every_weight_is_that_of_the_mean_square():
+    network, rows = Distillation(3, 1), np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    network.fixed, network.learned = ([p.astype(np.float64) for p in ps] for ps in (network.fixed, network.learned))
+    rows, told = rows.astype(np.float64), []
+    network._descend = told.extend
+    network._learn(rows)
+    for p, gradient in zip(network.learned, told, strict=True):
+        for index in (
+            np.ndindex(p.shape) if p.size < 100 else [(0,) * p.ndim, (1,) * p.ndim, tuple(np.array(p.shape) - 1)]
+        ):
+            kept, sides = p[index], []
+            for step in (1e-5, -1e-5):
+                p[index] = kept + step
+                sides.append(np.square(network._difference(rows)[1]).mean())
+            p[index] = kept
+            assert gradient[index] == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-4, abs=1e-9)
+
+
+def test_thirty_steps_of_adam_are_numpys():
+    network, rng = Distillation(2, 0), np.random.default_rng(1)
+    network.learned = [np.zeros_like(p) for p in network.learned]
+    sizes = np.where(np.arange(30) < 3, 10.0, 1.0)  # which the average of squares remembers, and that of gradients not
+    steps = [[(rng.standard_normal(p.shape) + 1.0) * size for p in network.learned] for size in sizes]
+    for gradients in steps:
+        network._descend([g.astype(np.float32) for g in gradients])
+    for i, now in enumerate(network.learned):
+        m = v = p = np.zeros(now.shape)
+        for t, gradients in enumerate(steps, 1):
+            m, v = 0.9 * m + 0.1 * gradients[i], 0.999 * v + 0.001 * gradients[i] ** 2
+            p = p - 1e-4 * (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.999**t))
+        np.testing.assert_allclose(now, p, rtol=1e-3, atol=1e-7)

@@ -4,6 +4,8 @@ import torch
 
 from shoal.api import UsageError
 from shoal.nets import RewardScaler, RunningNorm, running_norms
+from shoal.nets.normaliser import normalised, seen
+from shoal.ops import merge_moments, moments
 
 
 def test_running_norm_is_numpy_on_everything_seen():
@@ -80,3 +82,59 @@ def test_a_name_that_no_part_of_a_network_can_have_is_refused() -> None:
     with pytest.raises(UsageError, match=r"without a dot in their names, found 'obs/a\.b'"):
         running_norms(["obs/a", "obs/a.b"], lambda name: RunningNorm((2,)))
     assert set(running_norms(["obs/a", "obs/b"], lambda name: RunningNorm((2,)))) == {"obs/a", "obs/b"}
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["mean", "variance"])
+@pytest.mark.parametrize("wrong", [np.inf, np.nan])
+def test_moments_of_which_one_is_not_finite_change_nothing(part: int, wrong: float) -> None:
+    mean, var, count = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor(5.0)
+    new = [torch.tensor([7.0, 8.0]), torch.tensor([9.0, 10.0])]
+    new[part][1] = wrong
+    merge_moments(mean, var, count, *new, 6.0)
+    assert (mean.tolist(), var.tolist(), count.item()) == ([1.0, 2.0], [3.0, 4.0], 5.0)
+
+
+def test_moments_join_as_those_of_all_rows_by_hand() -> None:
+    """1, 3 and 5, 7, 9: a mean of 5 and squared deviations of 16, 4, 0, 4, 16."""
+    mean, var, count = (t.clone() for t in moments(torch.tensor([1.0, 3.0])))
+    assert (mean.item(), var.item(), count.item()) == (2.0, 1.0, 2.0)
+    merge_moments(mean, var, count, *moments(torch.tensor([5.0, 7.0, 9.0])))
+    np.testing.assert_allclose([mean, var, count], [5.0, 8.0, 5.0], rtol=1e-14)
+    zeros = moments(torch.zeros(0, 2))
+    assert [z.tolist() for z in zeros] == [[0.0, 0.0], [0.0, 0.0], 0.0]
+
+
+def test_a_segment_tells_the_moments_of_what_was_acted_on() -> None:
+    """Of two steps and the observation after them, in two environments, of which one ignored its second action."""
+    obs = torch.tensor([[1.0, 2.0], [3.0, 50.0], [70.0, 90.0]])[..., None]
+    items = {"obs/a": obs, "obs/b": 10 * obs, "valid": torch.tensor([[True, True], [True, False]])}
+    told = seen(running_norms(["obs/a"], lambda name: RunningNorm((1,))), items)
+    assert set(told) == {"norms.obs/a.mean", "norms.obs/a.var", "norms.obs/a.count"}
+    np.testing.assert_allclose(torch.stack([t.squeeze() for t in told.values()]), [2.0, 2 / 3, 3.0], rtol=1e-14)
+
+
+def test_observations_without_statistics_stay_as_they_are() -> None:
+    norms = running_norms(["obs/a"], lambda name: RunningNorm((1,)))
+    norms["obs/a"].update(torch.tensor([[1.0], [3.0]]))
+    got = normalised(norms, {"obs/a": torch.tensor([[5.0]]), "obs/b": torch.tensor([[5.0]])})
+    np.testing.assert_allclose(got["obs/a"], [[3.0]], rtol=1e-6)
+    assert got["obs/b"].item() == 5.0
+
+
+def test_the_least_variance_bounds_what_a_deviation_is_multiplied_by() -> None:
+    norm = RunningNorm((), epsilon=0.0, floor=0.25)
+    norm.update(torch.tensor([1.0, 1.2]))  # a variance of 0.01
+    assert norm.scale().item() == 2.0
+    norm.update(torch.tensor([1.1, 9.1]))
+    np.testing.assert_allclose(norm.scale(), 1 / np.std([1.0, 1.2, 1.1, 9.1]), rtol=1e-6)
+
+
+def test_returns_are_carried_from_call_to_call_unless_the_columns_are_others() -> None:
+    scaler, no = RewardScaler(0.5), torch.zeros(1, 2, dtype=torch.bool)
+    assert scaler.returns(torch.tensor([[8.0, 4.0]]), no).tolist() == [[8.0, 4.0]]
+    assert scaler.returns(torch.tensor([[1.0, 1.0]]), torch.tensor([[True, False]])).tolist() == [[5.0, 3.0]]
+    assert scaler.carried is not None and scaler.carried.tolist() == [0.0, 3.0]
+    other = RewardScaler(0.5)
+    other.carried = scaler.carried
+    assert other.returns(torch.tensor([[1.0, 1.0]]), no).tolist() == [[1.0, 2.5]]
+    assert other.returns(torch.tensor([[1.0] * 3]), torch.zeros(1, 3, dtype=torch.bool)).tolist() == [[1.0] * 3]

@@ -185,14 +185,15 @@ def test_what_a_clock_says_is_in_the_performance_files_alone(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
-def test_going_on_behind_a_row_leaves_the_files_of_one_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ["7,70", "1", "7"])
+def test_going_on_behind_a_row_leaves_the_files_of_one_run(half: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     write(tmp_path / "one", range(1, 9))
     write(tmp_path / "two", range(1, 7))  # the checkpoint was made at row 2; rows 3 to 6 were lost
     for name in ("metrics.csv", "metrics.jsonl"):
         with open(tmp_path / "two" / name, "a") as file:
-            file.write("7,70")  # killed while it wrote
+            file.write(half)  # killed while it wrote
     write(tmp_path / "two", range(3, 9), after=2)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name

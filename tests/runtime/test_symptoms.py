@@ -2,6 +2,7 @@
 
 import logging
 import math
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -171,3 +172,163 @@ def test_every_cause_has_its_section():
     with open("docs/not-learning.md", encoding="utf-8") as page:
         sections = {line[3:].strip() for line in page if line.startswith("## ")}
     assert sections == {cause.name for cause in CAUSES} | {"observations"}
+
+
+# ------------------------------------------------------------------------------------------ the bounds
+def figures(returns=(), steps=1_000, updates=20, length=10.0, ended_at=0, seen=None, limit=1_000, **cfg):
+    """The symptoms of a run with these figures; seen: (steps, value) of metrics."""
+    run = Symptoms(SimpleNamespace(num_actors=lambda: 2, envs=2, **cfg), limit)
+    if returns:
+        new = [(value, 10) for value in returns]
+        run.update(Snapshot(1, 1, ended_at, 1, 0, 0, 0, length, 0, new_episodes=new))
+    for at, row in sorted((seen or {}).items()):
+        run.update(Snapshot(1, 1, at, 1, 0, 0, 0, length, 0, records=row, new_episodes=[]))
+    run.update(Snapshot(1, 1, steps, updates, 0, 0, 0, length, 0, new_episodes=[]))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("returns", "better"),
+    [
+        ([0.0, 2.0] * 50 + [1.5] * 100, False),  # a mean of 1 and half of a deviation of 1
+        ([0.0, 2.0] * 50 + [1.51] * 100, True),
+        ([0.0, 2.0] * 50 + [9.0] + [1.5] * 100, False),  # the last hundred alone
+        ([0.0, 2.0] * 50 + [9.0] + [1.5] * 99, True),
+        ([0.0, 3.0, 1.0, 2.0], False),  # halves: 1.5 and 1.5
+        ([0.0, 3.0, 2.0, 3.0], True),  # 2.5, above 1.5 and half of 1.5
+        ([0.0, 3.0, 1.5, 3.0], False),
+        ([1.0, 5.0, 2.0], True),  # the first and the last
+        ([4.0], False),
+        ([], False),
+    ],
+)
+def test_a_run_has_improved_by_half_a_deviation_of_its_first_episodes(returns, better):
+    assert figures(returns).improved is better
+
+
+def test_metrics_of_late_are_the_median_of_the_second_half():
+    seen = {at: {"entropy": value} for at, value in ((499, 100.0), (500, 1.0), (600, 2.0), (1_000, 9.0))}
+    assert figures(seen=seen).of_late("entropy") == 2.0
+
+
+def test_growth_is_between_the_medians_of_the_second_and_the_last_quarter():
+    seen = {249: 1e3, 250: 1.0, 300: 2.0, 499: 9.0, 500: 1e4, 749: 1e4, 750: 3.0, 800: 8.0, 1_000: 90.0}
+    assert figures(seen={at: {"td_error": value} for at, value in seen.items()}).growth("td_error") == 8.0 / 2.0
+    early, late = {250: {"td_error": 1.0}}, {750: {"td_error": 1.0}}
+    assert math.isnan(figures(seen=early).growth("td_error")) and math.isnan(figures(seen=late).growth("td_error"))
+    nothing = {250: {"td_error": 0.0}, 750: {"td_error": 1.0}}
+    assert figures(seen=nothing).growth("td_error") == pytest.approx(1e12)
+
+
+@pytest.mark.parametrize(
+    ("steps", "updates", "episodes", "old", "stuck"),
+    [
+        (500, 20, 20, True, True),
+        (499, 20, 20, False, False),
+        (500, 19, 20, False, False),
+        (500, 20, 19, True, False),
+    ],
+)
+def test_a_run_is_judged_from_half_of_its_steps_20_updates_and_20_episodes_on(steps, updates, episodes, old, stuck):
+    run = figures([1.0] * episodes, steps=steps, updates=updates)
+    assert (run.old, run.stuck) == (old, stuck)
+    better = figures([*[1.0] * episodes, *[9.0] * 60], steps=steps, updates=updates)
+    assert not better.stuck
+
+
+def late(**metrics):
+    return {1_000: metrics}
+
+
+ACTION = SimpleNamespace(low=(), sizes=(2, 3))
+MIXED = SimpleNamespace(low=(0.0,), sizes=(2, 3))
+EPSILON = dict(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1_000, epsilon_ladder=False)
+
+
+@pytest.mark.parametrize(
+    ("shows", "shown", "hidden"),
+    [
+        ("_endless", dict(steps=40_007, ended_at=7, returns=[1.0]), dict(steps=40_006, ended_at=7, returns=[1.0])),
+        ("_endless", dict(steps=40_000), dict(steps=39_999)),
+        ("_constant", dict(returns=[1.0, 2.0, 1.0] + [1.0] * 100), dict(returns=[2.0, 2.0] * 60 + [1.0] * 100)),
+        ("_constant", dict(returns=[1.0] * 20), dict(returns=[1.0] * 19 + [2.0])),
+        # 2 % of log 6 is 0.0358
+        (
+            "_deterministic",
+            dict(seen=late(entropy=0.035), env_spec=lambda: SimpleNamespace(action=ACTION)),
+            dict(seen=late(entropy=0.0365), env_spec=lambda: SimpleNamespace(action=ACTION)),
+        ),
+        (
+            "_deterministic",
+            dict(seen=late(entropy=-1.0), env_spec=lambda: SimpleNamespace(action=ACTION)),
+            dict(seen=late(entropy=-1.0), env_spec=lambda: SimpleNamespace(action=MIXED)),
+        ),
+        ("_saturated", dict(seen=late(saturated=0.91)), dict(seen=late(saturated=0.9))),
+        (
+            "_unexplained",
+            dict(seen=late(explained_variance=0.0), returns=[1.0, 2.0]),
+            dict(seen=late(explained_variance=0.01), returns=[1.0, 2.0]),
+        ),
+        (
+            "_unexplained",
+            dict(seen=late(explained_variance=-1.0), returns=[1.0, 2.0]),
+            dict(seen=late(explained_variance=-1.0), returns=[1.0, 1.0]),
+        ),
+        (
+            "_growing",
+            dict(seen={300: {"td_error": 1.0}, 800: {"td_error": 10.1}}),
+            dict(seen={300: {"td_error": 1.0}, 800: {"td_error": 10.0}}),
+        ),
+        (
+            "_growing",  # the loss of the value, where both are told
+            dict(seen={300: {"td_error": 1.0, "value_loss": 1.0}, 800: {"td_error": 1.0, "value_loss": 11.0}}),
+            dict(seen={300: {"td_error": 1.0, "value_loss": 1.0}, 800: {"td_error": 11.0, "value_loss": 1.0}}),
+        ),
+        (
+            "_short_replay",
+            dict(replay=10, items_are_steps=True, length=10.5, returns=[1.0]),
+            dict(replay=10, items_are_steps=True, length=10.0, returns=[1.0]),
+        ),
+        (
+            "_short_replay",
+            dict(replay=1, items_are_steps=True, length=10.5, returns=[1.0]),
+            dict(replay=0, items_are_steps=True, length=10.5, returns=[1.0]),
+        ),
+        (
+            "_short_replay",
+            dict(replay=1, items_are_steps=True, length=10.5, returns=[1.0]),
+            dict(replay=1, items_are_steps=False, length=10.5, returns=[1.0]),
+        ),
+        ("_random", dict(limit=750, **EPSILON), dict(limit=800, **EPSILON)),
+        ("_random", dict(limit=2_000, **{**EPSILON, "epsilon_end": 0.31}), dict(limit=2_000, **EPSILON)),
+        ("_random", dict(limit=2_000, **{**EPSILON, "epsilon_end": 0.31}), dict(**{**EPSILON, "epsilon_end": 0.3})),
+        ("_random", dict(limit=500, **EPSILON), dict(limit=500, **{**EPSILON, "epsilon_ladder": True})),
+        ("_random", dict(limit=500, **EPSILON), dict(limit=500, **{**EPSILON, "epsilon_steps": 0})),
+        ("_clipped", dict(returns=[9.0, 11.1], reward_clip="sign"), dict(returns=[9.0, 11.0], reward_clip="sign")),
+        ("_clipped", dict(returns=[-11.0], reward_clip="unit"), dict(returns=[-11.0], reward_clip="none")),
+    ],
+)  # fmt: skip
+def test_a_cause_shows_beyond_its_bound_and_not_at_it(shows, shown, hidden):
+    assert getattr(symptoms, shows)(figures(**shown)) and not getattr(symptoms, shows)(figures(**hidden))
+
+
+def test_sentences_give_the_figures_that_show_a_cause():
+    assert symptoms._endless(figures(steps=48_000)) == "no episode has ended for 12,000 steps of each environment"
+    assert symptoms._random(figures(limit=500, **EPSILON)).startswith("55% of the actions")
+    assert "grown 12-fold" in symptoms._growing(figures(seen={300: {"td_error": 2.0}, 800: {"td_error": 24.0}}))
+    action = SimpleNamespace(action=ACTION)
+    assert "(0.01 of 1.8 nats)" in symptoms._deterministic(figures(seen=late(entropy=0.01), env_spec=lambda: action))
+
+
+@pytest.mark.parametrize(
+    ("has", "tried"),
+    [
+        (dict(pop_art=False, core="none"), "--pop-art, --core lstm or a larger network"),
+        (dict(pop_art=True, core="lstm", normalise_obs=False), "--normalise-obs or a larger network"),
+        (dict(normalise_obs=False, normalise_reward=False, images=True), "--normalise-reward or a larger network"),
+        (dict(), "a larger network"),
+    ],
+)
+def test_what_is_tried_for_unexplained_returns_is_what_the_system_has_and_the_run_has_not(has, tried):
+    cfg = {name: value for name, value in has.items() if name != "images"}
+    assert symptoms._explaining(figures(has_images=lambda: "images" in has, **cfg)) == tried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,3 +204,19 @@ def test_workers_divide_rewards_by_the_deviation_of_all_their_returns() -> None:
     nets.load_state_dict(last)
     learned = a3c.AdvantageActorCritic(cfg, nets).prepare(Batch(seen[-1][2])).items["reward"]
     torch.testing.assert_close(learned, (seen[-1][2]["reward"].double() / rows.std(correction=0)).float())
+
+
+def test_a_workers_returns_go_on_from_its_state() -> None:
+    """Of 4 and 8, of which the first ended an episode, with gamma 1/2: then 1, and 1/2 of 8 and 1."""
+    cfg, no = config("a3c", **SMALL, envs=2, normalise_reward=True, gamma=0.5), torch.zeros(1, 2, dtype=torch.bool)
+    mine, other, older = (a3c.AdvantageActorCritic(cfg, a3c.network(cfg)) for _ in range(3))
+    assert mine.state_dict() == {"carried": None}
+    assert mine.nets.rewards is not None and other.nets.rewards is not None and older.nets.rewards is not None
+    mine.nets.rewards.returns(torch.tensor([[4.0, 8.0]]), torch.tensor([[True, False]]))
+    other.load_state_dict(mine.state_dict())
+    older.load_state_dict({})
+    reward = torch.tensor([[1.0, 1.0]])
+    assert other.nets.rewards.returns(reward, no).tolist() == [[1.0, 5.0]]
+    assert older.nets.rewards.returns(reward, no).tolist() == [[1.0, 1.0]]
+    plain = a3c.AdvantageActorCritic(replace(cfg, normalise_reward=False), a3c.network(config("a3c", **SMALL)))
+    assert plain.state_dict() == {"carried": None} and plain.load_state_dict({}) is None  # type: ignore[func-returns-value]

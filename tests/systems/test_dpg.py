@@ -26,6 +26,7 @@ from shoal.ops import Adam, importance_weights
 from shoal.systems import apex_dpg, d4pg, load
 from shoal.systems.apex_dpg import DPG, DPGAgent, DPGConfig, Expected
 from shoal.systems.d4pg import Categorical, Mixture, RangeLearner
+from shoal.topology.exploration import LastingNoise
 from shoal.topology.replayed import descent
 
 LOW, HIGH = (-1.0, -1.0), (1.0, 1.0)
@@ -389,6 +390,41 @@ def test_noise_that_lasts_is_as_wide_at_every_step_and_begins_anew_with_an_episo
     after = (agent.act(obs, begins, {}).action - best)[:, 0]
     assert abs(np.corrcoef(steps[-1][:10_000], after[:10_000])[0, 1]) < 0.05
     assert abs(np.corrcoef(steps[-1][10_000:], after[10_000:])[0, 1] - 0.85) < 0.03
+
+
+def test_noise_that_lasts_by_hand_and_from_a_state() -> None:
+    """x <- 0.6 x + 0.8 e; in the environment whose episode begins, e."""
+    drawn = np.random.default_rng(5).standard_normal((3, 2, 2), np.float32)
+    noise, no = LastingNoise(0.6, np.random.default_rng(5)), np.zeros(2, bool)
+    np.testing.assert_array_equal(noise(no, 2), drawn[0])
+    second = noise(np.array([True, False]), 2)
+    wanted = np.stack([drawn[1, 0], 0.6 * drawn[0, 1] + 0.8 * drawn[1, 1]])
+    np.testing.assert_allclose(second, wanted, rtol=1e-6)
+    assert second.dtype == np.float32
+    np.testing.assert_allclose(noise(no, 2), 0.6 * wanted + 0.8 * drawn[2], rtol=1e-5, atol=1e-6)
+    anew = LastingNoise(0.0, np.random.default_rng(5))
+    assert [anew(no, 2).tolist() for _ in drawn] == drawn.tolist() and anew.last is None
+    assert noise(np.zeros(3, bool), 2).shape == (3, 2), "of other environments"
+
+
+def test_an_agent_goes_on_with_the_noise_of_its_state() -> None:
+    obs, no = {"obs": np.zeros((4, 3), np.float32)}, np.zeros(4, bool)
+    nets = network(ENV, None)
+    agents = [DPGAgent(nets, 0.3, seed, correlation=0.9) for seed in (0, 1, 2)]
+    agents[0].act(obs, no, {})
+    agents[1].load_state_dict(agents[0].state_dict())
+    old = {name: value for name, value in agents[0].state_dict().items() if name != "noise"}
+    agents[2].load_state_dict(old)  # of a version whose noise did not last
+    first, second, third = (agent.act(obs, no, {}).action for agent in agents)
+    assert np.array_equal(first, second) and not np.array_equal(first, third)
+
+
+@pytest.mark.parametrize("random_steps", [0, 5])
+def test_an_actor_has_the_noise_of_its_settings(random_steps: int) -> None:
+    cfg = config("apex-dpg", env="Pendulum-v1", noise=0.7, noise_correlation=0.4, random_steps=random_steps)
+    for ctx in (None, Context("actor", 0, 1, 0, 0, Recorder(), steps=lambda: 9)):
+        made = apex_dpg.agent(cfg, 3, ctx)
+        assert (made.noise, made.lasting.correlation, made.at_random()) == (0.7, 0.4, False)
 
 
 def test_the_first_actions_are_drawn_uniformly_from_the_box() -> None:
