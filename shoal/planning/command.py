@@ -48,7 +48,7 @@ def command(args: list[str]) -> int:
     wanted = {flag: counts(flag, words) for flag, words in sizes}
     opts, resolved = resolve_flags(name, system, rest, FLAGS)
     cfg, quiet = resolved.cfg, bool(opts.get("json"))
-    if cfg.served():
+    if cfg.acts_by_server():
         raise UsageError("shoal plan knows actors that choose actions themselves, not a server: give --inference actor")
     machine = machines.read(Path(opts["machine"])) if "machine" in opts else None
     target, seconds = opts.get("target"), opts.get("seconds", SECONDS)

@@ -164,6 +164,7 @@ def loaded(path: Path, facts: Values) -> tuple[Any, Values]:
     if facts.get("actors"):  # also where this machine has another number of cores
         values["actors"] = expect(ranged(system.Config)["actors"], facts["actors"], f"'actors' ({where})")
     if values.get("inference") == "auto":  # what was saved is of the roles it had, whatever this machine's device is
-        choices = ranged(system.Config)["inference"]
-        values["inference"] = expect(choices, facts.get("acting", "actor"), f"'acting' ({where})")
+        acting = expect(ranged(system.Config)["inference"], facts.get("acting", "actor"), f"'acting' ({where})")
+        if acting != ("server" if system.Config(**values).acts_by_server() else "actor"):
+            values["inference"] = acting
     return system, values

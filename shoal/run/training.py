@@ -141,7 +141,7 @@ def start(
         "origins": resolved.origins,
         "preset": resolved.preset,
         "actors": cfg.num_actors(),
-        "acting": "server" if cfg.served() else "actor",
+        "acting": "server" if cfg.acts_by_server() else "actor",
     }
     with beside.of(path) as company:
         training = Training(path, system, resolved, options, facts, trace, [*observers, *company.observers])

@@ -75,7 +75,7 @@ Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)
 UpToHalf = Annotated[float, Range("a number above 0 and at most 0.5", lambda x: SMALLEST <= x <= 0.5)]
 Decay = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]  # of a running average
 Device = Annotated[
-    str, Range("auto, cpu, cuda or cuda:N", lambda s: re.fullmatch(r"auto|cpu|cuda(:\d+)?", s) is not None)
+    str, Range("auto, cpu, cuda or cuda:N", lambda s: re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", s) is not None)
 ]
 OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``
 

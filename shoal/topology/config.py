@@ -184,7 +184,7 @@ class SystemConfig(EnvOptions):
                 f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
                 f"more steps, or {self.for_more_updates}, make more"
             )
-        if self.inference == "auto" and self.served():
+        if self.inference == "auto" and self.acts_by_server():
             out.append(
                 f"actions are chosen by an inference server on {self.learner_device()} (inference auto): --inference "
                 "actor leaves them to the actors"
@@ -208,7 +208,7 @@ class SystemConfig(EnvOptions):
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
 
-    def served(self) -> bool:
+    def acts_by_server(self) -> bool:
         """Return whether a server chooses the actions, as ``inference`` says."""
         if self.inference != "auto" or not self.has_server:
             return self.inference == "server"

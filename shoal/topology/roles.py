@@ -179,7 +179,7 @@ def actors_and_learner(
     params = p.channel(parameters("params", lambda: network(cfg), lag))
     out: Values = {sent.name: sent.writer()}
     into: Values = {sent.name: sent.reader(count, each=lockstep)}
-    if cfg.served():
+    if cfg.acts_by_server():
         served_actors(p, cfg, agent, sent, params, actor_role, lockstep)
     else:
         p.role(

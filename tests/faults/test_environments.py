@@ -77,8 +77,8 @@ def test_each_fault_is_named_and_none_is_learned_from(tmp_path: Path, caplog: py
     where = "(index 1, action 2, seed "
     for expected in (
         f"Broken' raised RuntimeError in step {where}", "the motor is on fire",
-        "returned a value of 'obs' that is not finite (index 1, action 2, seed ",
-        "returned a value of 'reward' that is not finite (index 1, action 2, seed ",
+        "returned a value of 'obs' that is not finite, or too large for float32 (index 1, action 2, seed ",
+        "returned a value of 'reward' that is not finite, or too large for float32 (index 1, action 2, seed ",
         f"returned 'obs' of shape [1] instead of [2] {where}",
         f"returned 'obs' of dtype complex64 instead of float32 {where}",
         "raised RuntimeError in reset (index 1, seed ", "the track is closed",

@@ -287,10 +287,10 @@ def test_auto_lets_a_server_act_where_there_is_a_gpu_and_a_network_worth_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: found == "cuda")
     cfg = load("impala").Config(**fields)
-    assert cfg.served() == (where == "server")
+    assert cfg.acts_by_server() == (where == "server")
     told = [line for line in cfg.remarks() if "inference server" in line]
     assert bool(told) == (where == "server" and cfg.inference == "auto")
-    assert not load("a3c").Config(device="cpu").served()
+    assert not load("a3c").Config(device="cpu").acts_by_server()
 
 
 def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:

@@ -365,7 +365,8 @@ def test_a_run_goes_on_acting_where_it_did_whatever_auto_means_on_this_machine(
     assert config["acting"] == acted
     config["config"]["inference"] = "auto"
     (run / "config.json").write_text(json.dumps(config))
-    other = SystemConfig.served
-    monkeypatch.setattr(SystemConfig, "served", lambda c: acted == "actor" if c.inference == "auto" else other(c))
+    other = SystemConfig.acts_by_server
+    auto = acted == "actor"  # the other one
+    monkeypatch.setattr(SystemConfig, "acts_by_server", lambda c: auto if c.inference == "auto" else other(c))
     shoal.resume(run, steps=400, quiet=True)
     assert json.loads((run / "report.json").read_text())["steps"] >= 400

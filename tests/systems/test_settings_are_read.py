@@ -54,7 +54,7 @@ SET: dict[str, Any] = {
     "epsilon_final": (0.9, 0.8, 0.7), "epsilon_odds": (0.0, 0.0, 1.0), "epsilon_steps": 90, "epsilon_end": 0.9,
     "action_gradient_clip": 1e-6, "v_min": -50.0, "v_max": 50.0, "reward_range": (-1.0, 0.0),
     "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "updaters": 2, "epsilon": 0.9,
-    "online_share": 0.9, "sampler": "uniform",
+    "online_share": 0.9, "sampler": "uniform", "inference": "server",
     "survival_bonus": 2.0, "action_bins": 3, "reference": 9, "cap": 1.0, "cap_start": 3,
 }  # fmt: skip
 # What a setting needs beside what ``only_with`` says
@@ -151,8 +151,8 @@ def of(role: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 WHERE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
-            "device", "learner_threads", "learner_processes", "queue", "lag", "labels", "evict_every", "replay",
-            "evict", "evict_exponent", "staleness", "noise_table", "min_replay", "samples_per_insert", "label_uses",
+            "device", "inference", "learner_threads", "learner_processes", "queue", "lag", "labels", "evict_every",
+            "replay", "evict", "evict_exponent", "staleness", "noise_table", "min_replay", "samples_per_insert", "label_uses",
             "shards", "es precision", "es actors",
         ), program,
     ),
