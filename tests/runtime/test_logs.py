@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,20 @@ from shoal.runtime.launch import Launch, Stop
 
 
 class Talker:
-    """Prints, by Python and behind its back; its first life ends in an exception."""
+    """Prints, by Python and behind its back; its first life ends in an exception. Each makes 30 steps, so that a run of
+    50 needs a second life of both."""
 
     def __init__(self, ctx: api.Context) -> None:
-        self.ctx = ctx
+        self.ctx, self.made = ctx, 0
         print("hello from Python", flush=True)
         os.write(1, b"hello from C\n")
         os.write(2, b"a library complains\n")
 
     def step(self) -> None:
+        if self.made == 30:
+            time.sleep(0.01)
+            return
+        self.made += 1
         self.ctx.metrics.count("env_steps")
         if self.ctx.generation == 0:
             raise ValueError("the first life is over")

@@ -152,8 +152,8 @@ WHERE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
             "device", "inference", "learner_threads", "learner_processes", "queue", "lag", "labels", "evict_every",
-            "replay", "evict", "evict_exponent", "staleness", "noise_table", "min_replay", "samples_per_insert", "label_uses",
-            "shards", "es precision", "es actors",
+            "replay", "evict", "evict_exponent", "staleness", "noise_table", "min_replay", "samples_per_insert",
+            "label_uses", "shards", "es precision", "es actors",
         ), program,
     ),
     "eval_epsilon": policy, "precision": network, "virtual_batch_norm": network, "reference": network,
