@@ -63,19 +63,19 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
 
     def _hold(self, nets: Any) -> None:
         super()._hold(nets)
-        self._few = nets.few() if isinstance(nets, ActorCritic) and self.device.type == "cpu" else None
+        self._few = nets.few() if isinstance(nets, ActorCritic) and self.on_host else None
 
     def initial_state(self, envs: int) -> Tensors:
         return cast(Tensors, self.nets.initial_state(envs))
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        return tuple(d.numpy() for d in self.nets.dist.draw((len(next(iter(obs.values()))),), self.rng))
+        return tuple(self.nets.dist.draw((len(first),), self.rng))
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
         few = self._few if "log_prob" not in self.extras else None
         if few is None or not drawn or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
             return self._respond(obs, first, state, drawn)
-        action, policy, value = few.act(obs["obs"], *drawn)
+        action, policy, value = few.act(obs["obs"], np.asarray(drawn[0]))
         return Act(action, state, {"value": value, "policy": policy} if self.extras else {"value": value})
 
     @torch.inference_mode()
@@ -86,8 +86,7 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
         told = {"value": value} | ({"policy": policy} if "policy" in self.extras else {})
         if "log_prob" in self.extras:
             told["log_prob"] = dist.log_prob(policy, action)
-        extras = {name: tensor.numpy(force=True) for name, tensor in told.items()}
-        return Act(action.numpy(force=True), state, extras)
+        return Act(self.array(action), state, {name: self.array(tensor) for name, tensor in told.items()})
 
 
 def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from shoal.fast.rounded import unrounded
 from shoal.nets.precision import Precision, inferring, resolve
 
 M = TypeVar("M", bound=nn.Module)
-Draws = tuple[np.ndarray, ...]  # random numbers, a row [E, ...] for each observation; none: act greedily
+Draws = tuple[np.ndarray | torch.Tensor, ...]  # random numbers, a row [E, ...] for each observation; none: act greedily
 
 
 def moved(nets: M, device: str, precision: Precision) -> M:
@@ -31,15 +31,17 @@ class Rowwise:
 
     nets: Any
     device = torch.device("cpu")
+    on_host = True  # whether that is the CPU
 
     def move(self, device: str, precision: Precision = "auto") -> None:
         """Act on another device, in what ``precision`` means there."""
         self.device = torch.device(device)
+        self.on_host = self.device.type == "cpu"
         self._hold(moved(self.nets, device, precision))
 
     def share(self, other: Rowwise) -> None:
         """Act by the network of ``other`` from now on, in place of its own: by whatever ``other`` loads."""
-        self.device = other.device
+        self.device, self.on_host = other.device, other.on_host
         self._hold(other.nets)
 
     def _hold(self, nets: Any) -> None:
@@ -60,16 +62,23 @@ class Rowwise:
 
     def tensors(self, arrays: Arrays) -> Tensors:
         """The arrays as tensors on the network's device."""
+        if self.on_host:
+            return {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {name: self.tensor(array) for name, array in arrays.items()}
 
-    def tensor(self, array: np.ndarray) -> torch.Tensor:
+    def tensor(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
         """The array as a tensor on the network's device, which on a CPU shares its memory."""
-        made = torch.from_numpy(array)
-        return made if self.device.type == "cpu" else made.to(self.device)
+        made = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+        return made if self.on_host else made.to(self.device)
+
+    def array(self, tensor: torch.Tensor) -> np.ndarray:
+        """The tensor, of which no gradient is asked, as an array on the host, which on a CPU shares its memory."""
+        made: np.ndarray = tensor.numpy() if self.on_host else tensor.cpu().numpy()
+        return made
 
     def placed(self, state: Tensors) -> Tensors:
         """A recurrent state on the network's device."""
-        return state if self.device.type == "cpu" else {name: v.to(self.device) for name, v in state.items()}
+        return state if self.on_host else {name: v.to(self.device) for name, v in state.items()}
 
 
 def generator_state(rng: np.random.Generator | torch.Generator) -> Any:

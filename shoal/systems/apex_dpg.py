@@ -275,12 +275,11 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], Rowwise):
         self.lasting = LastingNoise(correlation, self.rng)
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        """What is added to the policy's action, or takes its place: [E, actions], and which it is: [E]."""
-        envs = len(next(iter(obs.values())))
-        shape, at_random = (envs, self.nets.actions), self.at_random()
-        own = self.rng.random(shape, np.float32) * 2 - 1 if at_random else None
-        noise = self.noise * self.lasting(first, self.nets.actions) if own is None else own
-        return noise, np.full((envs, 1), at_random)
+        """What is added to the policy's action, [E, actions], and the share of that action: 0 (at random) or 1."""
+        envs, actions = len(first), self.nets.actions
+        if self.at_random():
+            return self.rng.random((envs, actions), np.float32) * 2 - 1, np.zeros((envs, 1), np.float32)
+        return self.noise * self.lasting(first, actions), np.ones((envs, 1), np.float32)
 
     @torch.no_grad()
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
@@ -288,15 +287,15 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], Rowwise):
         features = nets.features(self.tensors(obs))
         best = chosen = nets.act(features)
         if drawn:
-            noise, at_random = map(self.tensor, drawn)
-            chosen = torch.where(at_random, noise, (best + noise).clamp(-1.0, 1.0))
+            noise, share = map(self.tensor, drawn)
+            chosen = torch.addcmul(noise, best, share).clamp_(-1.0, 1.0)
         action = nets.clip(chosen)
         extras: Arrays = {}
         if nets.returns is not None:
             both = torch.cat((action, best))
-            values = nets.returns.mean(nets.judge(features.repeat(2, 1), both)).numpy(force=True)
+            values = self.array(nets.returns.mean(nets.judge(features.repeat(2, 1), both)))
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
-        return Act(action.numpy(force=True), state, extras)
+        return Act(self.array(action), state, extras)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "noise": self.lasting.last}

@@ -204,14 +204,14 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
         self.steps = taken
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        envs = len(next(iter(obs.values())))
+        envs = len(first)
         explore = self.rng.random(envs) < self.epsilon(self.steps)
         self.steps += envs
         return explore, random_actions(obs, self.nets.actions, self.rng)
 
     @torch.no_grad()
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
-        values = self.values(self.tensors(obs), drawn).numpy(force=True)
+        values = self.array(self.values(self.tensors(obs), drawn))
         action = values.argmax(-1)
         if drawn:
             action = np.where(drawn[0], drawn[1], action)

@@ -265,13 +265,13 @@ class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], Roww
         return self.nets.initial_state(envs)
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        explore = self.rng.random(len(next(iter(obs.values())))) < self.epsilon
+        explore = self.rng.random(len(first)) < self.epsilon
         return explore, random_actions(obs, self.nets.actions, self.rng)
 
     @torch.inference_mode()
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
         q, state = self.nets.step(self.tensors(obs), self.tensor(first), self.placed(state))
-        values = q.numpy(force=True)
+        values = self.array(q)
         action = values.argmax(-1)
         if drawn:
             action = np.where(drawn[0], drawn[1], action)

@@ -212,7 +212,7 @@ class NoisyQAgent(QAgent):
         super().__init__(nets, lambda steps: 0.0, seed)
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        rows = len(next(iter(obs.values())))
+        rows = len(first)
         normals = self.rng.standard_normal((rows, self.nets.head.normals), np.float32)
         return *super().draw(obs, first), normals
 
