@@ -58,12 +58,13 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
     samples: ClassVar[bool] = True
 
     def __init__(self, nets: Any, seed: int, extras: Sequence[str] = ()) -> None:  # ActorCritic, or with its ``step``
-        super().__init__(nets, torch.Generator().manual_seed(seed))
         self.extras = extras
+        super().__init__(nets, torch.Generator().manual_seed(seed))
 
     def _hold(self, nets: Any) -> None:
         super()._hold(nets)
-        self._few = nets.few() if isinstance(nets, ActorCritic) and self.on_host else None
+        few = isinstance(nets, ActorCritic) and self.on_host and "log_prob" not in self.extras
+        self._few = nets.few() if few else None
 
     def initial_state(self, envs: int) -> Tensors:
         return cast(Tensors, self.nets.initial_state(envs))
@@ -72,10 +73,9 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
         return tuple(self.nets.dist.draw((len(first),), self.rng))
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
-        few = self._few if "log_prob" not in self.extras else None
-        if few is None or not drawn or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
+        if self._few is None or not drawn or not 0 < len(first) <= MAX_ROWS or not fast.ENABLED:
             return self._respond(obs, first, state, drawn)
-        action, policy, value = few.act(obs["obs"], np.asarray(drawn[0]))
+        action, policy, value = self._few.act(obs["obs"], np.asarray(drawn[0]))
         return Act(action, state, {"value": value, "policy": policy} if self.extras else {"value": value})
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -77,23 +78,25 @@ def _play_both(
     make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
     """Returns of the actions that are asked for. Of a policy that samples, ``info`` has the mean of the others too,
-    ``sampled_mean`` or ``greedy_mean``, where the two differ."""
+    ``sampled_mean`` or ``greedy_mean``, where the two differ. Both end together after ``MAX_EVALUATION_SECONDS``."""
+    end = time.monotonic() + MAX_EVALUATION_SECONDS
     returns = _play(make_agent, cfg, how, params, version, seed)
     if len(returns) < MIN_EPISODES or not getattr(make_agent(seed), "samples", False):
         return returns
     other = replace(how, sampled=not how.sampled)
-    others = _play(make_agent, cfg, other, params, version, seed)
+    others = _play(make_agent, cfg, other, params, version, seed, max(0.0, end - time.monotonic()))
     name = "sampled_mean" if other.sampled else "greedy_mean"
-    if differ(returns, others):
+    if time.monotonic() < end and differ(returns, others):  # of what was cut short nobody can say
         returns.info[name] = sum(others) / len(others)
     return returns
 
 
 def _play(
-    make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
-) -> Returns:
+    make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int,
+    seconds: float = MAX_EVALUATION_SECONDS,
+) -> Returns:  # fmt: skip
     agent = _loaded(make_agent, params, version, seed)
-    return play(agent, cfg, how.episodes, seed, not how.sampled, how.envs, how.max_steps, MAX_EVALUATION_SECONDS)
+    return play(agent, cfg, how.episodes, seed, not how.sampled, how.envs, how.max_steps, seconds)
 
 
 def _film_of(make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, run_dir: Path) -> Film | None:

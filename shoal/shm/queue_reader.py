@@ -50,7 +50,8 @@ class QueueReader:
 
     def release(self) -> None:
         """Give the slots that were read in place back to their writers, as the next ``get`` does first."""
-        self.done(self._held.copy())
+        while self._held:
+            self._consumer.release(self._held.pop())
 
     def unseen(self) -> list[int]:
         """Rings with an item, of those whose oldest nobody is looking at."""

@@ -26,7 +26,7 @@ from shoal.records.evaluation_files import EvaluationFiles, forget_after
 from shoal.records.run_dir import load_params
 from shoal.records.tensor_files import save_tensors
 from shoal.roles.evaluator import Returns
-from shoal.run.evaluation import Evaluation, _play_both
+from shoal.run.evaluation import MAX_EVALUATION_SECONDS, Evaluation, _play_both
 
 SMALL: dict[str, dict[str, Any]] = {
     "impala": dict(hidden=(16,), unroll=8, envs=4, core="lstm", core_size=8, last_action_reward=True),
@@ -218,3 +218,20 @@ def test_the_last_evaluation_tells_the_other_actions_where_they_differ(
     how = Evaluation(every=1, episodes=episodes, sampled=sampled)
     returns = _play_both(lambda seed: SimpleNamespace(samples=samples), None, how, {}, 0, 0)
     assert len(returns) == episodes and returns.info == pytest.approx(told)
+
+
+@pytest.mark.parametrize("took, told", [(200.0, {"sampled_mean": 5.0}), (400.0, {})])
+def test_the_last_evaluation_has_one_time_limit_for_both_kinds_of_actions(
+    monkeypatch: pytest.MonkeyPatch, took: float, told: dict[str, float]
+) -> None:
+    clock, limits = [0.0], []
+
+    def play(make_agent: Any, cfg: Any, how: Evaluation, params: Any, *rest: Any) -> Returns:
+        limits.append(rest[2:])
+        clock[0] += took
+        return Returns([Episode(5.0 if how.sampled else 10.0, 1)] * how.episodes)
+
+    monkeypatch.setattr("shoal.run.evaluation._play", play)
+    monkeypatch.setattr("shoal.run.evaluation.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    returns = _play_both(lambda seed: SimpleNamespace(samples=True), None, Evaluation(every=1, episodes=20), {}, 0, 0)
+    assert limits == [(), (MAX_EVALUATION_SECONDS - took,)] and returns.info == told
