@@ -126,14 +126,16 @@ def report(results: dict[str, dict[str, Any]]) -> str:
         lags = [side.get("policy_lag_p50", "") for side in (real, told)]
         rows.append([name, actors, real.get("steps_per_second", math.nan), told.get("steps_per_second", math.nan),
                      off(result), *lags, told.get("bottleneck", told.get("why", ""))])  # fmt: skip
-    errors = [abs(e) for result in results.values() if not math.isnan(e := error(result))]
     columns = ["case", "actors", "measured steps/s", "predicted", "error", "lag", "predicted lag", "bottleneck"]
-    summary = (
-        f"{len(errors)} cases: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}."
-        if errors
-        else ""
-    )
-    return f"# Predicted against measured\n\n{summary}\n\n{table(columns, rows)}\n"
+    return f"# Predicted against measured\n\n{summary(results)}\n\n{table(columns, rows)}\n"
+
+
+def summary(results: dict[str, dict[str, Any]]) -> str:
+    """Return how far predictions are off in all cases, in a sentence; "" without any."""
+    errors = [abs(e) for result in results.values() if not math.isnan(e := error(result))]
+    if not errors:
+        return ""
+    return f"{len(errors)} cases: median error {statistics.median(errors):.0%}, largest {max(errors):.0%}."
 
 
 def drawing(results: dict[str, dict[str, Any]]) -> str:

@@ -188,9 +188,8 @@ def predictions() -> str:
     rows = [
         [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors else "" for n in counts)] for name, errors in found.items()
     ]
-    off = [abs(error) for errors in found.values() for error in errors.values()]
     columns = ["case", *(f"{n} actors" if n > 1 else "1 actor" for n in counts)]
-    return f"{table(columns, rows)}\n\n{len(off)} cases: median error {median(off):.0%}, largest {max(off):.0%}."
+    return f"{table(columns, rows)}\n\n{plan.summary(results)}"
 
 
 def all_marks() -> str:
