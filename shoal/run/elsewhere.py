@@ -85,13 +85,11 @@ def snapshot(run: RunFiles) -> Snapshot:
 
 def records(run: RunFiles) -> dict[str, tuple[float, float]]:
     """Return the last value of each record, whichever row told it, and the seconds of training at which it did."""
-    columns, clock = run.metrics.columns, run.performance.columns
-    rows, seconds = clock.column("row"), clock.column("seconds")
-    known = np.isfinite(rows) & np.isfinite(seconds)
-    if not known.any():
-        rows, seconds, known = np.zeros(1), np.zeros(1), np.ones(1, bool)
+    columns = run.metrics.columns
     found = {name: value for name, value in columns.last.items() if name not in TRAINING}
-    return {n: (v, float(np.interp(columns.known_at[n], rows[known], seconds[known]))) for n, v in found.items()}
+    rows = np.array([columns.known_at[name] for name in found])
+    seconds = np.nan_to_num(run.performance.columns.interpolated("seconds", "row", rows))
+    return {name: (value, float(at)) for (name, value), at in zip(found.items(), seconds, strict=True)}
 
 
 def returns(run: RunFiles, seen: float) -> list[float]:

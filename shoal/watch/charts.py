@@ -94,13 +94,7 @@ def axis(run: RunFiles, table: Columns, x: str) -> np.ndarray:
     """The ``steps`` or ``seconds`` of the rows of a table of this run; rows of both files are numbered alike."""
     if x != "seconds" or "seconds" in table.names:
         return table.column(x)
-    clock = run.performance.columns
-    rows, seconds = clock.column("row"), clock.column("seconds")
-    known = np.isfinite(rows) & np.isfinite(seconds)
-    if not known.any():
-        return np.full(len(table.column("row")), np.nan)
-    found: np.ndarray = np.interp(table.column("row"), rows[known], seconds[known])
-    return found
+    return run.performance.columns.interpolated("seconds", "row", table.column("row"))
 
 
 def points(run: RunFiles, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
@@ -108,19 +102,9 @@ def points(run: RunFiles, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
     is left out."""
     if metric == "evaluation_return" and (rows := run.evaluations()):
         steps, y = (np.array([as_number(row.get(name)) for row in rows]) for name in ("steps", "mean"))
-        return (steps if x != "seconds" else _seconds_at(run, steps)), y
+        return (steps if x != "seconds" else run.performance.columns.interpolated("seconds", "steps", steps)), y
     table, y = column(run, metric)
     return axis(run, table, x), y
-
-
-def _seconds_at(run: RunFiles, steps: np.ndarray) -> np.ndarray:
-    """The seconds of training at these steps."""
-    clock = run.performance.columns
-    known = np.isfinite(clock.column("steps")) & np.isfinite(clock.column("seconds"))
-    if not known.any():
-        return np.full(len(steps), np.nan)
-    found: np.ndarray = np.interp(steps, clock.column("steps")[known], clock.column("seconds")[known])
-    return found
 
 
 def curve(

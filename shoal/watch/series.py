@@ -83,6 +83,14 @@ class Columns:
             return np.append(kept, (self._held if self._carries else self.last_row).get(name, math.nan))
         return kept
 
+    def interpolated(self, name: str, by: str, at: np.ndarray) -> np.ndarray:
+        """Return a column where column ``by`` has the values ``at``, along straight lines between the rows that know
+        both; nan where none does."""
+        known_at, known = self.column(by), self.column(name)
+        both = np.isfinite(known_at) & np.isfinite(known)
+        found: np.ndarray = np.interp(at, known_at[both], known[both]) if both.any() else np.full(np.shape(at), np.nan)
+        return found
+
 
 class Table:
     """A file of a run with a row of JSON on each line. ``refresh`` reads what is new; a file that was replaced or cut,
