@@ -13,7 +13,7 @@ from shoal.simulation.behaviour import Behaviour
 Phases = tuple[tuple[str, float], ...]  # name and share of the time
 
 
-@dataclass
+@dataclass(eq=False)
 class Replica:
     """version: of the parameters that it has; fresh: whether its last look found newer ones; published: versions that
     it has made; waits: the port that it waits for, or ""; phases: of what it does now, since ``since``; booked: seconds

@@ -166,7 +166,7 @@ class Simulation:
             processors = self.wiring.processors[replica.node]
             replica.begin(self.env.now, phases)
             if cores == 1:
-                yield processors.run(seconds)
+                yield processors.run(seconds, replica)
             else:
                 yield self.env.all_of([processors.run(seconds) for _ in range(cores)])
             replica.end(self.env.now)

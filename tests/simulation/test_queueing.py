@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,9 @@ from shoal.api import Field
 from shoal.program import Channel, Program
 from shoal.simulation import Behaviour, Behaviours, Machine, Node, Op, Step, Times, simulate
 from shoal.simulation.behaviour import work
+from shoal.simulation.processors import Processors
 
-pytest.importorskip("simpy")
+simpy = pytest.importorskip("simpy")
 ITEM = {"x": Field((250,), "float32", 0)}  # 1,000 bytes
 CLOSE = 0.02  # as a share
 CUSTOMERS = 30_000  # whose mean wait is known to about 1 %
@@ -106,11 +109,44 @@ def test_more_replicas_than_cores_share_them_equally() -> None:
     c = p.channel(Channel("shared", "shared", ITEM, rule=_Rule()))
     p.role("worker", object, replicas=6, shared=c.member())
     behaviours["worker"] = [Behaviour(behaviours["worker"][0].cycle, start=(Op("offer", "shared"),))]
-    found = simulate(p, behaviours, Machine.here(2), seconds=20_000, warm_up=100)
+    found = simulate(p, behaviours, Machine.here(2), seconds=4_000, warm_up=100)
     assert found.rates["steps"] == pytest.approx(2.0, rel=CLOSE)
     assert found.cores[0] == pytest.approx(1.0, rel=1e-6)
     slower = Machine((Node(2, speed=0.5, busy=0.8),))
-    assert simulate(p, behaviours, slower, seconds=20_000).rates["steps"] == pytest.approx(0.8, rel=CLOSE)
+    assert simulate(p, behaviours, slower, seconds=8_000).rates["steps"] == pytest.approx(0.8, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    "seconds, round_of", [(0.001, 0.002), (0.004, 0.008), (0.4, 0.6)], ids=["short", "a slice", "long"]
+)
+def test_three_that_wait_for_each_other_on_two_cores_take_turns_of_a_slice(seconds: float, round_of: float) -> None:
+    """Of work within a slice one of three waits until another is done: two lots. Long work is shared: one and a half
+    lots."""
+    p = Program("reduce")
+    c = p.channel(Channel("c", "reduce", ITEM))
+    p.role("rank", object, replicas=3, sums=c.member())
+    behaviours = {"rank": role(work(seconds), Op("put", "sums"), Op("get", "sums"), name="rounds")}
+    found = simulate(p, behaviours, Machine.here(2), seconds=1_000 * round_of, warm_up=1)
+    assert 3 / found.rates["rounds"] == pytest.approx(round_of, rel=CLOSE)
+
+
+def test_an_owner_goes_on_with_its_slice_and_a_newcomer_waits_for_its_end() -> None:
+    """Two jobs of one owner, 1 ms each, then another's; one core. A third that comes meanwhile is served last."""
+    env = simpy.Environment()
+    cores, ended = Processors(env, 1), []
+
+    def live(owner: str, jobs: list[float], start: float) -> Iterator[Any]:
+        yield env.timeout(start)
+        for seconds in jobs:
+            yield cores.run(seconds, owner)
+            ended.append((owner, round(env.now, 6)))
+
+    env.process(live("first", [0.001, 0.001], 0.0))
+    env.process(live("second", [0.005], 0.0))
+    env.process(live("third", [0.001], 0.0005))
+    env.run(0.1)
+    assert ended == [("first", 0.001), ("first", 0.002), ("third", 0.007), ("second", 0.008)]
+    assert cores.used() == pytest.approx(0.008)
 
 
 class _Rule:
