@@ -68,8 +68,8 @@ def unroll_spec(
 class Unrolls:
     """Environments, and the unrolls of ``spec`` that are written of them, whoever chooses the actions."""
 
-    def __init__(self, ctx: Context, env: EnvBatch, out: Writer, spec: Spec) -> None:
-        self.ctx, self.out = ctx, out
+    def __init__(self, ctx: Context, env: EnvBatch, spec: Spec) -> None:
+        self.ctx = ctx
         self.env: EnvBatch = RecordedEnvs(env) if ctx.exact else env
         self.steps = spec["reward"].shape[0]
         self.stream = spec["first"].shape[0] == self.steps  # a trajectory has one more
@@ -157,8 +157,8 @@ class ActorRole(Unrolls):
     def __init__(
         self, ctx: Context, env: EnvBatch, agent: Agent, out: Writer, params: ParamsReader, spec: Spec
     ) -> None:
-        super().__init__(ctx, env, out, spec)
-        self.agent, self.params, self.version = agent, params, -1
+        super().__init__(ctx, env, spec)
+        self.agent, self.out, self.params, self.version = agent, out, params, -1
         self.state = agent.initial_state(env.num_envs)
 
     def step(self) -> None:

@@ -63,9 +63,11 @@ class Client:
 
 @dataclass
 class Question:
-    """Observations that wait for actions; after: the version that those of the answer must be newer than."""
+    """Observations of a group of an actor's environments that wait for actions; after: the version that those of the
+    answer must be newer than."""
 
     actor: int
+    group: int
     client: Client
     number: int
     kind: str
@@ -90,14 +92,16 @@ class InferenceRole:
 
     def __init__(
         self, ctx: Context, agent: Callable[[Context], Agent], questions: Questions, answers: PartsWriter,
-        params: ParamsReader, spec: Spec, actor_role: str = "actor", device: str = "cpu", precision: str = "auto",
+        params: ParamsReader, spec: Spec, actor_role: str = "actor", groups: int = 1, device: str = "cpu",
+        precision: str = "auto",
     ) -> None:  # fmt: skip
         self.ctx, self.agent, self.questions, self.answers, self.params = ctx, agent, questions, answers, params
-        self.spec, self.actor_role, self.device, self.precision = spec, actor_role, device, precision
+        self.spec, self.actor_role, self.groups = spec, actor_role, groups
+        self.device, self.precision = device, precision
         self.actors, self.envs = spec["action"].shape[:2]
         self.most = max(1, MAX_ROWS // self.envs)
         self.patience = 0.0 if device == "cpu" else PATIENCE
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[tuple[int, int], Client] = {}  # by actor and group
         self.held: dict[int, Question] = {}  # by their writers' places: those that wait for newer parameters
         self.version = NOTHING
         self._params: Tensors = {}
@@ -135,9 +139,9 @@ class InferenceRole:
 
     def _question(self, items: Tensors) -> Question:
         arrays = {name: tensor.numpy() for name, tensor in items.items()}
-        actor, life, number, kind, actions, after = arrays.pop(ABOUT).tolist()
-        first = arrays.pop("first")
-        return Question(actor, self._client(actor, life, actions), number, KINDS[kind], after, arrays, first)
+        actor, group, life, number, kind, actions, after = arrays.pop(ABOUT).tolist()
+        first, client = arrays.pop("first"), self._client(actor, group, life, actions)
+        return Question(actor, group, client, number, KINDS[kind], after, arrays, first)
 
     def _answer(self, questions: Sequence[Question]) -> None:
         """Answer what may be answered together."""
@@ -152,23 +156,24 @@ class InferenceRole:
             state, client = question.client.state, question.client
             answer = {"action": act.action[part], **{name: array[part] for name, array in act.extras.items()}}
             answer |= {f"state/{name}": tensor.numpy(force=True) for name, tensor in state.items()}
-            answer[ABOUT] = np.array([question.number, self.ctx.generation, bool(state)], np.int64)
+            about = question.group, client.life, question.number, self.ctx.generation, bool(state)
+            answer[ABOUT] = np.array(about, np.int64)
             self.answers.put_part(question.actor, {name: answer[name][None] for name in self.spec}, self.version)
             if question.kind == "act":
                 client.state = {name: tensor[part] for name, tensor in act.state.items()}
 
-    def _client(self, actor: int, life: int, actions: int) -> Client:
-        """What answers this life of an actor."""
-        client = self.clients.get(actor)
+    def _client(self, actor: int, group: int, life: int, actions: int) -> Client:
+        """What answers this life of a group."""
+        client = self.clients.get((actor, group))
         if client is None or client.life != life:
-            client = self.clients[actor] = self._new(actor, life, actions)
+            client = self.clients[actor, group] = self._new(actor, group, life, actions)
         return client
 
-    def _new(self, actor: int, life: int, actions: int = 0) -> Client:
-        """What answers a life of an actor that has taken so many ``actions`` before."""
+    def _new(self, actor: int, group: int, life: int, actions: int = 0) -> Client:
+        """What answers a life of a group that has taken so many ``actions`` before."""
         whose = replace(
-            self.ctx, role=self.actor_role, index=actor, replicas=self.actors, counts={"actions": actions},
-            seed=life ^ self.ctx.seed if self.ctx.generation else life,
+            self.ctx, role=self.actor_role, index=actor * self.groups + group, replicas=self.actors * self.groups,
+            counts={"actions": actions}, seed=life ^ self.ctx.seed if self.ctx.generation else life,
         )  # fmt: skip
         agent = self.agent(whose)
         loaded = Loaded(agent)
@@ -186,16 +191,17 @@ class InferenceRole:
         return {
             "clients": [
                 {
-                    "actor": actor, "life": client.life, "state": client.state,
+                    "actor": actor, "group": group, "life": client.life, "state": client.state,
                     "agent": client.agent.state_dict() if isinstance(client.agent, Stateful) else {},
                 }
-                for actor, client in self.clients.items()
+                for (actor, group), client in self.clients.items()
             ]
         }  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         for saved in state["clients"]:
-            client = self.clients[saved["actor"]] = self._new(saved["actor"], saved["life"])
+            actor, group = saved["actor"], saved["group"]
+            client = self.clients[actor, group] = self._new(actor, group, saved["life"])
             client.state = {name: tensor.to(client.state[name].device) for name, tensor in saved["state"].items()}
             if isinstance(client.agent, Stateful):
                 client.agent.load_state_dict(saved["agent"])

@@ -72,6 +72,9 @@ class SystemConfig(EnvOptions):
     """Where actions are chosen: by each actor's own copy of the parameters, or by a server, a process that holds the
     newest on the learner's device and answers the observations of all actors (in systems that have one); auto: server
     if that device is a GPU and the network more than a small perceptron, else actor."""
+    double_buffer: Literal["auto", "on", "off"] = "auto"
+    """Whether an actor steps one half of its environments while the inference server chooses actions for the other;
+    auto: if the server is on a GPU and the environments can be halved."""
     torso: str = "auto"
     """Network before the heads: auto, mlp, nature, impala-shallow, impala-deep, resnet50, minatar, or
     `module:factory` or `file.py:factory` of your own."""
@@ -95,11 +98,12 @@ class SystemConfig(EnvOptions):
             raise UsageError(
                 f"learner_processes ({self.learner_processes}) must be 0 or 1: this system shares no gradient"
             )
-        if self.inference == "server" and not self.has_server:
-            raise UsageError(
-                f"inference is server, but {self.system()} has none: its actors choose actions themselves; "
-                f"{', '.join(SERVED[:-1])} and {SERVED[-1]} have one"
-            )
+        for name, value in (("inference", "server"), ("double_buffer", "on")):
+            if getattr(self, name) == value and not self.has_server:
+                raise UsageError(
+                    f"{name} is {value}, but {self.system()} has no inference server: its actors choose actions "
+                    f"themselves; {', '.join(SERVED[:-1])} and {SERVED[-1]} have one"
+                )
         if self.unroll > max(self.steps, SHORT):
             raise UsageError(
                 f"unroll ({self.unroll} agent steps) is longer than the whole run (steps {self.steps}): no message "
@@ -189,6 +193,8 @@ class SystemConfig(EnvOptions):
                 f"actions are chosen by an inference server on {self.learner_device()} (inference auto): --inference "
                 "actor leaves them to the actors"
             )
+        if self.double_buffer == "on" and not self.acts_by_server():
+            out.append("double_buffer does nothing here: no inference server acts (--inference server)")
         most = replace(self, total_envs=0).num_actors()
         if most > self.num_actors():
             out.append(
@@ -213,6 +219,19 @@ class SystemConfig(EnvOptions):
         if self.inference != "auto" or not self.has_server:
             return self.inference == "server"
         return torch.device(self.learner_device()).type == "cuda" and self.is_large()
+
+    def env_groups(self) -> int:
+        """Return in how many groups an actor's environments are stepped, as ``double_buffer`` says. UsageError where it
+        is on, and they cannot be halved."""
+        agents = self.env_spec().agents
+        whole = self.envs % (2 * agents) == 0
+        if self.double_buffer == "on" and not whole:
+            raise UsageError(
+                f"double_buffer is on, and envs ({self.envs} of each actor) cannot be halved: give "
+                f"{max(1, round(self.envs / (2 * agents))) * 2 * agents}"
+            )
+        on_gpu = torch.device(self.learner_device()).type == "cuda"
+        return 2 if self.double_buffer == "on" or (self.double_buffer == "auto" and on_gpu and whole) else 1
 
     def is_large(self) -> bool:
         """Return whether the network is more than a small perceptron: it reads images, has a recurrent core or a torso

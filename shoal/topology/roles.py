@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -31,7 +32,7 @@ from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_sp
 from shoal.program import Channel, Program
 from shoal.roles.actor import ActorRole
 from shoal.roles.collector import Collector
-from shoal.roles.inference import CAPACITY, ServedActorRole, answer_spec, question_spec
+from shoal.roles.inference import LIVES, ServedActorRole, answer_spec, question_spec
 from shoal.roles.inference_server import InferenceRole, Questions
 from shoal.roles.learner import LearnerRole
 from shoal.roles.synchronised import SynchronisedRole
@@ -66,22 +67,23 @@ def served_actors(
 ) -> None:
     """Add the actors, which write ``sent``, and the role ``inference``, which reads ``params`` and acts for all of them
     as ``agent`` does, on the learner's device. lockstep: whether actors wait for new parameters."""
-    device = cfg.learner_device()
-    spec, env, actors = sent.spec, cfg.env_spec(), cfg.num_actors()
-    questions = p.channel(queue("observations", question_spec(env, cfg.envs), CAPACITY))
-    answer = answer_spec(env, spec, actors)
-    answers = p.channel(Channel("answers", "queue", answer, CAPACITY, divided=1))
+    device, groups = cfg.learner_device(), cfg.env_groups()
+    spec, env, actors, envs = sent.spec, cfg.env_spec(), cfg.num_actors(), cfg.envs // groups
+    questions = p.channel(queue("observations", question_spec(env, envs), LIVES * groups))
+    answer = answer_spec(env, spec, actors, groups)
+    answers = p.channel(Channel("answers", "queue", answer, LIVES * groups, divided=1))
 
     def make_actor(ctx: Context, observations: Writer, answers: Reader, **ports: Any) -> ServedActorRole:
         (writer,) = ports.values()
-        return ServedActorRole(ctx, make(cfg.env, cfg.envs, cfg), observations, answers, writer, spec, lockstep)
+        made = [make(cfg.env, envs, cfg) for _ in range(groups)]
+        return ServedActorRole(ctx, made, observations, answers, writer, spec, lockstep)
 
     def make_server(ctx: Context, observations: Questions, answers: PartsWriter, params: ParamsReader) -> InferenceRole:
         def acting(whose: Context) -> Agent:
-            return agent(cfg, whose.seed, whose)
+            return agent(replace(cfg, total_envs=0, envs=envs), whose.seed, whose)
 
         return InferenceRole(
-            ctx, acting, observations, answers, params, answer, actor_role, device=device, precision=cfg.precision
+            ctx, acting, observations, answers, params, answer, actor_role, groups, device, cfg.precision
         )
 
     out: Values = {sent.name: sent.writer()}

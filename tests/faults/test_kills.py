@@ -86,8 +86,9 @@ def test_a_killed_learner_ends_the_run_and_is_named(tmp_path: Path) -> None:
 
 
 def test_a_killed_inference_server_is_replaced_and_its_actors_go_on(tmp_path: Path) -> None:
-    """Also where it dies again and again, and where the recurrent states are lost with it."""
-    core = ("--core", "lstm", "--core-size", "8")
+    """Also where it dies again and again, where the recurrent states are lost with it, and where an actor has two
+    questions under way."""
+    core = ("--core", "lstm", "--core-size", "8", "--double-buffer", "on")
     run = Training(tmp_path / "a", *SMALL, "--inference", "server", "--steps", "20000", "--unroll", "10", *core)
     told = tmp_path / "a" / "inference-0"
     killed: list[int] = []

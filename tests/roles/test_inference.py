@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from shoal.envs import make
 from shoal.local.pace import Pace
 from shoal.program import Channel
 from shoal.roles.actor import ActorRole, unroll_spec
-from shoal.roles.inference import ABOUT, CAPACITY, ServedActorRole, answer_spec, question_spec
+from shoal.roles.inference import ABOUT, LIVES, ServedActorRole, answer_spec, question_spec
 from shoal.roles.inference_server import Client, InferenceRole, Loaded, Question, together
 from shoal.serial.channels import QueueReader, SerialQueue, SerialWriter
 from shoal.serial.divided import DividedQueue, DividedWriter
@@ -39,10 +40,10 @@ FIELDS: dict[str, dict[str, Any]] = {
 class Wires:
     """Questions of ``actors`` and their answers, as the serial runtime has them."""
 
-    def __init__(self, env: Any, spec: Any, envs: int, actors: int) -> None:
-        self.spec = answer_spec(env, spec, actors)
-        asked = Channel("observations", "queue", question_spec(env, envs), CAPACITY)
-        given = Channel("answers", "queue", self.spec, CAPACITY, divided=1)
+    def __init__(self, env: Any, spec: Any, envs: int, actors: int, groups: int = 1) -> None:
+        self.spec = answer_spec(env, spec, actors, groups)
+        asked = Channel("observations", "queue", question_spec(env, envs // groups), LIVES * groups)
+        given = Channel("answers", "queue", self.spec, LIVES * groups, divided=1)
         self.questions, self.answers = SerialQueue(asked, actors), DividedQueue(given, 1, actors)
         metrics = context().metrics
         self.asking = [SerialWriter(self.questions, k, metrics) for k in range(actors)]  # type: ignore[arg-type]
@@ -54,6 +55,8 @@ class Wires:
 
 def pump(server: Any, *actors: Any, unrolls: int, alone: bool = False) -> None:
     """Step all until every actor has sent so many. alone: no two questions are answered together."""
+    while not server.would_wait():
+        server.step()
     for _ in range(10_000):
         if all(len(actor.out.items) >= unrolls for actor in actors):
             return
@@ -92,7 +95,7 @@ def test_a_served_actor_sends_what_one_that_acts_by_itself_does(stream: bool, mo
         context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
     )
     served: Any = ServedActorRole(
-        context("actor", seed=11), ScriptedEnvs(SCRIPT, mode, stack), wires.asking[0], wires.hearing[0], Writer(spec),  # type: ignore[arg-type]
+        context("actor", seed=11), [ScriptedEnvs(SCRIPT, mode, stack)], wires.asking[0], wires.hearing[0], Writer(spec),  # type: ignore[arg-type]
         spec,
     )  # fmt: skip
     served.start()
@@ -120,7 +123,7 @@ def test_a_server_chooses_the_actions_that_actors_of_a_system_would_bit_for_bit(
         ctx = context("actor", k, 2, seed=1_000 * k + 7)
         made = make(cfg.env, cfg.envs, cfg), make(cfg.env, cfg.envs, cfg)
         plain.append(ActorRole(ctx, made[0], agent(cfg, ctx.seed, ctx), Writer(spec), params, spec))
-        served.append(ServedActorRole(ctx, made[1], wires.asking[k], wires.hearing[k], Writer(spec), spec))  # type: ignore[arg-type]
+        served.append(ServedActorRole(ctx, [made[1]], wires.asking[k], wires.hearing[k], Writer(spec), spec))  # type: ignore[arg-type]
     server = InferenceRole(
         context("inference"), lambda whose: agent(cfg, whose.seed, whose), wires.reading, wires.answering, params,
         wires.spec,
@@ -133,6 +136,106 @@ def test_a_server_chooses_the_actions_that_actors_of_a_system_would_bit_for_bit(
         for _ in range(4):
             other.step()
         same(one.out.items, other.out.items)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_two_groups_of_an_actors_environments_are_acted_for_as_two_actors_of_half_as_many_are(case: str) -> None:
+    """Bit for bit, in one unroll: exploration at the rungs of the whole ladder, seeds, recurrent states, values."""
+    system = load(case.partition(",")[0])
+    cfg = system.Config(**{**{k: v for k, v in SMALL.items() if k != "preset"}, "actors": 2, **FIELDS[case], "envs": 6})
+    half = replace(cfg, envs=3)
+    torch.manual_seed(5)
+    params = Params()
+    params.publish(system.network(cfg).state_dict())  # type: ignore[attr-defined]
+    agent: Any = system.agent
+    spec, halves = (
+        next(port.channel.spec for port in system.program(c).roles[0].ports.values() if port.direction == "write")
+        for c in (cfg, half)
+    )
+    wires, served, plain = Wires(cfg.env_spec(), spec, 6, 2, 2), [], []
+    for k in range(2):
+        made = [make(cfg.env, 3, cfg) for _ in range(2)]
+        ctx = context("actor", k, 2, seed=1_000 * k + 7)
+        served.append(ServedActorRole(ctx, made, wires.asking[k], wires.hearing[k], Writer(spec), spec))  # type: ignore[arg-type]
+        for g in range(2):
+            ctx = context("actor", 2 * k + g, 4, seed=1_000 * k + 7 + 3 * g)
+            env, acts = make(cfg.env, 3, cfg), agent(half, ctx.seed, ctx)
+            plain.append(ActorRole(ctx, env, acts, Writer(halves), params, halves))
+    server = InferenceRole(
+        context("inference"), lambda whose: agent(half, whose.seed, whose), wires.reading, wires.answering, params,
+        wires.spec, groups=2,
+    )  # fmt: skip
+    for actor in served:
+        actor.start()
+        pump(server, unrolls=0)
+    pump(server, *served, unrolls=4, alone=True)
+    for actor in plain:
+        for _ in range(4):
+            actor.step()
+    for k, actor in enumerate(served):
+        for found, *parts in zip(
+            actor.out.items, *(other.out.items for other in plain[2 * k : 2 * k + 2]), strict=True
+        ):  # type: ignore[attr-defined]
+            for name, array in found.items():
+                axis = 0 if name.startswith("state/") and halves["first"].shape[0] > cfg.unroll else 1
+                assert np.array_equal(array, np.concatenate([part[name] for part in parts], axis)), name
+
+
+def test_a_new_life_of_an_actor_begins_all_its_groups_at_whatever_answer_the_last_one_had_asked_for() -> None:
+    """Also where one group had ended its part of an unroll, and had no question under way."""
+    env = ScriptedEnvs(SCRIPT)
+    spec = unroll_spec(env.spec, 5, 2 * len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
+    wires, params = Wires(env.spec, spec, 2 * len(SCRIPT), 1, 2), Params()
+    params.publish({"scale": torch.tensor(2.0)})
+    server = InferenceRole(
+        context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec, groups=2
+    )
+
+    def actor(seed: int) -> Any:
+        envs = [ScriptedEnvs(SCRIPT), ScriptedEnvs(SCRIPT)]
+        return ServedActorRole(
+            context("actor", seed=seed),
+            envs,
+            wires.asking[0],
+            wires.hearing[0],
+            Writer(spec),
+            spec,  # type: ignore[arg-type]
+        )
+
+    before, after, fresh = actor(11), actor(21), actor(31)
+    before.start()
+    while not before.groups[0].done:
+        while not server.would_wait():
+            server.step()
+        before.step()
+    assert not before.groups[1].done, "the last answer of the unroll is under way"
+    while not server.would_wait():
+        server.step()
+    after.load_state_dict(before.state_dict())
+    pump(server, after, unrolls=2)
+    fresh.start()
+    pump(server, fresh, unrolls=2)
+    same(after.out.items, fresh.out.items)
+
+
+@pytest.mark.parametrize(
+    ("found", "fields", "groups"),
+    [
+        ("cuda", dict(envs=4), 2), ("cuda", dict(envs=3), 1), ("cuda", dict(envs=4, double_buffer="off"), 1),
+        ("cpu", dict(envs=4), 1), ("cpu", dict(envs=4, double_buffer="on"), 2),
+    ],
+)  # fmt: skip
+def test_an_actor_has_two_groups_where_the_server_is_on_a_gpu_and_its_environments_can_be_halved(
+    found: str, fields: dict[str, Any], groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found == "cuda")
+    assert load("impala").Config(inference="server", **fields).env_groups() == groups
+
+
+def test_environments_that_cannot_be_halved_are_refused_and_without_a_server_a_remark_says_that_nothing_is() -> None:
+    with pytest.raises(UsageError, match=r"double_buffer is on, and envs \(3 of each actor\) cannot be halved: give 4"):
+        load("impala").Config(envs=3, double_buffer="on").env_groups()
+    assert any("double_buffer does nothing" in line for line in load("impala").Config(double_buffer="on").remarks())
 
 
 @pytest.mark.parametrize("case", FIELDS)
@@ -160,7 +263,7 @@ def test_questions_answered_together_are_answered_as_each_alone_but_for_rounding
                 for name, v in acts.initial_state(cfg.envs).items()
             }
             client = Client(0, acts, Loaded(acts), state)
-            made.append(Question(k, client, 0, "act", -1, seen[k], np.arange(cfg.envs) == k))
+            made.append(Question(k, 0, client, 0, "act", -1, seen[k], np.arange(cfg.envs) == k))
         return made
 
     seen = [
@@ -199,7 +302,7 @@ def test_all_that_wait_are_answered_in_one_pass_up_to_a_size() -> None:
     for k in range(4):
         made = make(cfg.env, cfg.envs, cfg)
         ServedActorRole(
-            context("actor", k, 4, seed=k), made, wires.asking[k], wires.hearing[k], Writer(spec), spec
+            context("actor", k, 4, seed=k), [made], wires.asking[k], wires.hearing[k], Writer(spec), spec
         ).start()  # type: ignore[arg-type]
     server.most = 3
     server.step()
@@ -232,11 +335,11 @@ def test_a_server_answers_on_its_device_what_it_would_on_the_cpu_but_for_roundin
         )  # fmt: skip
         for k in range(2):
             ctx, made = context("actor", k, 2, seed=k), make(cfg.env, cfg.envs, cfg)
-            asking = ServedActorRole(ctx, made, wires.asking[k], wires.hearing[k], Writer(spec), spec)  # type: ignore[arg-type]
+            asking = ServedActorRole(ctx, [made], wires.asking[k], wires.hearing[k], Writer(spec), spec)  # type: ignore[arg-type]
             asking.start()
         server.step()
-        assert all(p.device.type == torch.device(device).type for p in server.clients[1].agent.nets.parameters())  # type: ignore[attr-defined]
-        held.append([v.device.type for v in server.clients[1].state.values()])
+        assert all(p.device.type == torch.device(device).type for p in server.clients[1, 0].agent.nets.parameters())  # type: ignore[attr-defined]
+        held.append([v.device.type for v in server.clients[1, 0].state.values()])
         answers.append([{k: v.numpy().copy() for k, v in reader.get().items.items()} for reader in wires.hearing])
     assert held[1] == [torch.device(DEVICE).type] * len(held[0])
     for here, there in zip(*answers, strict=True):
@@ -256,15 +359,15 @@ def test_in_lockstep_an_unrolls_first_actions_wait_for_parameters_newer_than_tho
     )
     actors: list[Any] = [
         ServedActorRole(
-            context("actor", k, 2, seed=k), ScriptedEnvs(SCRIPT), wires.asking[k], wires.hearing[k], Writer(spec), spec,  # type: ignore[arg-type]
-            lockstep=True,
+            context("actor", k, 2, seed=k), [ScriptedEnvs(SCRIPT)], wires.asking[k], wires.hearing[k], Writer(spec),  # type: ignore[arg-type]
+            spec, lockstep=True,
         )
         for k in range(2)
     ]  # fmt: skip
     for actor in actors:
         actor.start()
     pump(server, actors[0], unrolls=1)
-    assert actors[0].number == 4 and server.would_wait(), "its next question waits"
+    assert actors[0].groups[0].number == 4 and server.would_wait(), "its next question waits"
     pump(server, actors[1], unrolls=1)
     assert server.would_wait() and not any(actor.answers.ready() for actor in actors)
     server.step()  # what a server of its own process does: it looks again a little later
@@ -307,7 +410,7 @@ def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:
     def actor(seed: int) -> Any:
         return ServedActorRole(
             context("actor", seed=seed),
-            ScriptedEnvs(SCRIPT),
+            [ScriptedEnvs(SCRIPT)],
             wires.asking[0],
             wires.hearing[0],
             Writer(spec),
@@ -334,7 +437,7 @@ def test_between_two_unrolls_nothing_of_the_last_is_saved() -> None:
     wires, params, ctx = Wires(env.spec, spec, len(SCRIPT), 1), Params(), context("actor", seed=11)
     params.publish({"scale": torch.tensor(2.0)})
     object.__setattr__(ctx, "exact", True)
-    role: Any = ServedActorRole(ctx, env, wires.asking[0], wires.hearing[0], Writer(spec), spec)  # type: ignore[arg-type]
+    role: Any = ServedActorRole(ctx, [env], wires.asking[0], wires.hearing[0], Writer(spec), spec)  # type: ignore[arg-type]
     serving = InferenceRole(
         context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
     )
@@ -370,7 +473,7 @@ def test_a_successor_is_given_nothing_that_its_predecessor_asked_for() -> None:
     wanted.start()
     pump(alone(0), wanted, unrolls=2)
     same(again.out.items, wanted.out.items)
-    assert list(serving.clients) == [0] and serving.clients[0].life == 12
+    assert list(serving.clients) == [(0, 0)] and serving.clients[0, 0].life == 12
 
 
 def test_an_unroll_has_the_version_of_its_first_actions() -> None:
@@ -395,8 +498,8 @@ def test_a_question_says_how_many_actions_an_actor_has_taken_in_all_its_lives() 
     asked = role.questions.target.queues[0] or role.answers.queue.queues[0]
     assert asked
     told = []
-    role.questions.put = lambda items: told.append(int(items[ABOUT][4]))
-    role.start()
+    role.questions.put = lambda items: told.append(int(items[ABOUT][5]))
+    role.groups[0].begin()
     assert told == [400 + 5 * len(SCRIPT)]
 
 

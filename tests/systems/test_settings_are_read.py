@@ -54,7 +54,7 @@ SET: dict[str, Any] = {
     "epsilon_final": (0.9, 0.8, 0.7), "epsilon_odds": (0.0, 0.0, 1.0), "epsilon_steps": 90, "epsilon_end": 0.9,
     "action_gradient_clip": 1e-6, "v_min": -50.0, "v_max": 50.0, "reward_range": (-1.0, 0.0),
     "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "updaters": 2, "epsilon": 0.9,
-    "online_share": 0.9, "sampler": "uniform", "inference": "server",
+    "online_share": 0.9, "sampler": "uniform", "inference": "server", "double_buffer": "on",
     "survival_bonus": 2.0, "action_bins": 3, "reference": 9, "cap": 1.0, "cap_start": 3,
 }  # fmt: skip
 # What a setting needs beside what ``only_with`` says
@@ -157,6 +157,7 @@ WHERE: dict[str, Callable[[Any], Any]] = {
         ), program,
     ),
     "eval_epsilon": policy, "precision": network, "virtual_batch_norm": network, "reference": network,
+    "double_buffer": lambda cfg: cfg.env_groups(),
     "qt-opt learner_processes": lambda cfg: cfg.gradient_processes(),
     "check_every": of("rank", lambda role: role.learner.rules.check_every),
     "sync_frac": of("rank", lambda role: role.sync_frac), "min_fraction": of("rank", lambda role: role.min_fraction),
