@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
     "zoo": {"settings", "untrusted"},
-    "simulation": {"program", "replay", "metering", "extras"},
+    "simulation": {"program", "replay", "metering", "extras", "untrusted"},
     "planning": {"simulation", "local", "shm", "runtime", "program", "replay", "run", "settings", "systems", "envs"}
     | {"roles", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},
     "run": ANYTHING,  # the front door

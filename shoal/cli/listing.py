@@ -139,8 +139,9 @@ def _directories(folder: Path) -> list[Path]:
 def _run(path: Path) -> dict[str, Any] | None:
     """Return what is shown of a run; None for a directory that is damaged, which is said."""
     from shoal.api import ShoalError
+    from shoal.records.damage import read_json
     from shoal.records.metric_files import read_curve
-    from shoal.records.run_dir import read_json, read_report
+    from shoal.records.run_dir import read_report
 
     try:
         facts, report = read_json(path / "config.json", "run", ("system", "config", "seed")), read_report(path)

@@ -18,12 +18,12 @@ import numpy as np
 
 from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
+from shoal.records.damage import read_json
 from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, UNFINISHED
 from shoal.records.report import Report
-from shoal.records.run_dir import read_json
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import bounded_lines, one_line, printable
+from shoal.untrusted import bounded_lines, one_line, open_text, printable
 
 NAME = "summary.md"
 WRITE_SECONDS = 30.0  # seconds between two writings
@@ -119,7 +119,7 @@ class Summary(logging.Handler):
             lines = [f"Return of the last {len(self._returns)} training episodes: {_interval([*self._returns])}"]
         rows: list[dict[str, str]] = []
         if (self.path / EVALUATIONS).is_file():
-            with open(self.path / EVALUATIONS, newline="", encoding="utf-8") as file:
+            with open_text(self.path / EVALUATIONS) as file:
                 rows = list(csv.DictReader(bounded_lines(file)))
         if rows:
             lines += ["", "| evaluated at steps | episodes | mean return, 95 % interval |", "| ---: | ---: | --- |"]
