@@ -10,6 +10,7 @@ import re
 import reprlib
 import stat
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
@@ -25,8 +26,11 @@ WIDEST = 1 << 128  # integers: the state of a random generator is the widest tha
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
 MAX_QUOTED_CHARACTERS = 200  # characters of a value in a sentence
 FOREIGN = ("wandb",)  # folders of a run that another program fills, with links of its own
-# What moves the cursor, talks to the terminal or changes the direction of text; a line ends with \n, a column with \t
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+# What moves the cursor, talks to the terminal, changes the direction of text or is no character, so that no file of
+# UTF-8 or XML takes it; a line ends with \n, a column with \t
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 _BREAKS = re.compile(r"[\n\t]")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_QUOTED_CHARACTERS
@@ -41,6 +45,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """``printable``, on one line."""
     return _BREAKS.sub(_escaped, printable(text))
+
+
+def markup(text: str) -> str:
+    """``one_line``, as HTML or XML shows it."""
+    return escape(one_line(text))
 
 
 def excerpt(error: object) -> str:

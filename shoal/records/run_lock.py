@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.untrusted import counter, parse_json
 
 NAME = "run.lock"

@@ -27,7 +27,7 @@ MOST_LOG = 256 << 10  # bytes of a log that are shown
 MOST_EVENTS = 200
 MOST_EVALUATIONS = 1_000
 _EVENT = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,\d+)? (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)$")
-_COMMAND = re.compile(r"^\| command \| `(.*)` \|$", re.MULTILINE)
+_COMMAND = re.compile(r"^\| command \| (`+) ?(.*?) ?\1 \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RunFiles:
         """Return how the run was started, "" where that is not known."""
         text = self._look("summary.md", lambda: self.folder.tail("summary.md", most=1 << 20)[0], "")
         found = _COMMAND.search(text)
-        return found[1] if found else ""
+        return found[2] if found else ""
 
     def evaluations(self) -> list[dict[str, str]]:
         """Return the rows of ``evaluations.csv``, the newest last."""
