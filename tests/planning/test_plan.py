@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,23 @@ def test_no_plan_waits_for_a_pipe_or_reads_what_is_nested_without_end(
         code, _, err = run(capsys, "impala", "--env", "CartPole-v1", flag, str(path))
         assert code == 2 and len(err.splitlines()) == 1 and len(err) < 600
         path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_phases_of_a_strangers_costs_are_shown_as_text(
+    impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, picture = tmp_path / "costs.json", tmp_path / "plan.svg"
+    impala.write(path)
+    facts = json.loads(path.read_text())
+    for sized in facts["roles"]["learner"]:
+        for op in (op for one in sized["behaviours"] for step in one["cycle"] for op in step["ops"]):
+            if op["do"] == "work":
+                op |= {"phases": {"[/x]\x1b[2J<b>\ud800": 1.0}, "busy": [1.0]}
+    path.write_text(json.dumps(facts))
+    words = ("--costs", str(path), "--preset", "none", "--actors", "1", "--envs", "2", "--out", str(picture))
+    code, out, err = run(capsys, "impala", *words)
+    assert code == 0 and "[/x]" in out + err and not {"\x1b", "\ud800"} & set(out + err), (out, err)
+    ET.fromstring(picture.read_text())
 
 
 def test_a_plan_is_told_as_json_and_drawn(impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
