@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "registry": {"own_code", "settings", "untrusted"},
     "replay": {"jit", "own_code", "registry"},
     "demonstrations": {"envs", "own_code", "extras", "untrusted"},
-    "program": {"replay"},  # replay.limiter: whether a ratio can be satisfied
+    "program": {"replay", "untrusted"},  # replay.limiter: whether a ratio can be satisfied
     "settings": {"untrusted"},
     "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},
     "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
     | {"untrusted"},
     "zoo": {"settings", "untrusted"},
-    "simulation": {"program", "replay", "metering", "extras"},
+    "simulation": {"program", "replay", "metering", "extras", "untrusted"},
     "planning": {"simulation", "local", "shm", "runtime", "program", "replay", "run", "settings", "systems", "envs"}
     | {"roles", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},
     "run": ANYTHING,  # the front door

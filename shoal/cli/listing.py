@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings.flags import choice, options, split
+from shoal.untrusted import excerpt
 
 if TYPE_CHECKING:
     from shoal.zoo import Entry
@@ -119,7 +120,7 @@ def runs(args: list[str]) -> int:
         print(f"no run in {folder}")
         return 0
     heads = ("run", "system", "environment", "seed", "steps", "return", "seconds", "state")
-    _print_rows(heads, [[str(run[head]) for head in heads] for run in found])
+    _print_rows(heads, [[excerpt(run[head]) for head in heads] for run in found])
     return 0
 
 
@@ -139,15 +140,25 @@ def _directories(folder: Path) -> list[Path]:
 def _run(path: Path) -> dict[str, Any] | None:
     """Return what is shown of a run; None for a directory that is damaged, which is said."""
     from shoal.api import ShoalError
-    from shoal.records.metric_files import read_curve
-    from shoal.records.run_dir import read_json, read_report
+    from shoal.records.damage import reading
 
     try:
-        facts, report = read_json(path / "config.json", "run", ("system", "config", "seed")), read_report(path)
-        rows = [] if report is not None else read_curve(path)
+        with reading(path):
+            return _shown(path)
     except ShoalError as error:
         print(f"shoal: {error}; it is left out", file=sys.stderr)
         return None
+
+
+def _shown(path: Path) -> dict[str, Any]:
+    from shoal.records.damage import read_json
+    from shoal.records.metric_files import read_curve
+    from shoal.records.run_dir import read_report
+    from shoal.run.run import check_config
+
+    facts, report = read_json(path / "config.json", "run", ("system", "config", "seed")), read_report(path)
+    check_config(path / "config.json", facts)
+    rows = [] if report is not None else read_curve(path)
     last: dict[str, Any] = dict(rows[-1]) if rows else {}
     steps, score, seconds = (
         (report.steps, report.episode_return, report.seconds) if report is not None

@@ -54,7 +54,7 @@ def command(args: list[str]) -> int:
 def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) -> Values:
     """Fields of the config of the run in ``path``, given as flags beside the command's ``own``."""
     from shoal import systems
-    from shoal.records.run_dir import read_json
+    from shoal.records.damage import read_json
     from shoal.run.flags import check_flags
     from shoal.run.run import check_config
     from shoal.run.trust import check

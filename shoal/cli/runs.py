@@ -13,8 +13,7 @@ from shoal.paths import fixed, shown
 from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
-from shoal.terminal import OFF_TERMINAL, styled
-from shoal.untrusted import one_line
+from shoal.terminal import OFF_TERMINAL, cell, styled
 
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
@@ -153,16 +152,12 @@ def _warn(sentence: str) -> None:
 def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    def text(cell: str) -> Text:
-        return Text(one_line(cell))
-
-    shown = Table(title=text(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    shown = Table(title=cell(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for i, head in enumerate(heads):
-        shown.add_column(text(head), justify="left" if i == 0 else "right", overflow="fold")
+        shown.add_column(cell(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        shown.add_row(*map(text, row))
+        shown.add_row(*map(cell, row))
     Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL).print(shown)
 
 

@@ -13,7 +13,7 @@ from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.machine import cores
 from shoal.paths import require_folder
-from shoal.planning import costs as files, show
+from shoal.planning import costs_file, show
 from shoal.planning.costs import Costs
 from shoal.planning.measuring import SECONDS, measure
 from shoal.planning.scan import Planner, Point, Row, advice, configured, knee, points
@@ -79,7 +79,7 @@ def _costs(
     """From a file, or measured here and kept."""
     if "costs" in opts:
         path = Path(opts["costs"])
-        known = files.read(path)
+        known = costs_file.read(path)
         known.check(cfg.system(), cfg.env, path)
         return known
     learners = max(point.learners for point in todo)  # several are joined by a channel that one does not have

@@ -11,7 +11,7 @@ from rich.table import Table
 from shoal.planning.costs import Costs
 from shoal.planning.scan import Row
 from shoal.program.draw import human_bytes
-from shoal.terminal import OFF_TERMINAL, styled
+from shoal.terminal import OFF_TERMINAL, cell, styled
 
 
 def note(text: str) -> None:
@@ -33,7 +33,7 @@ def costs(known: Costs) -> None:
     for role, found in known.roles.items():
         for bytes_, behaviours in found:
             for phase, (mean, spread) in phases(behaviours[0].cycle).items():
-                table.add_row(role, human_bytes(bytes_), phase, f"{1e3 * mean:,.3f} ms", f"±{spread:.0%}")
+                table.add_row(cell(role), human_bytes(bytes_), cell(phase), f"{1e3 * mean:,.3f} ms", f"±{spread:.0%}")
     _console().print(table)
     print(f"with all {known.cores} cores at work, each makes {known.busy:.0%} of what one makes alone")
 
@@ -67,13 +67,13 @@ def table(rows: Sequence[Row]) -> None:
         point, figures = row.point, row.figures
         head = [str(point.actors), str(point.learners or 1), str(point.envs or ""), *([str(point.nodes)] * several)]
         if figures is None:
-            shown.add_row(*head, "-", "", "", "", "", *([""] * several), row.why)
+            shown.add_row(*head, "-", "", "", "", "", *([""] * several), cell(row.why))
             continue
         lag = figures.policy_lag()
         shown.add_row(
             *head, f"{row.steps:,.0f}", f"{figures.updates:,.1f}", f"{row.gain:.0%}",
             "" if lag is None else f"{lag[0]:g}/{lag[1]:g}", human_bytes(max(row.memory)),
-            *([f"{human_bytes(max(*figures.sent, *figures.received))}/s"] * several), figures.bottleneck(),
+            *([f"{human_bytes(max(*figures.sent, *figures.received))}/s"] * several), cell(figures.bottleneck()),
         )  # fmt: skip
     _console().print(shown)
 

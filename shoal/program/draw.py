@@ -5,6 +5,7 @@ from __future__ import annotations
 from shoal.api import GROUPS, spec_nbytes
 from shoal.program import Program, divided, groups
 from shoal.program.wiring import Channel, Port, RoleSpec
+from shoal.untrusted import one_line
 
 
 def text(program: Program) -> str:
@@ -38,9 +39,10 @@ def mermaid(program: Program) -> str:
     ids = {role.name: f"r{i}" for i, role in enumerate(program.roles)}
     out = [f"%% {_title(program)}", "flowchart LR"]
     for role in program.roles:
-        out.append(f'  {ids[role.name]}["<b>{role_line(role)}</b><br/>{role_detail(role)}"]')
+        out.append(f'  {ids[role.name]}["<b>{entities(role_line(role))}</b><br/>{role_detail(role)}"]')
     for i, channel in enumerate(program.channels.values()):
-        label = "<br/>".join([f"<b>{channel.name}</b> ({channel.kind})", *channel_lines(program, channel)])
+        lines = map(entities, channel_lines(program, channel))
+        label = "<br/>".join([f"<b>{entities(channel.name)}</b> ({channel.kind})", *lines])
         opening, closing = ("[(", ")]") if channel.kind == "replay" else ("([", "])")
         out.append(f'  c{i}{opening}"{label}"{closing}')
         for role, port in program.ends(channel, "write"):
@@ -51,6 +53,14 @@ def mermaid(program: Program) -> str:
             label = reads(port)
             out.append(f"  c{i} -->" + (f"|{label}|" if label else "") + f" {ids[role.name]}")
     return "\n".join(out) + "\n"
+
+
+def entities(text: str) -> str:
+    """``text`` as a label of Mermaid shows it, which reads HTML and ends at a quotation mark."""
+    return text.translate(_ENTITIES)
+
+
+_ENTITIES = str.maketrans({"#": "#35;", "&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
 
 
 def human_bytes(n: float) -> str:
@@ -74,7 +84,7 @@ def field_lines(channel: Channel, most: int = 8) -> list[str]:
         return [f"{count} tensor{'s' * (count != 1)}" + (", latest version wins" if channel.kind == "params" else "")]
     fields = list(channel.spec.items())
     shown = fields if len(fields) <= most else fields[: most - 1]
-    lines = [f"{name} {shape(field.shape)} {field.dtype}" for name, field in shown]
+    lines = [f"{one_line(name)} {shape(field.shape)} {field.dtype}" for name, field in shown]
     return lines + ([f"and {len(fields) - len(shown)} more"] if len(shown) < len(fields) else [])
 
 

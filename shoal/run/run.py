@@ -20,12 +20,13 @@ from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.paths import fixed, shown
 from shoal.policy import Policy
-from shoal.records.damage import reading
+from shoal.records.damage import read_json, reading
 from shoal.records.evaluation_files import BEST
 from shoal.records.formats import check_format
 from shoal.records.metric_files import read_curve
+from shoal.records.param_files import load_params
 from shoal.records.report import Report
-from shoal.records.run_dir import load_params, read_json, read_report
+from shoal.records.run_dir import read_report
 from shoal.roles.evaluator import Returns
 from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust

@@ -293,6 +293,45 @@ def test_runs_are_listed_with_their_state(shoal: Shoal, fake: str) -> None:
     assert [line.split()[0] for line in shoal("runs", "runs/ended")[1].splitlines()] == ["run", "ended"]
 
 
+@pytest.mark.parametrize(
+    "words", [["resume", "r"], ["resume", "r", "--steps", "9"], ["train", "impala", "--run-dir", "r", "--env", "X"]]
+)
+def test_a_directory_in_which_a_run_goes_on_is_refused_before_torch_is_imported(
+    tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "r").mkdir()
+    held = RunLock(tmp_path / "r")
+    code = "import sys; from shoal.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    held.release()
+    assert found.stdout == "2 False\n"
+    assert found.stderr == f"shoal: the run in 'r' is still going on (process {os.getpid()})\n"
+
+
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("config.json", '{"format": 2, "system": "x", "config": ["a"], "seed": 0}'),
+        ("config.json", '{"format": 2, "system": ["x"], "config": {"env": "a"}, "seed": 0}'),
+        ("metrics.csv", "row,steps,seconds\n1,nan,3\n"), ("metrics.csv", "row,steps,seconds\n1,1,inf\n"),
+        ("metrics.csv", None), ("performance.csv", None), ("report.json", None),
+    ],
+)  # fmt: skip
+@pytest.mark.timeout(60)
+def test_a_damaged_run_is_left_out_of_the_list(shoal: Shoal, fake: str, file: str, text: str | None) -> None:
+    shoal("train", fake, "--runtime", "serial", "--quiet", "--run-dir", "runs/r", "--env", "CartPole-v1")
+    Path("runs/r/report.json").unlink()
+    Path(f"runs/r/{file}").unlink(missing_ok=True)
+    if text is None:
+        os.mkfifo(f"runs/r/{file}")
+    else:
+        Path(f"runs/r/{file}").write_text(text)
+    code, out, err = shoal("runs")
+    assert code == 0 and out == "no run in runs\n" and err.count("\n") == 1 and "it is left out" in err
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completion_is_a_script_of_the_shell(shoal: Shoal, shell: str) -> None:
     code, out, _ = shoal("completion", shell)

@@ -23,7 +23,8 @@ from shoal.api import EnvSpec, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.records.metric_files import read_curve
-from shoal.records.run_dir import RunDirectory, load_params, new_directory
+from shoal.records.param_files import load_params
+from shoal.records.run_dir import RunDirectory, new_directory
 from shoal.run.progress import Progress, clock, time_left
 from shoal.runtime.launch import Report, Stop
 

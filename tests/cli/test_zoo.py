@@ -19,7 +19,7 @@ import shoal as package
 from shoal import zoo
 from shoal.api import ShoalError, UsageError
 from shoal.cli import record
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.settings.schedule import plain
 
 from .conftest import Shoal

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.policy.export import export
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.run.initial import begin_with
 from shoal.runtime.devices import check_devices
 from shoal.runtime.launch import Launch

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from shoal.api import UsageError
-from shoal.records.damage import reading
-from shoal.records.run_dir import read_json
+from shoal.records.damage import read_json, reading
 from shoal.run.population.controller import Rules
 from shoal.run.population.hyperparameters import Choice, Interval, Space
 from shoal.run.trust import check as check_trust
