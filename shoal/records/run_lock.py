@@ -15,14 +15,23 @@ NAME = "run.lock"
 
 
 def is_held(descriptor: int) -> bool:
-    """Return True if a process of this machine holds the lock on an open file. It is looked up, not tried: whoever
-    tries a lock holds it for a moment, in which a run could not start."""
+    """Return True if a process of this machine holds the lock on an open file. Where the system lists its locks it is
+    looked up, not tried: whoever tries a lock holds it for a moment, in which a run could not start."""
     inode = f":{os.fstat(descriptor).st_ino} "
     try:
         with open("/proc/locks", encoding="ascii") as locks:
             return any("FLOCK" in line and inode in line for line in locks)
     except OSError:
+        return not _is_free(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
         return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True
 
 
 def is_locked(run_dir: Path) -> bool:

@@ -21,7 +21,7 @@ from states import same
 
 from shoal.api import Field, ShoalError, UsageError
 from shoal.program import Channel
-from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records import checkpoint, checkpoint_state as state_files, run_lock
 from shoal.records.checkpoint import Saving
 from shoal.records.run_lock import RunLock, is_locked
 
@@ -206,6 +206,24 @@ def test_whether_a_directory_is_locked_is_seen_without_a_lock(tmp_path: Path, mo
     taken = Mock()
     monkeypatch.setattr(fcntl, "flock", taken)
     assert not is_locked(tmp_path) and not taken.called
+
+
+def test_where_the_system_lists_no_locks_one_is_tried_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+
+    def opened(path: Any, *args: Any, **fields: Any) -> Any:
+        if str(path) == "/proc/locks":
+            raise FileNotFoundError(path)
+        return open(path, *args, **fields)
+
+    monkeypatch.setattr(run_lock, "open", opened, raising=False)
+    held = RunLock(tmp_path)
+    assert is_locked(tmp_path)
+    held.release()
+    assert not is_locked(tmp_path)
+    RunLock(tmp_path).release()
 
 
 def test_a_directory_has_one_run_at_a_time_and_counts_them(tmp_path: Path) -> None:
