@@ -58,7 +58,9 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "systems/test_resume.py": tuple(
         f"bit_for_bit[{system}]"
-        for system in ("apex-dqn", "rainbow", "r2d3", "d4pg", "unreal", "gorila", "async-sarsa")
+        for system in (
+            "apex-dqn", "rainbow", "r2d3", "d4pg", "unreal", "gorila", "async-sarsa", "recurrent-ppo", "qt-opt",
+        )
     ),
     "watch/test_browser.py": ("",),
 }  # fmt: skip
