@@ -97,9 +97,10 @@ def test_not_sticky_by_default_and_reproducible() -> None:
     def play(**options: Any) -> np.ndarray:
         return np.stack([o[:, -1] for _, o, _, _ in rows(EnvOptions(**options), 60)])
 
-    np.testing.assert_array_equal(play(), play())
-    np.testing.assert_array_equal(play(), play(sticky_actions=0.0))
-    assert not np.array_equal(play(), play(sticky_actions=0.25))
+    played = play()
+    np.testing.assert_array_equal(played, play())
+    np.testing.assert_array_equal(played, play(sticky_actions=0.0))
+    assert not np.array_equal(played, play(sticky_actions=0.25))
 
 
 @pytest.mark.parametrize(
