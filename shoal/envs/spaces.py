@@ -76,10 +76,9 @@ def _leaves(space: Space, name: str, path: Path, env: str, symbolic: dict[str, t
 
 
 def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]]) -> tuple[Observation, Convert]:
+    if 0 in (shape := tuple(int(n) for n in space.shape or ())):
+        raise UsageError(f"environment {env!r} has an observation '{name}' of shape {shape}: it holds no number")
     if isinstance(space, gs.Box):
-        shape = tuple(int(n) for n in space.shape)
-        if 0 in shape:
-            raise UsageError(f"environment {env!r} has an observation '{name}' of shape {shape}: it holds no number")
         if name in symbolic:
             sizes = symbolic[name] * int(np.prod(shape[:-1]))
             return Observation((len(sizes),), "int64", "one_hot", sizes), lambda x: _codes(x)
@@ -217,18 +216,26 @@ def _outside(space: Space, array: np.ndarray) -> str:
 
 
 class ActionCodec:
-    """Turns Shoal's actions into what the environment takes."""
+    """Turns Shoal's actions into what the environment takes. ``leaves``: its parts, or the whole space as one."""
 
     def __init__(self, space: Space, env: str):
         self._convert: composite.Convert | None
-        whole = bool(composite.parts(space))
-        self.action, self._convert = composite.flattened(space, env, _action) if whole else _action(space, env)
+        if composite.parts(space):
+            self.action, self.leaves, self._convert = composite.flattened(space, env, _action)
+        else:
+            self.action, self._convert = _action(space, env)
+            numbers = len(self.action.sizes) + len(self.action.low)
+            self.leaves = [composite.Leaf((), space, self.action, np.arange(numbers))]
 
     def __call__(self, action: np.ndarray) -> Nested:
         return action.copy() if self._convert is None else self._convert(action)  # it may write into them
 
 
-def _action(space: Space, env: str) -> tuple[Action, Convert | None]:
+def _action(space: Space, env: str) -> tuple[Action, composite.Convert | None]:
+    if 0 in (space.shape or ()):
+        raise UsageError(
+            f"environment {env!r} has an action {space} of shape {space.shape}: there is nothing to choose"
+        )
     if isinstance(space, gs.Discrete):
         start, kind = int(space.start), space.dtype
         action = Action("discrete", (int(space.n),))
