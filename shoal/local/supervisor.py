@@ -200,7 +200,7 @@ class Supervisor:
                 if self._checkpoints is not None:
                     self._checkpoints.hear(replica.label, kind, content)
             elif kind == "repeats":
-                replica.repeats = True
+                replica.repeats, replica.users = True, content
             elif kind == "loaded":
                 self._has_loaded(replica)
             elif kind != "unloadable":

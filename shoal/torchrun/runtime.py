@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -14,6 +13,7 @@ import torch
 
 from shoal.api import Context, Diverged, RoleFailed, ShoalError, Stopped, UsageError
 from shoal.local import processes
+from shoal.local.failures import cause_of
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import OTHER, Telemetry, recorder as recorder_of
 from shoal.program import Program, RoleSpec, held
@@ -317,8 +317,7 @@ class _Rank:
             dump = dumps.save(error, self.launch.run_dir) if isinstance(error, Diverged) else ""
             self.group.failed(f"{type(error).__name__}: {error}")
             rank = self.group.place.rank
-            told = f"{error}" if isinstance(error, CannotGoOn) else traceback.format_exc()
-            cause = f"on the host {self.group.place.host}: {told}{dump}"
+            cause = f"on the host {self.group.place.host}: {cause_of(error)}{dump}"
             raise RoleFailed(self.spec.name, rank, self.generation, None, cause) from error
 
 
