@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings.flags import choice, options, split
+from shoal.words import counted
 
 if TYPE_CHECKING:
     from shoal.zoo import Entry
@@ -201,7 +202,10 @@ def _described(one: Entry) -> Iterator[str]:
     score = one.score
     yield f"{one.source}: {one.system} on {one.env}, preset {one.preset}"
     yield f"  made by      {one.command}"
-    yield f"  training     seed {one.seed}, {one.steps:,} steps, {one.updates:,} updates, {one.seconds:.0f} s"
+    yield (
+        f"  training     seed {one.seed}, {counted(one.steps, 'step')}, {counted(one.updates, 'update')}, "
+        f"{one.seconds:.0f} s"
+    )
     yield f"  parameters   {one.parameters}; {one.file.stat().st_size:,} bytes, SHA-256 {one.sha256}"
     yield (
         f"  score        mean {score.mean:.4g} (95 % interval {score.low:.4g} to {score.high:.4g}), std "

@@ -19,6 +19,7 @@ from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
+from shoal.words import counted
 
 from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
@@ -304,7 +305,9 @@ def _vector(env: str, made: Any, num: int) -> Vector:
             f"{type(made).__name__}, which has no {lacking[0]}"
         )
     if made.num_envs != num:
-        raise UsageError(f"environment {env!r} made {made.num_envs} environments when it was asked for {num}")
+        raise UsageError(
+            f"environment {env!r} made {counted(made.num_envs, 'environment')} when it was asked for {num}"
+        )
     return cast(Vector, made)
 
 

@@ -9,6 +9,7 @@ from gymnasium import spaces as gs
 from numpy.typing import ArrayLike
 
 from shoal.api import MASK, Action, Arrays, Observation, UsageError
+from shoal.words import counted
 
 from . import composite
 from .action_box import ActionBox
@@ -184,7 +185,9 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
         return {key: batch_of(sub, obs[key], num, f"{name}/{key}") for key, sub in space.spaces.items()}
     if isinstance(space, gs.Tuple):
         if not isinstance(obs, (tuple, list)) or len(obs) != len(space.spaces):
-            raise UsageError(f"'{name}' should be a tuple of {len(space.spaces)} parts, found {type(obs).__name__}")
+            raise UsageError(
+                f"'{name}' should be a tuple of {counted(len(space.spaces), 'part')}, found {type(obs).__name__}"
+            )
         return tuple(batch_of(sub, obs[i], num, f"{name}/{i}") for i, sub in enumerate(space.spaces))
     array = np.asarray(obs)
     shape = tuple(space.shape or ()) if num is None else (num, *(space.shape or ()))

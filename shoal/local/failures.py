@@ -13,6 +13,7 @@ from shoal.api import EnvironmentFailed, RoleFailed, ShoalError, UsageError
 from shoal.errors import out_of_memory
 from shoal.local import processes
 from shoal.local.replica import Replica
+from shoal.words import counted
 
 OURS = Path(__file__).parents[1]  # the folder of Shoal's own code
 log = logging.getLogger("shoal.runtime")
@@ -83,8 +84,8 @@ class Failures:
             if known:
                 cause = cause.rstrip().rpartition("\n")[2] + "\n(its traceback is printed above)"
             if replica.role.on_failure in ("restart", "restore") and len(replica.failures) > 1:
-                cause += f"\n(gave up after {len(replica.failures)} failures)"
-            message = f"gave up after {len(replica.failures)} failures" if known else cause.rstrip()
+                cause += f"\n(gave up after {counted(len(replica.failures), 'failure')})"
+            message = f"gave up after {counted(len(replica.failures), 'failure')}" if known else cause.rstrip()
             log.error("%s (generation %d) failed: %s", replica.label, replica.generation, message)
             raise RoleFailed(replica.role.name, replica.index, replica.generation, exitcode, cause)
         delay = min(patience.backoff * 2 ** (len(replica.failures) - 1), patience.longest_backoff)
