@@ -21,7 +21,8 @@ NO_COUNTS = {
 
 @pytest.mark.parametrize(
     "number, noun, text",
-    [(1, "step", "1 step"), (0, "step", "0 steps"), (1280, "agent step", "1,280 agent steps"), (0.6, "update", "1 update"),
+    [(1, "step", "1 step"),
+     (0, "step", "0 steps"), (1280, "agent step", "1,280 agent steps"), (0.6, "update", "1 update"),
      (2, "process", "2 processes"), (1, "process", "1 process"), (3, "trajectory", "3 trajectories"),
      (2.4, "row", "2 rows")],
 )  # fmt: skip

@@ -26,7 +26,7 @@ class Patience:
     restarts: how often within ``window`` seconds; before each restart it waits ``backoff`` seconds, doubling up to
         ``longest_backoff``.
     still_born: how often in a row without ever completing a step.
-    repeats: as ``restarts``, where the error is one that will be met again.
+    repeats: how often in a row within ``window`` by the same error, where it is one that will be met again.
     """
 
     restarts: int = 10
@@ -65,15 +65,18 @@ class Failures:
         it had completed a step in this life."""
         patience, now = self._patience, time.monotonic()
         cause = replica.cause or processes.describe_exit(exitcode)
-        restarts = patience.repeats if replica.repeats else patience.restarts
-        allowed = replica.may_restart(now, restarts, patience.window)
+        allowed = replica.may_restart(now, patience.restarts, patience.window)
+        key = _key(replica, cause)
+        replica.in_a_row = replica.in_a_row + 1 if (key, len(replica.failures) > 1) == (replica.last, True) else 1
+        replica.last = key
+        allowed = allowed and not (replica.repeats and replica.in_a_row > patience.repeats)
         if not stepped:
             replica.still_born += 1
             first = len(replica.failures) == 1
             allowed = allowed and replica.still_born < patience.still_born and not (first and replica.repeats)
         else:
             replica.still_born = 0
-        known = self.is_known(replica, cause)
+        known = self.is_known(key)
         if not allowed and replica.role.on_failure == "ignore":
             log.warning("%s failed too often, the run goes on without it: %s", replica.label, cause.rstrip())
             replica.given_up = True
@@ -93,9 +96,13 @@ class Failures:
         text = "the same failure again" if known else cause.rstrip()
         log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
 
-    def is_known(self, replica: Replica, cause: str) -> bool:
-        """Return whether this cause was told before, of whatever replica; numbers (indices, seeds) do not count."""
-        key = replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)
+    def is_known(self, key: str) -> bool:
+        """Return whether a cause was told before, of whatever replica."""
         known = key in self._told
         self._told.add(key)
         return known
+
+
+def _key(replica: Replica, cause: str) -> str:
+    """Return what tells causes apart: numbers (indices, seeds) do not count."""
+    return replica.role.name + re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f.]*\b", "#", cause)

@@ -33,6 +33,7 @@ class Replica:
         self.repeats = False  # trying again will fail in the same way
         self.users = False  # a name or value that the user gave is at fault
         self.failures: deque[float] = deque()
+        self.last, self.in_a_row = "", 0  # cause of the last failure, and how often it came in a row
         self.still_born = 0  # lives in a row that ended before their first step
         self._launch, self._news = launch, news
         self._pipe: Connection | None = None

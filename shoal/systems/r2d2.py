@@ -34,7 +34,6 @@ from shoal.topology.config import Preset, Presets, require_actions
 from shoal.topology.exploration import LadderConfig, ladder
 from shoal.topology.replayed import ReplayConfig, SequenceSampler, descent
 from shoal.topology.roles import actors_and_learner
-from shoal.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +106,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     def stride(self) -> int:
         """Steps between the starts of two sequences."""
         if self.overlap >= self.sequence:
-            raise UsageError(
-                f"overlap ({counted(self.overlap, 'step')}) must be less than sequence "
-                f"({counted(self.sequence, 'step')})"
-            )
+            raise UsageError(f"overlap ({self.overlap}) must be less than sequence ({self.sequence}), both in steps")
         return self.sequence - self.overlap
 
     def progress(self, update: int) -> float:

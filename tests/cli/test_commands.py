@@ -58,7 +58,7 @@ WRONG = [  # arguments, what the sentence says
     ("train dqn --max-grad-norm 0", "--max-grad-norm expects a finite number above 0 or none, found 0.0"),
     (
         "train recurrent-ppo --minibatches 9999",
-        "minibatches (9999) must be no more than the steps of a batch (1 actors x 32",
+        "minibatches (9999) must be no more than the steps of a batch (actors 1 x envs 32",
     ),
     ("train recurrent-ppo --core lstm --minibatches 5", "minibatches (5) must divide the trajectories of a batch"),
     ("train dqn --device gpu", "--device expects auto, cpu, cuda or cuda:N, found 'gpu'"),
