@@ -40,10 +40,12 @@ def sentences(path: Path) -> list[tuple[int, str]]:
     """The f-strings of a file, each ``{}`` a value that is no constant."""
     found = []
     text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)) if re.search(rf"}} ({NOUNS})\b", text) else ():
+    for node in ast.walk(ast.parse(text)) if re.search(rf"(}}|%d) ({NOUNS})\b", text) else ():
         if isinstance(node, ast.JoinedStr):
             parts = [str(part.value) if isinstance(part, ast.Constant) else _value(part) for part in node.values]
             found.append((node.lineno, "".join(parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append((node.lineno, node.value.replace("%d", "{}")))
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings.flags import choice, options, split
+from shoal.terminal import OFF_TERMINAL
 from shoal.words import counted
 
 if TYPE_CHECKING:
@@ -49,9 +52,15 @@ def systems(args: list[str]) -> int:
     for kind, names in KINDS.items():
         print(f"{kind}:")
         for name in names:
-            print(f"  {name:<16}{said[name]}")
-    print(f"over runs:\n  {POPULATION[0]:<16}{POPULATION[1]}")
+            print(_entry(name, said[name]))
+    print(f"over runs:\n{_entry(*POPULATION)}")
     return 0
+
+
+def _entry(name: str, sentence: str) -> str:
+    """Return a name with what it is, as many lines as the terminal is narrow."""
+    wide = shutil.get_terminal_size((OFF_TERMINAL, 0)).columns
+    return textwrap.fill(sentence, max(40, wide), initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
 
 
 # ---------------------------------------------------------------------------------- environments

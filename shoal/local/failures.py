@@ -76,7 +76,7 @@ class Failures:
             allowed = allowed and replica.still_born < patience.still_born and not (first and replica.repeats)
         else:
             replica.still_born = 0
-        known = self.is_known(key)
+        known = self.is_known(replica, cause)
         if not allowed and replica.role.on_failure == "ignore":
             log.warning("%s failed too often, the run goes on without it: %s", replica.label, cause.rstrip())
             replica.given_up = True
@@ -96,8 +96,9 @@ class Failures:
         text = "the same failure again" if known else cause.rstrip()
         log.warning("%s failed, restarting in %.1f s: %s", replica.label, delay, text)
 
-    def is_known(self, key: str) -> bool:
-        """Return whether a cause was told before, of whatever replica."""
+    def is_known(self, replica: Replica, cause: str) -> bool:
+        """Return whether this cause was told before, of whatever replica."""
+        key = _key(replica, cause)
         known = key in self._told
         self._told.add(key)
         return known

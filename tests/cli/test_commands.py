@@ -318,3 +318,19 @@ def test_bash_completes(shoal: Shoal, words: list[str], found: set[str]) -> None
     code = f". ./script; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _shoal; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == found
+
+
+def test_the_list_of_systems_has_whole_sentences(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    code, out, _ = shoal("systems")
+    said = json.loads(shoal("systems", "--json")[1])
+    assert code == 0 and max(map(len, out.splitlines())) <= 90
+    whole = " ".join(out.split())
+    assert all(text in whole and text.endswith((".", "...")) for text in said.values()), said
+    assert said["apex-dpg"].endswith("a deterministic policy.")
+
+
+def test_the_help_says_that_own_classes_may_be_given(shoal: Shoal) -> None:
+    text = " ".join(shoal("train", "--help")[1].split())
+    assert text.count("or `MODULE:CLASS` or `FILE.py:CLASS`: one of your own") == 1, "--log"
+    assert "; `MODULE:CLASS` or `FILE.py:CLASS`: one of your own. (default local)" in text, "--runtime"
