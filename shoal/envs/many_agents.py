@@ -42,7 +42,7 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
 
     def __init__(self, first: Any, make: Callable[[], Any], num: int, env: str, limit: int = 0) -> None:
         self.agents, self.num_envs, self.id, self.limit = list(first.possible_agents), num, env, limit
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.metadata = {**(getattr(first, "metadata", None) or {}), "autoreset_mode": AutoresetMode.NEXT_STEP}
         if not self.agents:
             raise UsageError(f"environment {env!r} names no possible_agents, so that nobody knows how many rows it has")
         self.single_observation_space = self._shared(first, "observation_space")

@@ -189,8 +189,14 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
                 f"'{name}' should be a tuple of {counted(len(space.spaces), 'part')}, found {type(obs).__name__}"
             )
         return tuple(batch_of(sub, obs[i], num, f"{name}/{i}") for i, sub in enumerate(space.spaces))
-    array = np.asarray(obs)
     shape = tuple(space.shape or ()) if num is None else (num, *(space.shape or ()))
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # of parts that are unlike, such as the pair that reset() returns
+        raise UsageError(
+            f"'{name}' should have shape {shape}, found a {type(obs).__name__} of {counted(len(obs), 'part')} (of what "
+            "reset() and step() return, the observation alone is expected)"
+        ) from None
     if array.shape != shape:
         raise UsageError(f"'{name}' should have shape {shape}, found {array.shape}")
     if wrong := _outside(space, array):
