@@ -308,3 +308,21 @@ def test_weights_that_are_tied_are_written_once_for_each_name(tmp_path: Path) ->
     written = load_file(export(policy, "safetensors", tmp_path / "o") / "model.safetensors")
     assert written.keys() == policy.params.keys()
     assert torch.equal(written["encoder.own.rest.0.weight"], written["encoder.own.rest.2.weight"])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.load")
+@pytest.mark.parametrize("to", ["torch-export", "torchscript"])
+@pytest.mark.parametrize("case", ["dd-ppo, choices and boxes", "d4pg, several boxes", "dqn, one choice in a Dict"])
+def test_every_part_of_an_action_is_that_of_the_policy(case: str, to: str, tmp_path: Path) -> None:
+    policy = policy_of(case)
+    path = export(policy, to, tmp_path / "o") / {"torch-export": "model.pt2", "torchscript": "model.pt"}[to]
+    model: Any = torch.export.load(path).module() if to == "torch-export" else torch.jit.load(str(path))
+    names = [name.replace("/", "-") for name in policy_module(policy).actions()]
+    for obs in np.random.default_rng(0).uniform(-1, 1, (20, 1, 3)).astype(np.float32):
+        with torch.no_grad():
+            found = dict(zip(names, model(torch.from_numpy(obs)), strict=False))
+        policy.reset()
+        wanted = leaves_of("action", policy.act(obs[0]))
+        assert [name for name, _ in wanted] == names
+        for name, want in wanted:
+            np.testing.assert_allclose(found[name][0].numpy(), want, rtol=tolerance(policy), atol=tolerance(policy))
