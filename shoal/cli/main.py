@@ -44,6 +44,10 @@ def _main(args: list[str]) -> int:
         print(f"shoal {__version__}")
         return 0
     if args[0] not in COMMANDS:
+        from shoal.systems import SYSTEMS
+
+        if args[0] in SYSTEMS:
+            return _fail(f"'{args[0]}' is a system, and a command comes first: shoal train {args[0]}", 2)
         near = get_close_matches(args[0], COMMANDS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.paths import shown
 from shoal.types import Values
+from shoal.words import counted
 
 if TYPE_CHECKING:
     from shoal.run import Run
@@ -84,7 +85,7 @@ def report(run: Run, quiet: bool, as_json: bool = False) -> int:
         print(json.dumps({"run": str(run.path), **report.to_json()}))
     elif not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ", no episode has ended"
-        print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
+        print(f"{report.reason}: {counted(report.steps, 'step')} in {report.seconds:,.1f} s{mean}")
         path = shlex.quote(shown(run.path))
         print(f"saved in {shown(run.path)} (shoal eval {path})")
         if code:

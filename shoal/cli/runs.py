@@ -14,6 +14,7 @@ from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.terminal import OFF_TERMINAL, cell, styled
+from shoal.words import counted
 
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
@@ -62,7 +63,7 @@ def evaluate(args: list[str]) -> int:
     print("returns: " + " ".join(f"{r:g}" for r in returns))
     print(
         f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
-        f"interquartile mean {iqm(returns):.4g} over {len(returns)} episodes"
+        f"interquartile mean {iqm(returns):.4g} over {counted(len(returns), 'episode')}"
     )
     if returns.why:
         print(f"{returns.why} (--eval-max-steps)")

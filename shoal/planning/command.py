@@ -22,6 +22,7 @@ from shoal.settings.flags import coerce, describe, split
 from shoal.settings.ranges import Envs, Natural, Parts, Positive
 from shoal.simulation import Machine, machine as machines
 from shoal.untrusted import excerpt
+from shoal.words import counted
 
 FLAGS = {
     "target": Positive, "costs": str, "machine": str,
@@ -158,9 +159,9 @@ def _tell(rows: list[Row], known: Costs, cfg: Any, opts: dict[str, Any], target:
         print(f"bottleneck of the largest: {last.figures.bottleneck()}")
         print(f"what would move it: {advice(last, cfg)}")
         if target is not None:
-            print(f"the smallest that makes {target:,.0f} steps per second: {last.point.actors} actors")
+            print(f"the smallest that makes {target:,.0f} steps per second: {counted(last.point.actors, 'actor')}")
         elif bend is not None:
-            print(f"knee: beyond {bend.point.actors} actors, one more adds less than half of its share")
+            print(f"knee: beyond {counted(bend.point.actors, 'actor')}, one more adds less than half of its share")
         for name in irregular(known):
             print(f"note: the steps of role '{name}' have no order that repeats; each is drawn as often as it was seen")
     if "out" in opts:

@@ -12,6 +12,7 @@ from shoal.planning.costs import Costs
 from shoal.planning.scan import Row
 from shoal.program.draw import human_bytes
 from shoal.terminal import OFF_TERMINAL, cell, styled
+from shoal.words import counted
 
 
 def note(text: str) -> None:
@@ -22,9 +23,9 @@ def note(text: str) -> None:
 def progress(row: Row) -> None:
     """Say what a point makes as soon as that is known."""
     if row.figures is None:
-        note(f"  {row.point.actors} actors: {row.why}")
+        note(f"  {counted(row.point.actors, 'actor')}: {row.why}")
     else:
-        note(f"  {row.point.actors} actors: {row.steps:,.0f} steps/s")
+        note(f"  {counted(row.point.actors, 'actor')}: {row.steps:,.0f} steps/s")
 
 
 def costs(known: Costs) -> None:

@@ -171,7 +171,8 @@ class RunDirectory:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
         that was refused nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
         those it had."""
-        self._refused = self._made is not None and self._last is None and isinstance(error, UsageError)
+        begun = self._last is not None and self._last.steps
+        self._refused = self._made is not None and not begun and isinstance(error, UsageError)
         if self._refused or isinstance(error, DirectoryGone):
             return
         if self._before is not None:

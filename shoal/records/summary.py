@@ -25,6 +25,7 @@ from shoal.records.report import Report
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
 from shoal.untrusted import bounded_lines, one_line, open_text, printable
+from shoal.words import counted
 
 NAME = "summary.md"
 WRITE_SECONDS = 30.0  # seconds between two writings
@@ -98,7 +99,8 @@ class Summary(logging.Handler):
                 "command": _code(self._command), "began": clock,
                 "preset": f"{facts.get('preset', 'none')} ({self._why})", "runtime": facts.get("runtime", ""),
                 "machine": ", ".join([
-                    machine.get("processor", ""), f"{machine.get('cores', '?')} cores", memory, *machine.get("gpus", [])
+                    machine.get("processor", ""), counted(machine["cores"], "core") if "cores" in machine else "",
+                    memory, *machine.get("gpus", [])
                 ]),
                 "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
                 "git commit": facts.get("git") or "none",
@@ -141,7 +143,8 @@ class Summary(logging.Handler):
             for role, phases in s.phase_seconds.items()
         })  # fmt: skip
         return [
-            f"{s.steps:,} steps and {s.updates:,} updates in {s.seconds:,.0f} s: {pace:,.0f} steps/s, "
+            f"{counted(s.steps, 'step')} and {counted(s.updates, 'update')} in {s.seconds:,.0f} s: {pace:,.0f} "
+            f"steps/s, "
             f"{s.updates / s.seconds if s.seconds else 0.0:,.1f} updates/s; restarts: {s.restarts}",
             "", f"Bottleneck: {slow or 'not known'}",
         ]  # fmt: skip

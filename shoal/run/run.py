@@ -35,6 +35,7 @@ from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
+from shoal.words import counted
 from shoal.zoo import is_zoo, located
 
 
@@ -78,7 +79,11 @@ class Run:
         return str(self.path)
 
     def __repr__(self) -> str:
-        how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
+        how = (
+            "running, or killed"
+            if self.report is None
+            else f"{counted(self.report.steps, 'step')}, {self.report.reason}"
+        )
         return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{self._gained}>"
 
     @property
@@ -86,7 +91,7 @@ class Run:
         """How it ended, in words."""
         if self.report is None:
             return "running, or killed"
-        return f"{self.report.reason}, {self.report.steps:,} steps{self._gained}"
+        return f"{self.report.reason}, {counted(self.report.steps, 'step')}{self._gained}"
 
     @property
     def _gained(self) -> str:

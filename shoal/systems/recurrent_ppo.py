@@ -223,7 +223,7 @@ def gradient_processes(cfg: Config) -> int:
 
 def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
     """Workers and a learner that wait for each other. objective: what is minimised, for a system that changes it."""
-    columns, batch = cfg.num_actors() * cfg.envs, f"a batch ({cfg.num_actors()} actors x {cfg.envs} envs"
+    columns, batch = cfg.num_actors() * cfg.envs, f"a batch (actors {cfg.num_actors()} x envs {cfg.envs}"
     if cfg.core != "none" and columns % cfg.minibatches:
         raise UsageError(
             f"with a recurrent core, minibatches ({cfg.minibatches}) must divide the trajectories of {batch})"

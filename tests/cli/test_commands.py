@@ -58,7 +58,7 @@ WRONG = [  # arguments, what the sentence says
     ("train dqn --max-grad-norm 0", "--max-grad-norm expects a finite number above 0 or none, found 0.0"),
     (
         "train recurrent-ppo --minibatches 9999",
-        "minibatches (9999) must be no more than the steps of a batch (1 actors x 32",
+        "minibatches (9999) must be no more than the steps of a batch (actors 1 x envs 32",
     ),
     ("train recurrent-ppo --core lstm --minibatches 5", "minibatches (5) must divide the trajectories of a batch"),
     ("train dqn --device gpu", "--device expects auto, cpu, cuda or cuda:N, found 'gpu'"),
@@ -357,3 +357,24 @@ def test_bash_completes(shoal: Shoal, words: list[str], found: set[str]) -> None
     code = f". ./script; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _shoal; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == found
+
+
+def test_the_list_of_systems_has_whole_sentences(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    code, out, _ = shoal("systems")
+    said = json.loads(shoal("systems", "--json")[1])
+    assert code == 0 and max(map(len, out.splitlines())) <= 90
+    whole = " ".join(out.split())
+    assert all(text in whole and text.endswith((".", "...")) for text in said.values()), said
+    assert said["apex-dpg"].endswith("a deterministic policy.")
+
+
+def test_the_help_says_that_own_classes_may_be_given(shoal: Shoal) -> None:
+    text = " ".join(shoal("train", "--help")[1].split())
+    assert text.count("or `MODULE:CLASS` or `FILE.py:CLASS`: one of your own") == 1, "--log"
+    assert "; `MODULE:CLASS` or `FILE.py:CLASS`: one of your own. (default local)" in text, "--runtime"
+
+
+def test_a_system_in_the_place_of_the_command_is_told_where_it_belongs(shoal: Shoal) -> None:
+    code, _, err = shoal("dqn", "--env", "CartPole-v1")
+    assert (code, err) == (2, "shoal: 'dqn' is a system, and a command comes first: shoal train dqn\n")

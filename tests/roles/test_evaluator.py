@@ -84,7 +84,7 @@ def test_episodes_that_are_not_told_are_an_error() -> None:
     env = ScriptedEnvs(SCRIPT)
     step = env.step
     env.step = lambda action: step(action)._replace(episodes=[])  # type: ignore[method-assign]
-    with pytest.raises(EnvironmentFailed, match="ended 1 episodes but reported 0 returns"):
+    with pytest.raises(EnvironmentFailed, match="ended 1 episode but reported 0 returns"):
         Episodes(env, SummingAgent(), 2, 0).play()  # type: ignore[arg-type]
 
 

@@ -94,7 +94,7 @@ def test_warnings_are_counted_until_the_end(tmp_path: Path) -> None:
     summary.update(Snapshot(1, 2.0, 10, 1, 5.0, 0.5, 1.0, 1.0, 1, new_episodes=[(1.0, 1)]))
     text = (tmp_path / NAME).read_text()
     assert "- slow disk (3 times)" in text and "too late" not in text
-    assert "10 steps and 1 updates in 2 s: 5 steps/s" in text
+    assert "10 steps and 1 update in 2 s: 5 steps/s" in text
 
 
 @pytest.mark.parametrize(
