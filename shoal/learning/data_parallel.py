@@ -14,7 +14,8 @@ from torch import Tensor
 
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
-from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import GradientStep, excess, finite, global_norm
 from shoal.ops.optimiser import Optimiser, divide
 

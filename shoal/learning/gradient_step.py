@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Batch, Diverged, Update, UsageError
-from shoal.learning.algorithm import Algorithm, differentiate
-from shoal.learning.optimiser import set_learning_rate
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate
+from shoal.ops.optimiser import set_learning_rate
 from shoal.settings.schedule import Linear, at
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up

@@ -26,9 +26,11 @@ from shoal.api import (
     spec_size,
     views,
 )
-from shoal.learning.algorithm import Algorithm, differentiate, to_device
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate, to_device
 from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
-from shoal.learning.optimiser import OptimiserConfig, load_optimiser, make_optimiser
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
+from shoal.ops.optimiser import load_optimiser
 from shoal.settings.schedule import at
 
 GRADIENT = "gradient"  # the field of a message to the server

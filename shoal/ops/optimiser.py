@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal import fast
-from shoal.types import Values
+from shoal.types import State, Values
 
 Own = TypeVar("Own", bound="Optimiser")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -133,3 +133,22 @@ def divide(tensors: list[Tensor], parts: int) -> list[list[Tensor]]:
     """[parts][tensors]: each tensor's elements, flat, in equal parts (views; expects contiguous tensors)."""
     pieces = [t.view(-1).tensor_split(parts) for t in tensors]
     return [[of[i] for of in pieces] for i in range(parts)]
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
+    """Take the averages of a saved optimiser, but not its settings: those are the configuration's. ValueError for what
+    cannot be the averages of these parameters."""
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimiser.param_groups]
+    optimiser.load_state_dict(state)
+    for group, settings in zip(optimiser.param_groups, own, strict=True):
+        group.update(settings)
+        for p in group["params"]:
+            for name, value in optimiser.state[p].items():
+                if not isinstance(value, torch.Tensor) or value.shape not in (p.shape, ()):
+                    raise ValueError(f"'{name}' of the optimiser is no tensor of the shape {list(p.shape)}")
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups of parameters."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate

@@ -12,7 +12,8 @@ from systems.helpers import config, record_batches, run, spy
 from torch import Tensor
 
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
-from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate
 from shoal.metering.recorder import Recorder
 from shoal.program import Program
 from shoal.systems import load
