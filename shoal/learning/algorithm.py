@@ -109,7 +109,3 @@ class Algorithm:
     def params(self) -> Tensors:
         """Return what actors get."""
         return self._live.tensors
-
-    def moved(self) -> None:
-        """The tensors of ``nets`` are others now."""
-        self._live = LiveTensors(self.nets)

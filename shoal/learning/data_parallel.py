@@ -62,7 +62,6 @@ class DataParallel:
             for tensor, own in pairs:
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
                 own.data = tensor.data if own.dtype == tensor.dtype else team.zeros(own.shape, own.dtype)
-            algorithm.moved()
         learned = dict(zip(nets.parameters(), self.worker.nets.parameters(), strict=True))
         self._learned = [learned[p] for p in step.parameters]
         self.items: Tensors = {}
@@ -126,10 +125,10 @@ class DataParallel:
     def _share(self, team: Team, items: Tensors) -> None:
         """Common memory for such ``items``, and all that is exchanged."""
         optimiser = self.gradient_step.optimiser
-        assert isinstance(optimiser, Optimiser)
         parameters = self.gradient_step.parameters
-        self._movers = team.size if sum(p.numel() for p in parameters) >= DIVIDED else 1
-        self._optimisers = optimiser.divided(self._movers, team.zeros) if self._movers > 1 else [optimiser]
+        self._movers, self._optimisers = 1, list[Optimiser]()  # where they are several
+        if isinstance(optimiser, Optimiser) and sum(p.numel() for p in parameters) >= DIVIDED:
+            self._movers, self._optimisers = team.size, optimiser.divided(team.size, team.zeros)
         self.items = {k: team.zeros(v.shape, v.dtype) for k, v in items.items()}
         grads = [[team.zeros(p.shape, p.dtype) for p in self._learned] for _ in range(team.size)]
         self._sent = [self._parts(own) for own in grads]  # [from][to][weights]
@@ -177,8 +176,19 @@ class DataParallel:
             team.meet(number)
         value, norm = self._outcome()
         if finite(value, norm):
-            self._optimisers[number].descend(mine, rate, excess(norm, max_norm))
+            self._move(number, mine, rate, excess(norm, max_norm))
             self._round(number)
+
+    def _move(self, number: int, grads: list[Tensor], rate: float, divisor: float) -> None:
+        """Take a step of size ``rate`` along ``grads / divisor``, the gradient of what member ``number`` moves. An
+        optimiser of torch's, which member 0 alone has, knows its rate."""
+        optimiser = self._optimisers[number] if self._movers > 1 else self.gradient_step.optimiser
+        if isinstance(optimiser, Optimiser):
+            optimiser.descend(grads, rate, divisor)
+            return
+        for p, gradient in zip(self.gradient_step.parameters, grads, strict=True):
+            p.grad = gradient.div_(divisor)
+        optimiser.step()
 
     def _sum(self, number: int, own: list[Tensor]) -> list[Tensor]:
         """The gradient of what member ``number`` moves, of which ``own`` is what it has found itself."""

@@ -24,7 +24,8 @@ class GradientStep:
 
     def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
         self.optimiser = optimiser
-        self._rate: float = optimiser.param_groups[0]["lr"]
+        # one of torch's, given a schedule, has it in its groups until now
+        self._rate: float = getattr(optimiser, "learning_rate", optimiser.param_groups[0]["lr"])
         self._max_norm = math.inf if max_norm is None else max_norm
         self.max_norm = at(self._max_norm, 0.0)
         if isinstance(self._rate, Linear):

@@ -100,7 +100,6 @@ class RemoteLearner:
         self._own = self.weights.to(self.device)  # on the CPU the same
         for p, place in zip(self._parameters, views(self._own, spec).values(), strict=True):
             p.data = place.copy_(p.detach())
-        algorithm.moved()
         self._show()
         self._empty, self._skipped = True, 0  # skipped in a row
         self._steps = 0  # of the server, that its parameters had
