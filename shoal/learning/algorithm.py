@@ -37,14 +37,12 @@ class Algorithm:
     """The learning rule of a system. A subclass writes ``loss``; the rest has defaults.
 
     nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``); of one without,
-    the outputs are None, and the loss calls it itself. frozen: networks that the loss asks but that no gradient
-    changes (target networks). scalars: numbers that change from step to step. cfg: the settings that the loss reads;
-    those that are schedules have the values of the moment (``at``). fraction: share of the run that is done. updates:
-    gradient steps before this one, for an algorithm that asks.
+    the outputs are None, and the loss calls it itself. scalars: numbers that change from step to step. cfg: the
+    settings that the loss reads; those that are schedules have the values of the moment (``at``). fraction: share of
+    the run that is done. updates: gradient steps before this one, for an algorithm that asks.
     """
 
     cfg: Any = None
-    frozen: tuple[nn.Module, ...] = ()
     adds_up: ClassVar[bool] = False
     """Whether the losses (and metrics) of a batch's parts add up to those of the batch, so that several processes may
     share its gradient. A class that has a ``loss`` of its own says so itself, or never shares."""

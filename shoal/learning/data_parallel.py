@@ -10,7 +10,7 @@ from itertools import compress
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
@@ -54,7 +54,8 @@ class DataParallel:
         self.worker = algorithm  # as a member has it: with networks of its own that follow those of the algorithm
         nets = algorithm.nets
         if team is not None:  # all read what one writes
-            for tensor in (t for network in algorithm.frozen for t in network.state_dict(keep_vars=True).values()):
+            beside = [network.state_dict(keep_vars=True) for network in networks_beside(algorithm)]
+            for tensor in (tensor for state in beside for tensor in state.values()):
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
             self.worker = copy.copy(algorithm)
             self.worker.nets = rounded(copy.deepcopy(nets))
@@ -222,6 +223,15 @@ class DataParallel:
     def _outcome(self) -> tuple[float, float]:
         """The minibatch's loss and the norm of its gradient."""
         return float(self._losses.sum()), math.hypot(*self._norms.tolist())
+
+
+def networks_beside(algorithm: Algorithm) -> list[nn.Module]:
+    """Return the networks that an algorithm keeps beside ``nets``, such as target networks: its attributes, and what
+    lists, tuples and dicts among them hold."""
+    found: list[object] = []
+    for value in vars(algorithm).values():
+        found += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    return [network for network in found if isinstance(network, nn.Module) and network is not algorithm.nets]
 
 
 def _stacked(update: Update) -> Tensor:
