@@ -61,7 +61,7 @@ class Algorithm:
         self._schedules: dict[str, Linear] | None = None  # of ``cfg``
 
     def at(self, fraction: float) -> dict[str, float]:
-        """This share of the run is done: the settings of ``cfg`` that are schedules have these values now."""
+        """Set the settings of ``cfg`` that are schedules to their values at this share of the run, and return these."""
         self.fraction = fraction
         if self._schedules is None:
             self._schedules = schedules(self.cfg)
@@ -101,7 +101,7 @@ class Algorithm:
         """Called after the ``step``-th gradient step: the place to copy a target network."""
 
     def follow(self, steps: int) -> None:
-        """The parameters are others now: those after ``steps`` gradient steps, which a parameter server has taken. In
+        """Take note that the parameters are others now: those after ``steps`` gradient steps, which a parameter server has taken. In
         the place of ``after_step``, which knows of every step."""
 
     def params(self) -> Tensors:

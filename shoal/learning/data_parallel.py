@@ -88,7 +88,7 @@ class DataParallel:
             self.items[name].copy_(tensor)
 
     def restart(self) -> None:
-        """The optimiser's state has been replaced: the copies are to see the new one."""
+        """Make the copies anew before the next step, since the optimiser's state has been replaced."""
         self.items = {}
 
     def step(self, rows: Tensor) -> tuple[float | None, float, Tensor, Tensor | None]:
@@ -209,7 +209,7 @@ class DataParallel:
             copied.copy_(weight)
 
     def _gradient(self, rows: Tensor, scalars: list[float]) -> tuple[float, Update, list[Tensor | None]]:
-        """Loss, metrics and gradient of this process's rows."""
+        """Return the loss, metrics and gradient of this process's rows."""
         self.worker.scalars = scalars
         for p in self._learned:
             p.grad = None
@@ -221,7 +221,7 @@ class DataParallel:
         return divide(tensors, self._movers) if self._movers > 1 else [tensors]
 
     def _outcome(self) -> tuple[float, float]:
-        """The minibatch's loss and the norm of its gradient."""
+        """Return the minibatch's loss and the norm of its gradient."""
         return float(self._losses.sum()), math.hypot(*self._norms.tolist())
 
 
@@ -235,6 +235,6 @@ def networks_beside(algorithm: Algorithm) -> list[nn.Module]:
 
 
 def _stacked(update: Update) -> Tensor:
-    """The values of its metrics."""
+    """Return the values of its metrics as one vector."""
     values = [torch.as_tensor(value, dtype=torch.float32) for value in update.metrics.values()]
     return torch.stack(values) if values else torch.empty(0)

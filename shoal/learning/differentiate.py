@@ -42,7 +42,7 @@ def _backward(loss: Tensor, outputs: Outputs, parameters: list[nn.Parameter]) ->
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its items (and probabilities) on ``device``; itself if they are there."""
+    """Return the batch with its items (and probabilities) on ``device``, itself if they are there."""
     if device.type == "cpu":
         return batch
     items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}

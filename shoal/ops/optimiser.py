@@ -1,4 +1,4 @@
-"""What all optimisers share: their step, their state, and how several processes divide it."""
+"""The base class of optimisers: their step, their state, and how several processes divide it."""
 
 from __future__ import annotations
 
