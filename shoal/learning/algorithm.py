@@ -101,8 +101,8 @@ class Algorithm:
         """Called after the ``step``-th gradient step: the place to copy a target network."""
 
     def follow(self, steps: int) -> None:
-        """Take note that the parameters are others now: those after ``steps`` gradient steps, which a parameter server has taken. In
-        the place of ``after_step``, which knows of every step."""
+        """Take note that the parameters are now those after ``steps`` gradient steps, which a parameter server has
+        taken. Called in place of ``after_step``, which knows of every step."""
 
     def params(self) -> Tensors:
         """Return what actors get."""
