@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
-from shoal.learning.algorithm import differentiate, to_device
+from shoal.learning.differentiate import differentiate, to_device
 from shoal.learning.learner import SGDLearner, averaged, split
 from shoal.types import State
 

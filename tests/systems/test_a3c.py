@@ -12,13 +12,13 @@ import torch
 from helpers import UntilBack, config, run, spy
 
 from shoal.api import Action, Batch, Tensors, UsageError, observations
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import GradientStep
-from shoal.learning.optimiser import set_learning_rate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets import ActionDistribution
 from shoal.nets.recurrent import start_state
 from shoal.ops import RMSProp
+from shoal.ops.optimiser import set_learning_rate
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole
 from shoal.settings.schedule import at

@@ -94,7 +94,7 @@ def test_a_target_network_begins_on_the_device_with_the_given_parameters() -> No
     given = {name: torch.rand(f.shape) for name, f in program.policy_channel().spec.items()}
     begin_with(program, given, "somewhere")
     (learner,) = [r.role.learner for r in Instance(program, Launch()).replicas if r.name == "learner"]  # type: ignore[attr-defined]
-    for network in (learner.algorithm.nets, *learner.algorithm.frozen):
+    for network in (learner.algorithm.nets, learner.algorithm.target):
         held = network.state_dict()
         assert all(v.device.type == torch.device(DEVICE).type for v in held.values())
         assert all(torch.equal(held[k].cpu(), given[k]) for k in held if k in given)

@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector
 
 from shoal import fast
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.learner import SGDLearner
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from shoal import fast, linear
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
 from shoal.learning import data_parallel
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import QLearningConfig
 from shoal.local.workers import Team

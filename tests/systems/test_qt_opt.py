@@ -20,7 +20,7 @@ from torch import Tensor
 
 from shoal import linear
 from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets.cem_network import CEMNetwork, Search
 from shoal.program import Program

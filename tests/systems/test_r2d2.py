@@ -12,7 +12,7 @@ import torch
 from helpers import config, record_batches, run, spy
 
 from shoal.api import UsageError
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.program import Program
 from shoal.systems import dqn, r2d2
 from shoal.systems.r2d2 import RecurrentQLearning

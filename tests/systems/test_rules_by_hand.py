@@ -22,7 +22,6 @@ from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
-from shoal.learning.ppo_learner import _weigh_columns, _weigh_rows
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
@@ -36,6 +35,7 @@ from shoal.systems.dqn import QLearning
 from shoal.systems.es.evolution import EvolutionLearner
 from shoal.systems.es.perturbed import ModulePopulation, PerceptronPopulation
 from shoal.systems.qt_opt.rule import Bellman, LabelledQ
+from shoal.systems.recurrent_ppo import weigh_columns, weigh_rows
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 
@@ -485,15 +485,15 @@ def acrobot(seed: int) -> Batch:
 def test_advantages_that_hardly_differ_are_divided_by_1e_8_more_than_their_deviation() -> None:
     advantage, rows = torch.tensor([3e-8, -3e-8, 5.0]), torch.tensor([0, 1])
     items = {"normalised_advantage": torch.zeros(3), "weight": torch.zeros(3)}
-    _weigh_rows(items, advantage, rows)
+    weigh_rows(items, advantage, rows)
     assert items["normalised_advantage"].tolist() == pytest.approx([0.75, -0.75, 0.0], rel=1e-5)
     assert items["weight"].tolist() == [0.5, 0.5, 0.0]
-    columns = {"normalised_advantage": torch.zeros(1, 3), "weight": torch.full((1, 3), 9.0)}
     valid = torch.tensor([[True, True, False]])
-    _weigh_columns(columns, advantage.view(1, 3), valid, rows)
+    columns = {"normalised_advantage": torch.zeros(1, 3), "weight": torch.full((1, 3), 9.0), "valid": valid}
+    weigh_columns(columns, advantage.view(1, 3), rows)
     assert columns["normalised_advantage"].tolist()[0] == pytest.approx([0.75, -0.75, 0.0], rel=1e-5)
     assert columns["weight"].tolist() == [[0.5, 0.5, 9.0]]
-    _weigh_columns(columns, advantage.view(1, 3), valid, torch.tensor([2]))
+    weigh_columns(columns, advantage.view(1, 3), torch.tensor([2]))
     assert columns["weight"].tolist() == [[0.5, 0.5, 0.0]] and columns["normalised_advantage"][0, 2] == 0.0
 
 
