@@ -51,9 +51,11 @@ def test_parameters_survive_and_no_temporary_file_does(tmp_path: Path) -> None:
 def test_a_run_is_private_and_never_overwrites(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "a" / "r")
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
-    with pytest.raises(UsageError, match="never overwrites"):
+    with pytest.raises(UsageError, match="is still going on"):
         RunDirectory(directory.path)
     directory.close()
+    with pytest.raises(UsageError, match="never overwrites"):
+        RunDirectory(directory.path)
     with new_directory("dqn", "ALE/Pong-v5", 3, tmp_path) as first:
         assert first.name.startswith("dqn-ALE-Pong-v5-") and first.name.endswith("-3")
 
