@@ -15,6 +15,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
 import learning_tables
+import plan_tables
 import speed_tables
 from charts import Panel, chart
 from recorded import RESULTS, ROOT, Recorded, all_runs, curve, read
@@ -60,9 +61,9 @@ def validation(system: str, runs: list[Recorded]) -> str:
     test = f"tests/systems/test_{TESTS.get(system, system.replace('-', '_'))}.py"
     assert (ROOT / test).exists(), test
     lines += [
-        f"Its rule and its program have tests of their own, in [`{test}`]({SOURCE}{test}).",
-        "A serial run that is interrupted and resumed ends with the same bits as one that is not, for every system:",
-        f"[`{RESUMED}`]({SOURCE}{RESUMED}).",
+        f"The loss and the program are tested in [`{test}`]({SOURCE}{test}).",
+        "For every system, a serial run that is interrupted and resumed ends with the same parameters, bit for bit",
+        f"([`{RESUMED}`]({SOURCE}{RESUMED})). All systems are compared on the page [results](../results.md).",
         "",
     ]
     if runs:
@@ -198,7 +199,8 @@ def outputs() -> Iterator[tuple[Path, str]]:
         yield PAGES / "pictures" / f"{system}.svg", program_drawing(system, page)
         if own:
             yield PAGES / "pictures" / f"{system}-curves.svg", curves_of(own)
-        yield path, fill(page, {"": validation(system, own)})
+        more = {"stragglers": speed_tables.stragglers()} if system == "dd-ppo" else {}
+        yield path, fill(page, {"": validation(system, own), **more})
     docs = ROOT / "docs"
     yield docs / "pictures" / "curves.svg", first_screen(runs)
     for made in (learning_tables, speed_tables):
@@ -207,7 +209,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (ROOT / "README.md", {"": headline()}),
         (docs / "results.md", learning_tables.tables()),
         (docs / "performance.md", speed_tables.tables()),
-        (docs / "scaling.md", {"plan": speed_tables.predictions()}),
+        (docs / "scaling.md", plan_tables.tables()),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)
 
