@@ -210,6 +210,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (docs / "results.md", learning_tables.tables()),
         (docs / "performance.md", speed_tables.tables()),
         (docs / "scaling.md", plan_tables.tables()),
+        (docs / "population.md", {"": learning_tables.populations()}),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)
 
