@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
 import learning_tables
 import plan_tables
+import run_tables
 import speed_tables
 from charts import Panel, chart
 from recorded import RESULTS, ROOT, Recorded, all_runs, curve, read
@@ -211,6 +212,9 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (docs / "performance.md", speed_tables.tables()),
         (docs / "scaling.md", plan_tables.tables()),
         (docs / "population.md", {"": learning_tables.populations()}),
+        (docs / "cluster.md", {"speed": run_tables.cluster(), "bytes": run_tables.between_nodes()}),
+        (docs / "faults.md", {"kills": run_tables.kills(), "soak": run_tables.soak()}),
+        (docs / "evaluation.md", {"": run_tables.evaluations()}),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)
 
