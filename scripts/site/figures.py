@@ -214,6 +214,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (docs / "population.md", {"": learning_tables.populations()}),
         (docs / "cluster.md", {"speed": run_tables.cluster(), "bytes": run_tables.between_nodes()}),
         (docs / "faults.md", {"kills": run_tables.kills(), "soak": run_tables.soak()}),
+        (docs / "pointgoal.md", {"": learning_tables.pointgoal()}),
         (docs / "evaluation.md", {"": run_tables.evaluations()}),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)

@@ -236,3 +236,16 @@ def populations() -> str:
         rows.append([task["env"], f"{task['steps']:,}", f"{task['interval']:,}", judged, *scores, told])
     columns = ["task", "steps of a member", "interval", "members scored by", "best member of the population"]
     return table([*columns, "best random configuration", "difference (95 % interval)"], rows)
+
+
+# -------------------------------------------------------------------------------------- docs/pointgoal.md
+def pointgoal() -> str:
+    """Return a table of success and SPL of point-goal navigation, seed by seed."""
+    rows = []
+    for sensor in ("depth", "blind"):
+        for path in sorted((RESULTS / "learning" / f"pointgoal-{sensor}").glob("seed-?.json")):
+            found = read(path)
+            told = [f"{found[f'{how}_success']:.2f}, {found[f'{how}_spl']:.2f}" for how in ("sampled", "greedy")]
+            minutes = f"{found['seconds'] / 60:.0f} min"
+            rows.append([f"`pointgoal:{sensor}`", found["seed"], f"{found['steps']:,}", minutes, *told])
+    return table(["environment", "seed", "steps", "wall time", "sampled: success, SPL", "greedy: success, SPL"], rows)
