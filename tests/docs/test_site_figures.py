@@ -53,6 +53,21 @@ def test_results_of_a_system_have_no_figure_typed_by_hand(figures: Any, page: Pa
     assert not re.findall(r"(?<![\w-])-?\d+[.,]?\d+", prose)
 
 
+def test_presets_are_called_validated_on_tasks_that_have_recorded_runs_with_them(figures: Any) -> None:
+    recorded = [(run.system, run.preset, run.task) for run in figures.all_runs()]
+    claims = [
+        (path.stem, preset, task)
+        for path in sorted((ROOT / "docs" / "systems").glob("*.md"))
+        for preset, tasks in re.findall(
+            r"^\| `([\w-]+)` .*?validated on ([^|);]*)", path.read_text("utf-8"), re.MULTILINE
+        )
+        for task in re.findall(r"[A-Z]\w+", tasks)
+    ]
+    assert len(claims) > 30
+    missing = [c for c in claims if not any(c[:2] == r[:2] and re.match(rf"{c[2]}\b", r[2]) for r in recorded)]
+    assert not missing
+
+
 def test_tables_of_papers_and_of_many_actors_show_each_recorded_row(figures: Any) -> None:
     made = sys.modules["plan_tables"]
     paper = {"system": "A3C", "what": "16 threads", "published": 12.5, "predicted": 16.0, "assumed": "a core each"}
