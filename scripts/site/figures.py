@@ -81,16 +81,27 @@ def validation(system: str, runs: list[Recorded]) -> str:
             *(row(run) for run in runs),
             "",
         ]
-    used = {run.preset for run in runs}
-    unused = [f"`{name}`" for name in load(system).PRESETS if name not in used]
-    if unused:
+    if unused := unused_presets(system, runs):
         lines += [
             f"Not yet validated, since no committed run has used them to their end: the presets {', '.join(unused)}.",
             "",
         ]
-    if "dm_control" in used and system in ("d4pg", "apex-dpg"):
+    if any(run.preset == "dm_control" for run in runs) and system in ("d4pg", "apex-dpg"):
         lines += ["The runs with `dm_control` were ended at 50,000 of its 500,000 steps.", ""]
     return "\n".join(lines)
+
+
+def unused_presets(system: str, runs: list[Recorded]) -> list[str]:
+    """Return the presets of a system that no committed run has used."""
+    used = {run.preset for run in runs if run.system == system}
+    return [f"`{name}`" for name in load(system).PRESETS if name not in used]
+
+
+def not_validated(runs: list[Recorded]) -> str:
+    """Return the presets without a committed run, system by system."""
+    head = ["| system | presets without a recorded run |", "| --- | --- |"]
+    found = {system: unused_presets(system, runs) for system in SYSTEMS}
+    return "\n".join([*head, *(f"| {system} | {', '.join(names)} |" for system, names in found.items() if names)])
 
 
 def row(run: Recorded) -> str:
@@ -208,7 +219,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         yield from ((docs / "pictures" / name, text) for name, text in made.pictures().items())
     for path, blocks in (
         (ROOT / "README.md", {"": headline()}),
-        (docs / "results.md", learning_tables.tables()),
+        (docs / "results.md", {**learning_tables.tables(), "not-validated": not_validated(runs)}),
         (docs / "performance.md", speed_tables.tables()),
         (docs / "scaling.md", plan_tables.tables()),
         (docs / "population.md", {"": learning_tables.populations()}),
