@@ -1,4 +1,4 @@
-"""The directions of imports, and the size of files. See docs/architecture.md, "Directions"."""
+"""The directions of imports, and the size of files. See docs/architecture.md, "Packages"."""
 
 import ast
 import re
