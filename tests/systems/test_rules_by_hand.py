@@ -203,6 +203,28 @@ def test_metrics_are_told_every_tenth_update() -> None:
     assert told == [0, 10, 20]
 
 
+@pytest.mark.parametrize("double", [False, True])
+def test_q_learning_tells_the_mean_value_of_the_actions_taken_and_the_mean_error(double: bool) -> None:
+    algorithm = q_learning(double=double)
+    for p in algorithm.nets.parameters():
+        p.data.normal_(0.0, 1.0)
+    given = drawn()
+    seen = {k: torch.randn(len(given.items["reward"]), 6) for k in ("obs", "next/obs")}
+    batch = algorithm.prepare(given._replace(items=given.items | seen))
+    _, update = algorithm.loss(algorithm.nets.outputs(batch.items).values, batch)
+    items = {k: v.double().numpy() for k, v in batch.items.items()}
+    with torch.no_grad():
+        q, online = (algorithm.nets({"obs": batch.items[k]}).double().numpy() for k in ("obs", "next/obs"))
+        after = algorithm.target({"obs": batch.items["next/obs"]}).double().numpy()
+    rows = np.arange(len(q))
+    best = after[rows, (online if double else after).argmax(1)]
+    taken = q[rows, items["action"].astype(int)]
+    error = np.abs(items["reward"] + items["discount"] * best - taken)
+    assert taken.mean() != pytest.approx(q.max(1).mean(), rel=0.01)
+    assert float(update.metrics["q_mean"]) == pytest.approx(taken.mean(), rel=1e-4)
+    assert float(update.metrics["td_error"]) == pytest.approx(error.mean(), rel=1e-4)
+
+
 # --------------------------------------------------------------------------------------------- DPG
 def test_dpg_tells_what_it_finds() -> None:
     cfg = config("d4pg", env="Pendulum-v1", hidden=(6,), **CPU, v_min=-4.0, v_max=2.0, atoms=5, prioritised=True)

@@ -388,7 +388,7 @@ def test_shares_of_a_gradient_of_ppo(fields: dict[str, Any], shares: int, monkey
 @pytest.mark.parametrize("steps, random", [(0, True), (6, True), (7, False)])
 def test_agent_of_dpg_acts_at_random_for_its_first_steps_and_then_with_its_noise(steps: int, random: bool) -> None:
     cfg = config("apex-dpg", **CPU, noise=0.7, random_steps=7)
-    agent = apex_dpg.agent(cfg, 0, context(steps=steps))
+    agent = apex_dpg.agent(cfg, 0, context(1, 3, steps))  # steps of all three actors
     assert (agent.at_random(), agent.noise) == (random, 0.7)
     for other in (apex_dpg.agent(cfg), apex_dpg.agent(dataclasses.replace(cfg, random_steps=0), 0, context())):
         assert (other.at_random(), other.noise) == (False, 0.7), "an evaluation; and where nothing is to be random"
