@@ -148,7 +148,7 @@ def test_ratio_of_sequences() -> None:
 @pytest.mark.parametrize("system, fields, updates", [
     ("dqn", dict(steps=1_000, samples_per_insert=4.0, batch=50, min_replay=100), 72.0),
     ("dqn", dict(samples_per_insert=0.0), None),
-    ("r2d2", dict(steps=1_000, samples_per_insert=4.0, batch=5, sequence=8), 100.0),
+    ("r2d2", dict(steps=1_000, samples_per_insert=4.0, batch=5, sequence=8, overlap=2), 100.0),
     ("gorila", dict(steps=1_000, samples_per_insert=4.0, batch=50, n_push=2, pieces=5, min_replay=100), 7.2),
     ("impala", dict(steps=1_000, unroll=5, envs=4), 50.0),
     ("impala", dict(steps=1_000, unroll=5, envs=4, batch=2), 100.0),
