@@ -179,6 +179,22 @@ def test_target_follows_a_server_at_the_first_version_of_each_period() -> None:
     assert copied == [4, 10, 20, 35, 40]
 
 
+def test_target_moves_a_share_of_the_way_and_takes_whole_numbers_as_they_are() -> None:
+    nets = nn.Linear(2, 1)
+    nets.register_buffer("count", torch.tensor(3))
+    algorithm = OffPolicy(nets, 100)
+    before = {name: tensor.clone() for name, tensor in nets.state_dict().items()}
+    with torch.no_grad():
+        for p in nets.parameters():
+            p += 1.0
+    nets.count += 7
+    algorithm.average_target(0.1)
+    target = algorithm.target.state_dict()
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(target[name], before[name] + 0.1)
+    assert int(target["count"]) == 10
+
+
 @pytest.mark.parametrize(
     "fields", [{}, dict(reduction="sum"), dict(prioritised=True), dict(prioritised=True, reduction="sum")]
 )
