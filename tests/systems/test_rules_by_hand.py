@@ -30,7 +30,7 @@ from shoal.ops import SGD
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
-from shoal.systems.d4pg import INITIAL_SPREAD, Mixture, RangeLearner
+from shoal.systems.d4pg import INITIAL_SPREAD, Categorical, Mixture, RangeLearner
 from shoal.systems.dd_ppo import mean_variance, moments, normalised
 from shoal.systems.dqn import QLearning
 from shoal.systems.es.evolution import EvolutionLearner
@@ -614,6 +614,25 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
     torch.testing.assert_close(once[1], value[0], rtol=1e-5, atol=1e-6)
     (gradient,) = torch.autograd.grad(value.sum(), next(nets.encoder.parameters()), allow_unused=True)
     assert (gradient is None) == separate
+
+
+@pytest.mark.parametrize(
+    "low, high, zero", [(-9.0, 1.0, 0.0), (-9.0, -1.0, -1.0), (-1.0, 1.0, None), (-1.0, 3.0, None)]
+)
+def test_a_new_categorical_critic_expects_returns_around_zero_where_most_of_its_range_is_below(
+    low: float, high: float, zero: float | None
+) -> None:
+    """By a Gaussian of a deviation of two atoms, whose logits are no further than 20 from the largest."""
+    critic, atoms = Categorical(low, high, 51), np.linspace(low, high, 51)
+    plain, own = nn.Linear(2, 51), nn.Linear(2, 51)
+    for start, layer in ((Returns.start, plain), (Categorical.start, own)):
+        torch.manual_seed(0)
+        start(critic, layer)  # type: ignore[operator]
+    expected = np.zeros(51)
+    if zero is not None:
+        expected = np.maximum(-0.5 * ((atoms - zero) / (2 * (atoms[1] - atoms[0]))) ** 2, -20.0)
+        assert expected.min() == -20.0
+    np.testing.assert_allclose((own.bias - plain.bias).detach(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("components", [1, 2, 3])
