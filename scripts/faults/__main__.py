@@ -58,7 +58,7 @@ TESTS = {
     "shoal/metering": ("tests/runtime",),
     "shoal/policy": ("tests/cli", "tests/systems"),
     "shoal/settings": ("tests/cli", "tests/systems", "tests/population"),
-    "shoal/torchrun": ("tests/runtime", "tests/faults"),
+    "shoal/torchrun": ("tests/runtime", "tests/faults/test_store_garbage.py"),
     "shoal/analysis": ("tests/cli", "tests/test_stats.py"),
     "shoal/program": ("tests/systems", "tests/runtime"),
     "shoal/runtime": ("tests/runtime",),

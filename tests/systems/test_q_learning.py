@@ -214,6 +214,7 @@ def test_an_agent_that_explores_acts() -> None:
 def test_an_agent_tells_the_value_of_the_action_it_takes_and_the_largest() -> None:
     fields = dict(epsilon_steps=0, epsilon_end=0.5, actor_priorities=True, prioritised=True)
     cfg = dqn.Config(env="CartPole-v1", hidden=(8,), device="cpu", **fields)  # type: ignore[arg-type]
+    torch.manual_seed(0)
     agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
     obs = {"obs": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)}
     act = agent.act(obs, np.ones(50, bool), {})
