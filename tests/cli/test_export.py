@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as gs
 from safetensors.torch import load_file
 from tolerance import rounding
 
@@ -26,6 +27,7 @@ from shoal.envs import make
 from shoal.nets.box_network import BoxNetwork
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.policy.export import _check, export, policy_module
+from shoal.policy.export_module import PolicyModule
 from shoal.policy.policy import Policy, evaluation_options
 
 from .conftest import Shoal
@@ -232,6 +234,24 @@ def test_safetensors_and_the_description_are_enough_to_build_it_again(tmp_path: 
         y = np.maximum(y @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"], 0)
     q = y @ weights["head.linear.weight"].T + weights["head.linear.bias"]
     assert np.allclose(q, example["output:q"], atol=1e-5) and (q.argmax(-1) == example["output:action"]).all()
+
+
+def test_an_exported_module_gives_actions_that_the_environment_takes() -> None:
+    """Numbers of a Discrete that begins at 5; a box that rounding would leave at its end."""
+    policy = untrained("dqn", "CartPole-v1", hidden=(8,))
+    nets, obs = policy.agent.nets, torch.randn(20, 4)  # type: ignore[attr-defined]
+    action, q = PolicyModule(nets, ["obs"], gs.Discrete(2, start=5))(obs)
+    assert torch.equal(action, q.argmax(-1) + 5)
+    found = 0
+    rng = np.random.default_rng(0)
+    net = untrained("apex-dpg", "Pendulum-v1", hidden=(8,)).agent.nets  # type: ignore[attr-defined]
+    for low, high in rng.normal(size=(200, 2)).astype(np.float32):
+        box = gs.Box(min(low, high), max(low, high), (1,), np.float32)
+        module = PolicyModule(net, ["obs"], box)
+        ends = module._continuous(torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]))
+        assert all(box.contains(row) for row in ends.numpy())
+        found += not box.contains((module.middle + module.half_width).numpy())
+    assert found, "of some boxes, middle and half make more than the bound"
 
 
 def described(policy: Policy, out: Path) -> dict[str, Any]:

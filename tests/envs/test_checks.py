@@ -478,6 +478,7 @@ def where(row: int) -> str:
         ([[1, 1, 0, 0, 0], [1, 0, 1, 1, 1]], [True, False], None),
         ([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]], [True, False], 1),
         ([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], [True, True], None),
+        ([[1, 0, 0, 0, 1], [0, 0, 1, 1, 1]], [True, True], None),
     ],
 )
 def test_every_part_of_an_action_has_a_value_that_is_allowed(rows: Any, over: Any, stuck: int | None) -> None:

@@ -372,6 +372,16 @@ def test_an_evaluation_without_time_counts_what_it_has() -> None:
     assert late.play(-1.0).unfinished == 2 and late.done
 
 
+def test_episodes_that_were_cut_before_the_time_was_over_are_unfinished_too() -> None:
+    played = endless([[ENDLESS], [ENDLESS]], 6)
+    for _ in range(5):
+        played.step()
+    assert [len(of) for of in played.episodes] == [1, 1] and played.unfinished == 2
+    found = played.play(-1.0)
+    assert [[e.length for e in of] for of in played.episodes] == [[4, 2], [4, 2]]
+    assert (found.unfinished, found.asked, len(found)) == (6, 6, 4)
+
+
 def test_an_evaluation_that_has_time_is_played_whole() -> None:
     assert endless([[(3, "terminated")]], 2).play(1e9).unfinished == 0
     last = endless([[(1, "terminated")]], 1)

@@ -414,6 +414,14 @@ def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio()
     assert learned(learner, rollout(cfg)) == {"minibatches": 0.0, "skipped_updates": 1.0}
 
 
+def test_ppo_counts_the_steps_that_are_real() -> None:
+    learner = ppo_learner(cfg := config("recurrent-ppo", env="CartPole-v1", device="cpu"))
+    items = rollout(cfg)
+    for updates in (1, 2):
+        learner.update(Batch({name: tensor.clone() for name, tensor in items.items()}))
+        assert learner.env_steps == updates * int(items["valid"].sum()) < updates * items["valid"].numel()
+
+
 @pytest.mark.parametrize("target_kl, made", [(None, 6), (0.19, 2), (0.21, 4), (0.29, 4), (0.31, 6), (0.9, 6)])
 def test_ppo_stops_by_the_mean_kl_of_a_pass_over_all_members(target_kl: float | None, made: int) -> None:
     """Passes of two minibatches whose divergences (sums over two members) have the means 0.2, 0.3 and 0.4."""
