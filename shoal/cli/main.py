@@ -48,7 +48,10 @@ def _main(args: list[str]) -> int:
 
         if args[0] in SYSTEMS:
             return _fail(f"'{args[0]}' is a system, and a command comes first: shoal train {args[0]}", 2)
-        near = get_close_matches(args[0], COMMANDS, n=1)
+        from shoal.settings import other_names
+
+        elsewhere = other_names.COMMANDS.get(args[0].lower())
+        near = [elsewhere] if elsewhere else get_close_matches(args[0], COMMANDS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)
     from shoal.errors import ShoalError, Stopped, UsageError, WiringError, out_of_memory

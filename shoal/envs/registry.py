@@ -250,6 +250,8 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
     if sentence := of_old_gym(env):
         raise UsageError(sentence)
+    if "," in env:
+        raise UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
     raise UsageError(
         f"unknown environment {env!r}{suggestion(env, [*gym.registry, *BUILT_IN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"

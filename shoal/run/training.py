@@ -64,6 +64,7 @@ log = logging.getLogger("shoal.run")
 @own_settings()
 def train(
     system: SystemName | str | Path | SystemConfig,
+    env: Any = None,
     *,
     preset: str = "auto",
     config: str | os.PathLike[str] | None = None,
@@ -95,6 +96,8 @@ def train(
     from shoal import systems
 
     given, overrides = RunOptions.divide(settings)
+    if env is not None:
+        overrides["env"] = env
     if isinstance(system, SystemConfig):
         overrides = {**system.given_fields(), **overrides}
         system = name_of(system)
