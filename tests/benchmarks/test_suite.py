@@ -75,6 +75,16 @@ def test_runs_by_other_values_of_a_preset_are_shown_and_not_counted(kept):
     assert [seed for _, _, seed in suite.missing(["Acrobot-v1", "dqn"], [1, 2], again=False)] == [2]
 
 
+def test_table_says_after_how_many_steps_a_run_ended_at_its_mark(kept):
+    task = next(task for task in TASKS["classic"] if task.env == "Acrobot-v1")
+    record(task, "dqn", 1, [-90.0], [-90.0])
+    record(task, "dqn", 2, [-90.0], [-90.0])
+    for seed, reason in ((1, "steps"), (2, "episode_return")):
+        path = suite.folder(task, "dqn", seed) / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"reason": reason, "steps": 12_345}))
+    assert suite.summary().count("1, 2 (ended after 12,345 steps)") == 1
+
+
 def test_table_marks_what_misses_and_counts_pairs_that_were_not_chosen(kept):
     by_env = {task.env: task for tasks in TASKS.values() for task in tasks}
     record(by_env["Acrobot-v1"], "dqn", 1, [-90.0, -80.0], [-120.0, -120.0])
