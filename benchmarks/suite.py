@@ -75,11 +75,11 @@ def play(task: Task, system: str, seed: int, early: bool) -> None:
     import shoal
 
     with tempfile.TemporaryDirectory() as scratch:
-        until = {"episode_return": task.mark} if early else {}
+        until = {"until_return": task.mark} if early else {}
         run = shoal.train(system, env=task.env, seed=seed, run_dir=Path(scratch) / "run", **until)
         report = run.report
         assert report is not None
-        if report.reason not in ("steps", *until):
+        if report.reason not in ("steps", "episode_return"):
             sys.exit(f"{system} on {task.env} ended by {report.reason}: nothing is recorded")
         scores = returns_of(run.policy(), task.episodes, seed)
         curve = Path(scratch) / "curve.csv"
