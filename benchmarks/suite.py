@@ -3,7 +3,7 @@
     python benchmarks/suite.py                       every run that is missing, cheap kinds first
     python benchmarks/suite.py --only toy_text dqn   those of a kind, a system or a task
     python benchmarks/suite.py --cores 0 1           two slots of one core each
-    python benchmarks/suite.py --early               end each run as soon as its training has reached the mark
+    python benchmarks/suite.py --early               end each run once its training has held the mark
     python benchmarks/suite.py --table               write the table of what is recorded, run nothing
     python benchmarks/suite.py --list                the tasks, their marks and where these come from
 
@@ -12,15 +12,16 @@ any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (conf
 is not run again, unless with ``--again`` or where its preset has other values since. The score is the mean return of
 fresh episodes of the policy that the system evaluates by default; the other one, greedy or sampled, stands beside it.
 
-With ``--early`` a run ends once the mean return of 100 training episodes is at its mark: a quick look at many pairs. It
-is evaluated in the same way, and the table says after how many steps it ended. It does not show what the rest of the
-preset's steps would have made of it.
+With ``--early`` a run ends once its training has been at the mark for as many steps as it took to get there: a quick
+look at many pairs. It is evaluated in the same way, and the table says after how many steps it ended. It does not show
+what the rest of the preset's steps would have made of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -69,17 +70,32 @@ def older(path: Path) -> list[str]:
     return changed(json.loads(config.read_text(encoding="utf-8"))) if config.exists() else []
 
 
+class Held:
+    """Observer of a run, true once the mean return of 100 training episodes has been at ``mark`` for as many steps as
+    came before. (Where it has only just got there, a policy that samples may be worth little when it is greedy.)"""
+
+    def __init__(self, mark: float) -> None:
+        self.mark, self.since = mark, math.inf
+
+    def __call__(self, metrics: dict[str, float]) -> bool:
+        score = metrics.get("episode_return", math.nan)
+        if math.isnan(score):
+            return False
+        self.since = min(self.since, metrics["steps"]) if score >= self.mark else math.inf
+        return metrics["steps"] >= 2 * self.since
+
+
 def play(task: Task, system: str, seed: int, early: bool) -> None:
-    """Train one seed of a pair, evaluate it both ways and record it. ``early``: to the mark, not to the preset's last
-    step. Called in a process of its own."""
+    """Train one seed of a pair, evaluate it both ways and record it. ``early``: until the mark is held, at most to the
+    preset's last step. Called in a process of its own."""
     import shoal
 
     with tempfile.TemporaryDirectory() as scratch:
-        until = {"until_return": task.mark} if early else {}
-        run = shoal.train(system, env=task.env, seed=seed, run_dir=Path(scratch) / "run", **until)
+        observers = [Held(task.mark)] if early else []
+        run = shoal.train(system, env=task.env, seed=seed, run_dir=Path(scratch) / "run", observers=observers)
         report = run.report
         assert report is not None
-        if report.reason not in ("steps", "episode_return"):
+        if report.reason not in ("steps", "observer"):
             sys.exit(f"{system} on {task.env} ended by {report.reason}: nothing is recorded")
         scores = returns_of(run.policy(), task.episodes, seed)
         curve = Path(scratch) / "curve.csv"
@@ -149,8 +165,9 @@ def summary() -> str:
     return (
         f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed "
         f"recorded; {len(rows)} of {total} pairs have been run. Runs marked as older were made by other values of the "
-        f"preset than today's and are not counted. Runs that ended before their preset's last step had reached the "
-        f"mark in training (the mean of 100 episodes) and were evaluated there.\n\n{table(columns, rows)}\n"
+        f"preset than today's and are not counted. Runs that ended before their preset's last step had held the mark "
+        f"in training (the mean of 100 episodes) for as long as it took to reach it; they were evaluated there.\n\n"
+        f"{table(columns, rows)}\n"
     )
 
 
@@ -159,7 +176,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="kinds, systems, parts of tasks' names")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
-    parser.add_argument("--early", action="store_true", help="end a run as soon as its training has reached the mark")
+    parser.add_argument("--early", action="store_true", help="end a run once its training has held the mark")
     parser.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
     parser.add_argument("--table", action="store_true", help="write the table, run nothing")
     parser.add_argument("--list", action="store_true", help="the tasks and what would be run")
