@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.systems import SYSTEMS
 
 FOLDER = str(Path(__file__).parents[2] / "benchmarks")  # of programs, one of which bears the name of a package: mujoco
@@ -73,6 +74,21 @@ def test_runs_by_other_values_of_a_preset_are_shown_and_not_counted(kept):
     told = suite.summary()
     assert told.startswith("1 of 1 pairs") and "1, 2 (older)" in told
     assert [seed for _, _, seed in suite.missing(["Acrobot-v1", "dqn"], [1, 2], again=False)] == [2]
+
+
+@pytest.mark.parametrize(("early", "marks"), [(True, [-100.0]), (False, [])])
+def test_only_early_runs_are_watched_for_their_mark(monkeypatch, early, marks):
+    class Asked(Exception):
+        pass
+
+    def train(system, **given):
+        raise Asked([observer.mark for observer in given["observers"]])
+
+    monkeypatch.setattr(shoal, "train", train)
+    task = next(task for task in TASKS["classic"] if task.env == "Acrobot-v1")
+    with pytest.raises(Asked) as asked:
+        suite.play(task, "dqn", 1, early)
+    assert asked.value.args == (marks,)
 
 
 def test_table_says_after_how_many_steps_a_run_ended_at_its_mark(kept):
