@@ -3,7 +3,7 @@
     python benchmarks/suite.py                       every run that is missing, cheap kinds first
     python benchmarks/suite.py --only toy_text dqn   those of a kind, a system or a task
     python benchmarks/suite.py --cores 0 1           two slots of one core each
-    python benchmarks/suite.py --early               end each run once its training has held the mark
+    python benchmarks/suite.py --early               end each run when its training is at the mark for long
     python benchmarks/suite.py --table               write the table of what is recorded, run nothing
     python benchmarks/suite.py --list                the tasks, their marks and where these come from
 
@@ -12,7 +12,7 @@ any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (conf
 is not run again, unless with ``--again`` or where its preset has other values since. The score is the mean return of
 fresh episodes of the policy that the system evaluates by default; the other one, greedy or sampled, stands beside it.
 
-With ``--early`` a run ends once its training has been at the mark for as many steps as it took to get there: a quick
+With ``--early`` a run ends where its training is at the mark, twice as many steps in as when it first was: a quick
 look at many pairs. It is evaluated in the same way, and the table says after how many steps it ended. It does not show
 what the rest of the preset's steps would have made of it.
 """
@@ -71,18 +71,17 @@ def older(path: Path) -> list[str]:
 
 
 class Held:
-    """Observer of a run, true once the mean return of 100 training episodes has been at ``mark`` for as many steps as
-    came before. (Where it has only just got there, a policy that samples may be worth little when it is greedy.)"""
+    """Observer of a run, true where the mean return of 100 training episodes is at ``mark``, twice as many steps into
+    the run as when it first was. (A policy that has only just got there may be worth little when it is greedy.)"""
 
     def __init__(self, mark: float) -> None:
-        self.mark, self.since = mark, math.inf
+        self.mark, self.first = mark, math.inf
 
     def __call__(self, metrics: dict[str, float]) -> bool:
-        score = metrics.get("episode_return", math.nan)
-        if math.isnan(score):
-            return False
-        self.since = min(self.since, metrics["steps"]) if score >= self.mark else math.inf
-        return metrics["steps"] >= 2 * self.since
+        reached = metrics.get("episode_return", math.nan) >= self.mark  # not before the first episode's end
+        if reached:
+            self.first = min(self.first, metrics["steps"])
+        return reached and metrics["steps"] >= 2 * self.first
 
 
 def play(task: Task, system: str, seed: int, early: bool) -> None:
@@ -165,8 +164,8 @@ def summary() -> str:
     return (
         f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed "
         f"recorded; {len(rows)} of {total} pairs have been run. Runs marked as older were made by other values of the "
-        f"preset than today's and are not counted. Runs that ended before their preset's last step had held the mark "
-        f"in training (the mean of 100 episodes) for as long as it took to reach it; they were evaluated there.\n\n"
+        f"preset than today's and are not counted. Runs that ended before their preset's last step were at the mark "
+        f"in training (the mean of 100 episodes), twice as many steps in as when they first were.\n\n"
         f"{table(columns, rows)}\n"
     )
 
@@ -176,7 +175,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="kinds, systems, parts of tasks' names")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
-    parser.add_argument("--early", action="store_true", help="end a run once its training has held the mark")
+    parser.add_argument("--early", action="store_true", help="end a run when its training is at the mark for long")
     parser.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
     parser.add_argument("--table", action="store_true", help="write the table, run nothing")
     parser.add_argument("--list", action="store_true", help="the tasks and what would be run")
