@@ -27,7 +27,7 @@ from .device_cartpole import ON_DEVICE, ThroughNumPy
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
-from .unknown import did_you_mean, of_old_gym, suggestion
+from .unknown import did_you_mean, ids_of, of_old_gym, suggestion
 
 # packages that register environments, by how the ids look
 PACKAGES = {
@@ -124,7 +124,7 @@ def find(env: str, options: EnvOptions) -> Found:
             if old := of_old_gym(name):
                 raise UsageError(old)
             raise UsageError(
-                f"module {module!r} has no {name!r}{did_you_mean(name, [*offered(loaded), *gym.registry])}"
+                f"module {module!r} has no {name!r}{did_you_mean(name, [*offered(loaded), *ids_of(loaded.__name__)])}"
             )
         env = name
     if env.endswith(".py"):

@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 FEWEST = 5  # letters that an id and a text must share: fewer are in too many texts to tell packages apart
 
 
@@ -42,6 +44,14 @@ def suggestion(env: str, known: list[str]) -> str:
     named, whole = of_installed(env)
     near = "" if whole else did_you_mean(env, known)
     return near or (f"; did you mean {named!r}?" if named else "")
+
+
+def ids_of(module: str) -> list[str]:
+    """Return the ids that a module, or one of its package, has registered."""
+    package = module.partition(".")[0]
+    makers = {name: spec.entry_point for name, spec in gymnasium.registry.items()}
+    homes = {name: make if isinstance(make, str) else getattr(make, "__module__", "") for name, make in makers.items()}
+    return [name for name, home in homes.items() if re.split("[.:]", home)[0] == package]
 
 
 def of_installed(env: str) -> tuple[str, bool]:

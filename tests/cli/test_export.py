@@ -24,10 +24,11 @@ from tolerance import rounding
 
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
+from shoal.envs.composite import Leaf
 from shoal.nets.box_network import BoxNetwork
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.policy.export import _check, export, policy_module
-from shoal.policy.export_module import PolicyModule
+from shoal.policy.export_module import ActionPart, PolicyModule
 from shoal.policy.policy import Policy, evaluation_options
 
 from .conftest import Shoal
@@ -240,17 +241,20 @@ def test_an_exported_module_gives_actions_that_the_environment_takes() -> None:
     """Numbers of a Discrete that begins at 5; a box that rounding would leave at its end."""
     policy = untrained("dqn", "CartPole-v1", hidden=(8,))
     nets, obs = policy.agent.nets, torch.randn(20, 4)  # type: ignore[attr-defined]
-    action, q = PolicyModule(nets, ["obs"], gs.Discrete(2, start=5))(obs)
+    whole: Any = policy.spec.action
+
+    def leaf(space: gs.Space[Any], columns: int) -> Leaf:
+        return Leaf((), space, whole, np.arange(columns))
+
+    action, q = PolicyModule(nets, ["obs"], whole, [leaf(gs.Discrete(2, start=5), 1)])(obs)
     assert torch.equal(action, q.argmax(-1) + 5)
     found = 0
     rng = np.random.default_rng(0)
-    net = untrained("apex-dpg", "Pendulum-v1", hidden=(8,)).agent.nets  # type: ignore[attr-defined]
     for low, high in rng.normal(size=(200, 2)).astype(np.float32):
         box = gs.Box(min(low, high), max(low, high), (1,), np.float32)
-        module = PolicyModule(net, ["obs"], box)
-        ends = module._continuous(torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]))
-        assert all(box.contains(row) for row in ends.numpy())
-        found += not box.contains((module.middle + module.half_width).numpy())
+        part = ActionPart(leaf(box, 1))
+        assert all(box.contains(row) for row in part(torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])).numpy())
+        found += not box.contains((part.middle + part.half_width).numpy())
     assert found, "of some boxes, middle and half make more than the bound"
 
 

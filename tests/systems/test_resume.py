@@ -63,7 +63,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "rainbow": dict(REPLAY, actors=1, streams=8, atoms=11, v_min=0.0, v_max=50.0),
     "impala": dict(actors=2, core="lstm", core_size=8, last_action_reward=True, replay=24),
     "impala, server": dict(actors=2, core="lstm", core_size=8, unroll=7, inference="server"),
-    "impala, two groups": dict(actors=1, core="lstm", core_size=8, unroll=7, inference="server", double_buffer="on"),
+    "impala, server, two groups": dict(
+        actors=1, core="lstm", core_size=8, unroll=7, inference="server", double_buffer="on"
+    ),
     "dqn, server": dict(REPLAY, actors=2, epsilon_steps=2_000, inference="server"),
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
     "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16, unroll=32),
