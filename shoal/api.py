@@ -329,6 +329,7 @@ class Context:
     counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
         on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
+    pipelined: a step on a GPU may get the next one's batch, and publish what the one before made.
     steps: environment steps of the whole run so far; interrupted: whether it should end (serial): a long step returns.
     team: makes a ``learning.data_parallel.Team`` of so many processes; None: the runtime has none.
     initial: puts the parameters that the run begins with into a network (``topology.roles.begin``); None: it has none.
@@ -344,6 +345,7 @@ class Context:
     run_dir: Path | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
+    pipelined: bool = False
     steps: Callable[[], int] = lambda: 0
     interrupted: Callable[[], bool] = lambda: False
     team: Callable[[int], Any] | None = None

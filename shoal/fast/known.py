@@ -12,10 +12,13 @@ from torch import Tensor
 FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
-def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
+def known_loss(leaf: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
     """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
     loss = (leaf * gradient).sum()  # has that gradient; not yet the value
-    loss.data.fill_(value if abs(value) <= FLOAT32_MAX or math.isnan(value) else math.copysign(math.inf, value))
+    if isinstance(value, Tensor):
+        loss.data.copy_(value)
+    else:
+        loss.data.fill_(value if abs(value) <= FLOAT32_MAX or math.isnan(value) else math.copysign(math.inf, value))
     # with its version: `loss += more` changes it in place, and its gradient is another then
     loss.known = leaf, gradient, loss._version  # type: ignore[attr-defined]
     return loss

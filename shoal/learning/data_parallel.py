@@ -202,7 +202,7 @@ class DataParallel:
         for p in self._learned:
             p.grad = None
         value, _, update = differentiate(self.worker, Batch(self.worker.select(self.items, rows)))
-        return value, update, [p.grad for p in self._learned]
+        return value.item(), update, [p.grad for p in self._learned]
 
     def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """[movers][tensors]: of each tensor, what each of the movers moves."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from shoal import transfer
 from shoal.api import Batch, Diverged, Update, UsageError
 from shoal.learning.algorithm import Algorithm, differentiate
 from shoal.learning.optimiser import set_learning_rate
@@ -19,7 +20,8 @@ MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 class GradientStep:
     """Global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped; after ten updates
     in a row, of ``steps`` each, it raises Diverged. The optimiser's learning rate and ``max_norm`` may be schedules;
-    see ``at``. ``beat`` is called at each step: an update of many may take longer than a process may be silent."""
+    see ``at``. ``beat`` is called at each step: an update of many may take longer than a process may be silent.
+    ``meanwhile`` is called while a device that is not the CPU works out the gradient, before the host waits for it."""
 
     def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
         self.optimiser = optimiser
@@ -32,6 +34,7 @@ class GradientStep:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
         self.beat: Callable[[], object] = lambda: None
+        self.meanwhile: Callable[[], object] | None = None
 
     @property
     def scheduled(self) -> bool:
@@ -49,14 +52,22 @@ class GradientStep:
         """One step on the algorithm's loss of ``batch``: the gradient's norm before clipping (None: skipped), the loss,
         and the metrics."""
         self.optimiser.zero_grad(set_to_none=True)
-        value, joined, update = differentiate(algorithm, batch)
-        return self.descend(value, joined), value, update
+        loss, joined, update = differentiate(algorithm, batch)
+        grads = self._grads(joined)
+        value, norm, update = outcome(loss, grads, update, self.meanwhile)
+        return self._follow(grads, value, norm), value, update
 
-    def descend(self, value: float, joined: Tensor | None = None) -> float | None:
+    def descend(self, value: float, joined: Tensor | None = None, norm: float | None = None) -> float | None:
         """A step along the gradient of a loss of that value: what every parameter's ``grad`` holds, ``joined`` as one
-        vector if they lie so. Returns its norm before clipping, None for a step that was skipped."""
-        grads = [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
-        norm = global_norm(grads)
+        vector if they lie so; ``norm``: its norm, where it is known. Returns the norm before clipping, None for a step
+        that was skipped."""
+        grads = self._grads(joined)
+        return self._follow(grads, value, global_norm(grads) if norm is None else norm)
+
+    def _grads(self, joined: Tensor | None) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
+
+    def _follow(self, grads: list[Tensor], value: float, norm: float) -> float | None:
         if not self.accepts(value, norm):
             return None
         clip(grads, norm, self.max_norm)
@@ -94,6 +105,33 @@ def require_no_buffers(nets: nn.Module, why: str, known: Container[str] = ()) ->
     parameters = {name for name, _ in nets.named_parameters(remove_duplicate=False)}
     if buffers := [name for name in nets.state_dict() if name not in parameters and name not in known]:
         raise UsageError(f"{why}, and the network has the buffer '{buffers[0]}'")
+
+
+def outcome(
+    loss: Tensor, grads: list[Tensor], update: Update, meanwhile: Callable[[], object] | None = None
+) -> tuple[float, float, Update]:
+    """Return the loss, the norm of ``grads`` together, and the update. On a device that is not the CPU, the host waits
+    for it here and nowhere else: metrics and priorities come with them, so that nobody asks the device for them."""
+    if loss.device.type == "cpu":
+        return loss.item(), global_norm(grads), update
+    norms = [torch.linalg.vector_norm(grads[0])] if len(grads) == 1 else torch._foreach_norm(grads)
+    (value, *sizes), update, _ = received(loss, norms, update, (), meanwhile)
+    return value, math.hypot(*sizes), update
+
+
+def received(
+    loss: Tensor, further: Sequence[Tensor], update: Update, tensors: Sequence[Tensor] = (),
+    meanwhile: Callable[[], object] | None = None,
+) -> tuple[list[float], Update, list[Tensor]]:  # fmt: skip
+    """Return the values of ``loss`` and ``further`` scalars, the update, and ``tensors``, all in the host's memory,
+    after one wait for the device."""
+    names = [name for name, value in update.metrics.items() if isinstance(value, Tensor)]
+    asked = [loss, *further, *(torch.as_tensor(update.metrics[name]) for name in names)]
+    priorities = () if update.priorities is None else (update.priorities,)
+    values, (*copies,) = transfer.read(asked, (*tensors, *priorities), meanwhile)
+    known = dict(zip(names, values[len(asked) - len(names) :], strict=True))
+    told = Update({**update.metrics, **known}, copies.pop() if priorities else None)
+    return values[: len(asked) - len(names)], told, copies
 
 
 def global_norm(grads: list[Tensor]) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import Batch, Tensors, Update, observations
 from shoal.learning.actor_critic import ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm, to_device
@@ -21,7 +22,7 @@ from shoal.learning.gradient_step import GradientStep
 from shoal.learning.optimiser import load_optimiser, make_optimiser
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import start_state
-from shoal.ops import explained_variance, gae
+from shoal.ops import explained_variance, gae, masked_moments
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear
 from shoal.types import State
@@ -76,13 +77,14 @@ class PPOLearner:
         items = to_device(batch, self.device).items
         scheduled = self._schedule(self.env_steps / self.total_steps)
         data = self._prepare(items)
-        explained = explained_variance(data["advantage"], data["target"], data["valid"])
+        explained = transfer.Download([explained_variance(data["advantage"], data["target"], data["valid"])])
         metrics = self._epochs(data)
         # Statistics change only between batches: acting and training see the same normalisation.
         self.nets.update_statistics(items)
-        self.env_steps += int(items["valid"].sum())
+        self.env_steps += int(transfer.on_host(items["valid"]).sum())
         self.step += 1
-        known = {"explained_variance": explained} if math.isfinite(explained) else {}  # not of rewards that are none
+        (share,) = explained.take()
+        known = {"explained_variance": share} if math.isfinite(share) else {}  # not of rewards that are none
         return Update({**metrics, **known, **scheduled})
 
     def _schedule(self, fraction: float) -> dict[str, float]:
@@ -142,21 +144,21 @@ class PPOLearner:
         trajectories [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
         if self.nets.core.kind != "none":
             return data, torch.arange(data["value"].shape[1], device=self.device)
-        rows = data["valid"].flatten().nonzero().squeeze(1)
-        return {k: v.flatten(0, 1) for k, v in data.items()}, rows
+        rows = transfer.on_host(data["valid"]).flatten().nonzero().squeeze(1)
+        return {k: v.flatten(0, 1) for k, v in data.items()}, transfer.send(rows, self.device)
 
     def _epochs(self, data: Tensors) -> dict[str, float]:
         recurrent = self.nets.core.kind != "none"
         data, rows = self._laid_out(data)
         advantage, valid = data.pop("advantage"), data["valid"]
-        if not valid.any():  # nothing but steps between two episodes: there is nothing to learn from
+        if not transfer.on_host(valid).any():  # nothing but steps between two episodes: there is nothing to learn from
             return {"minibatches": 0.0, "skipped_updates": 0.0}
         self.workers.load(data)
         metrics: list[Tensor] = []  # of each minibatch and member: METRICS, and what an objective adds to them
         norms: list[float] = []
         skipped = 0
         for _ in range(self.cfg.epochs):
-            order = rows[torch.randperm(len(rows), generator=self.rng).to(self.device)]
+            order = rows[transfer.send(torch.randperm(len(rows), generator=self.rng), self.device)]
             before = len(metrics)
             chunks = order.tensor_split(min(self.cfg.minibatches, len(order)))
             for chunk in chunks:
@@ -197,6 +199,12 @@ def _weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
 def _weigh_columns(items: Tensors, advantage: Tensor, valid: Tensor, columns: Tensor) -> None:
     """Do the same for a minibatch of trajectories, whose steps count where ``valid``."""
     part, counted = advantage[:, columns], valid[:, columns]
+    if part.device.type != "cpu":  # nothing that has to be known of the device
+        mean, var, _ = masked_moments(part.reshape(-1), counted.reshape(-1))
+        normalised = ((part - mean) / (var.sqrt() + 1e-8)).float()
+        items["normalised_advantage"][:, columns] = torch.where(counted, normalised, 0.0)
+        items["weight"][:, columns] = counted / counted.sum().clamp(min=1)
+        return
     if not counted.any():
         items["normalised_advantage"][:, columns] = items["weight"][:, columns] = 0.0
         return

@@ -65,8 +65,9 @@ class SegmentLearner:
         return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
 
     def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:
-        """Give every parameter its ``grad``; see ``algorithm.differentiate``."""
-        return differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
+        """Give every parameter its ``grad``; see ``algorithm.differentiate``. Returns the loss's value."""
+        loss, joined, update = differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
+        return loss.item(), joined, update
 
     def state_dict(self) -> State:
         """Return what the algorithm keeps from segment to segment; the parameters are the channel's."""

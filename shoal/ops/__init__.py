@@ -12,7 +12,7 @@ from shoal.ops.mixture import (
     mixture_mean,
     mixture_sample,
 )
-from shoal.ops.moments import MOMENTS, merge_moments, moments
+from shoal.ops.moments import MOMENTS, masked_mean, masked_moments, merge_moments, moments
 from shoal.ops.noise import scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.rescaled import rescaled_n_step_targets
@@ -66,6 +66,8 @@ __all__ = [
     "known_loss",
     "lambda_returns",
     "linear",
+    "masked_mean",
+    "masked_moments",
     "merge_moments",
     "mixture_cross_entropy",
     "mixture_log_prob",

@@ -5,9 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["MOMENTS", "merge_moments", "moments"]
+__all__ = ["MOMENTS", "masked_mean", "masked_moments", "merge_moments", "moments"]
 
 MOMENTS = ("mean", "var", "count")  # the names of what ``moments`` returns, wherever they are kept
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean [] of what ``mask`` (bool [...]) counts of x [...]; nan where it counts nothing. It is worked out
+    without knowing how many those are, so that nobody waits for a GPU."""
+    return torch.where(mask, x, 0.0).sum() / mask.sum()
+
+
+def masked_moments(rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``moments(rows[mask])`` of rows [N, ...] and mask bool [N], likewise without a wait for a GPU."""
+    counts = mask.view(-1, *[1] * (rows.ndim - 1))
+    rows, count = torch.where(counts, rows.double(), 0.0), mask.sum().double()
+    mean = rows.sum(0) / count.clamp(min=1.0)
+    return mean, torch.where(counts, (rows - mean).square(), 0.0).sum(0) / count.clamp(min=1.0), count
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

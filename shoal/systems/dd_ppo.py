@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import Arrays, Batch, Context, Field, ShoalError, Spec, Tensors, Update, UsageError, spec_nbytes
 from shoal.learning.algorithm import differentiate, to_device
 from shoal.learning.ppo_learner import PPOConfig, PPOLearner
@@ -166,17 +167,17 @@ class RankLearner(PPOLearner):
         items["weight"] = counted / counted.sum().clamp(min=1)
         self.optimiser.zero_grad(set_to_none=True)
         loss, _, update = differentiate(self.algorithm, Batch(items))
-        self._mean.write(out["gradient"])
+        value, update = self._mean.write(out["gradient"], loss, update)
         metrics = [float(v) for v in update.metrics.values()]
         if not now.epoch and not now.minibatch:
             now.ratio_error = metrics[-1]
-        out["metrics"][...] = [*metrics, loss, 0.0]
+        out["metrics"][...] = [*metrics, value, 0.0]
 
     def descend(self, means: Tensors) -> bool:
         """Step along the mean gradient of all ranks; whether the update is complete."""
         now = self._pass
         metrics = means["metrics"].clone()
-        norm = self.gradient_step.descend(float(metrics[len(METRICS)]), self._mean.take(means["gradient"]))
+        norm = self.gradient_step.descend(float(metrics[len(METRICS)]), *self._mean.take(means["gradient"]))
         if norm is None:
             now.skipped += 1
         else:
@@ -194,7 +195,7 @@ class RankLearner(PPOLearner):
             return False
         # Statistics change only between rollouts: acting and training see the same normalisation.
         for name, seen in now.seen.items():
-            self._norms[name].merge(*mean_variance(seen.to(self.device)))
+            self._norms[name].merge(*mean_variance(transfer.send(seen, self.device)))
         now.data = {}  # it may lie in the collector's memory, which the next rollout takes
         self.step += 1
         return True
@@ -229,7 +230,7 @@ class RankLearner(PPOLearner):
 
     def _shuffle(self) -> None:
         now = self._pass
-        now.order = now.rows[torch.randperm(len(now.rows), generator=self.rng).to(self.device)]
+        now.order = now.rows[transfer.send(torch.randperm(len(now.rows), generator=self.rng), self.device)]
         now.minibatch, now.kl = 0, 0.0
 
     def _checks(self) -> bool:
