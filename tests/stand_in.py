@@ -44,6 +44,15 @@ class Elsewhere(Tensor):
         made.held = held
         return made
 
+    @property
+    def data(self) -> Any:
+        return super().data
+
+    @data.setter
+    def data(self, other: Any) -> None:
+        Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        self.held = other.held
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 

@@ -25,11 +25,11 @@ class LearnerRole:
 
     def __init__(self, ctx: Context, learner: Learner, batches: Reader, params: ParamsWriter | None) -> None:
         self.ctx, self.learner, self.batches, self.params = ctx, learner, batches, params
-        self.publication = None if params is None else Publication(params, ctx.pipelined)
         self.version = 0
         self._between = True  # two steps
         device = torch.device(getattr(learner, "device", "cpu"))
         self._pipelined = ctx.pipelined and transfer.streams(device) is not None
+        self.publication = None if params is None else Publication(params, late=self._pipelined)
         self._device, self._ahead = device, None  # the next batch, on its way to the device
         # version -> gradient steps before it, of the newest ``MAX_TRACKED_VERSIONS``
         self._published: dict[int, int] = {}

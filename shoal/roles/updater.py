@@ -100,7 +100,7 @@ class LabelledLearnerRole(LearnerRole):
         self, ctx: Context, learner: LaggingLearner, labelled: Reader, params: ParamsWriter, lagged: ParamsWriter
     ) -> None:
         super().__init__(ctx, learner, labelled, params)
-        self.lagged = Publication(lagged, ctx.pipelined)
+        self.lagged = Publication(lagged, late=self._pipelined)
         self._labelled_at: list[int] = []  # gradient steps before the labels of the batch that came last
 
     def _get(self) -> Batch:

@@ -35,7 +35,7 @@ def learned(case: str, device: str, waits: list[list[str]], stand: StandIn | Non
 
     def keep(role: Any) -> None:
         if role.ctx.index == 0:
-            before.update({k: v.cpu().double() for k, v in role.learner.params().items()})
+            before.update({k: v.detach().cpu().double().clone() for k, v in role.learner.params().items()})
             if stand is not None:
                 step = role.step
                 role.step = lambda: (stand.clear(), step(), waits.append(list(stand.waits)))
@@ -52,5 +52,5 @@ def test_a_system_learns_the_same_on_a_device_and_waits_once_for_each_gradient(c
     with stand_in() as device:
         there = learned(case, DEVICE.type, waits, device)
     assert_moved_alike(here, there, UPDATES)
-    for step in waits:
+    for step in waits[1:]:  # the first loads what all begin with
         assert len(step) <= WAITS.get(case, 2), Counter(step)
