@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from shoal.api import Batch, Tensors
+from shoal.api import Batch, Tensors, Update
 
 PROBS = "/probs"  # of a batch, on the way among its items
 ALIGNMENT = 16  # bytes, of each tensor in a buffer of several
@@ -150,6 +150,21 @@ def read(
         meanwhile()
     values, *rest = coming.take()
     return values.tolist(), rest
+
+
+def received(
+    loss: Tensor, further: Sequence[Tensor], update: Update, tensors: Sequence[Tensor] = (),
+    meanwhile: Callable[[], object] | None = None,
+) -> tuple[list[float], Update, list[Tensor]]:  # fmt: skip
+    """Return the values of ``loss`` and ``further`` scalars, the update, and ``tensors``, all in the host's memory,
+    after one wait for the device."""
+    names = [name for name, value in update.metrics.items() if isinstance(value, Tensor)]
+    asked = [loss, *further, *(torch.as_tensor(update.metrics[name]) for name in names)]
+    priorities = () if update.priorities is None else (update.priorities,)
+    values, (*copies,) = read(asked, (*tensors, *priorities), meanwhile)
+    known = dict(zip(names, values[len(asked) - len(names) :], strict=True))
+    told = Update({**update.metrics, **known}, copies.pop() if priorities else None)
+    return values[: len(asked) - len(names)], told, copies
 
 
 class Mirror:

@@ -1,4 +1,4 @@
-"""A device in the place of a GPU, on any machine: its tensors say that they are elsewhere, and lie in the host's memory.
+"""A device in the place of a GPU, on any machine: its tensors say that they are elsewhere, and lie here.
 
 Code under test takes the ways that it takes on a GPU, and what would make the host wait for the GPU is written down:
 reading a number, operations whose result's shape depends on values, and copies that are not from or to pinned memory.

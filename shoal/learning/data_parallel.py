@@ -15,7 +15,8 @@ from torch import Tensor
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
 from shoal.learning.algorithm import Algorithm, differentiate
-from shoal.learning.gradient_step import GradientStep, excess, finite, global_norm
+from shoal.learning.gradient_step import GradientStep, finite
+from shoal.ops import excess, global_norm
 from shoal.ops.optimiser import Optimiser, divide
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from shoal import transfer
 from shoal.api import Batch, Diverged, Update, UsageError
 from shoal.learning.algorithm import Algorithm, differentiate
 from shoal.learning.optimiser import set_learning_rate
+from shoal.ops import clip, global_norm
 from shoal.settings.schedule import Linear, at
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
@@ -53,21 +54,13 @@ class GradientStep:
         and the metrics."""
         self.optimiser.zero_grad(set_to_none=True)
         loss, joined, update = differentiate(algorithm, batch)
-        grads = self._grads(joined)
+        grads = [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
         value, norm, update = outcome(loss, grads, update, self.meanwhile)
-        return self._follow(grads, value, norm), value, update
+        return self.descend(value, grads, norm), value, update
 
-    def descend(self, value: float, joined: Tensor | None = None, norm: float | None = None) -> float | None:
-        """A step along the gradient of a loss of that value: what every parameter's ``grad`` holds, ``joined`` as one
-        vector if they lie so; ``norm``: its norm, where it is known. Returns the norm before clipping, None for a step
-        that was skipped."""
-        grads = self._grads(joined)
-        return self._follow(grads, value, global_norm(grads) if norm is None else norm)
-
-    def _grads(self, joined: Tensor | None) -> list[Tensor]:
-        return [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
-
-    def _follow(self, grads: list[Tensor], value: float, norm: float) -> float | None:
+    def descend(self, value: float, grads: list[Tensor], norm: float) -> float | None:
+        """A step along the gradient of a loss of that value: ``grads`` are what every parameter's ``grad`` holds, and
+        ``norm`` is theirs together. Returns it, as it is before clipping; None for a step that was skipped."""
         if not self.accepts(value, norm):
             return None
         clip(grads, norm, self.max_norm)
@@ -115,38 +108,5 @@ def outcome(
     if loss.device.type == "cpu":
         return loss.item(), global_norm(grads), update
     norms = [torch.linalg.vector_norm(grads[0])] if len(grads) == 1 else torch._foreach_norm(grads)
-    (value, *sizes), update, _ = received(loss, norms, update, (), meanwhile)
+    (value, *sizes), update, _ = transfer.received(loss, norms, update, (), meanwhile)
     return value, math.hypot(*sizes), update
-
-
-def received(
-    loss: Tensor, further: Sequence[Tensor], update: Update, tensors: Sequence[Tensor] = (),
-    meanwhile: Callable[[], object] | None = None,
-) -> tuple[list[float], Update, list[Tensor]]:  # fmt: skip
-    """Return the values of ``loss`` and ``further`` scalars, the update, and ``tensors``, all in the host's memory,
-    after one wait for the device."""
-    names = [name for name, value in update.metrics.items() if isinstance(value, Tensor)]
-    asked = [loss, *further, *(torch.as_tensor(update.metrics[name]) for name in names)]
-    priorities = () if update.priorities is None else (update.priorities,)
-    values, (*copies,) = transfer.read(asked, (*tensors, *priorities), meanwhile)
-    known = dict(zip(names, values[len(asked) - len(names) :], strict=True))
-    told = Update({**update.metrics, **known}, copies.pop() if priorities else None)
-    return values[: len(asked) - len(names)], told, copies
-
-
-def global_norm(grads: list[Tensor]) -> float:
-    """L2 norm of all ``grads`` together."""
-    if len(grads) == 1:
-        return float(torch.linalg.vector_norm(grads[0]))
-    return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
-
-
-def excess(norm: float, max_norm: float) -> float:
-    """Return what a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
-    return (norm + 1e-6) / max_norm if norm > max_norm else 1.0
-
-
-def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
-    """Scale gradients of global norm ``norm`` down to ``max_norm``, as torch's ``clip_grad_norm_`` does."""
-    if (divisor := excess(norm, max_norm)) != 1.0:
-        torch._foreach_mul_(grads, 1.0 / divisor)

@@ -28,8 +28,9 @@ from shoal.api import (
     views,
 )
 from shoal.learning.algorithm import Algorithm, differentiate, to_device
-from shoal.learning.gradient_step import clip, global_norm, received, require_no_buffers, skipped
+from shoal.learning.gradient_step import require_no_buffers, skipped
 from shoal.learning.optimiser import OptimiserConfig, load_optimiser, make_optimiser
+from shoal.ops import clip, global_norm
 from shoal.settings.schedule import at
 
 GRADIENT = "gradient"  # the field of a message to the server
@@ -141,7 +142,7 @@ class RemoteLearner:
             value, norm = loss.item(), global_norm(whole)
         else:  # to the host with the numbers, by one wait
             flat = torch.cat([g.reshape(-1) for g in grads])
-            (value, norm), update, whole = received(loss, [torch.linalg.vector_norm(flat)], update, [flat])
+            (value, norm), update, whole = transfer.received(loss, [torch.linalg.vector_norm(flat)], update, [flat])
             grads = list(views(whole[0], self._spec).values())
         self._skipped = skipped(self._skipped, value, norm, "batches")
         if self._skipped:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
 from shoal.learning.algorithm import Algorithm, differentiate
-from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.learning.gradient_step import require_no_buffers, skipped
 from shoal.nets.live import LiveTensors
 from shoal.nets.normaliser import running_of
+from shoal.ops import clip, global_norm
 from shoal.settings.schedule import Linear, at
 
 

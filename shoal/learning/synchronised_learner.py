@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from shoal import transfer
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
 from shoal.learning.algorithm import differentiate, to_device
-from shoal.learning.gradient_step import global_norm, received
 from shoal.learning.learner import SGDLearner, averaged, split
+from shoal.ops import global_norm
 from shoal.types import State
 
 
@@ -98,16 +98,16 @@ class MeanGradient:
                 target.copy_(p.grad)
         if on_host:
             return loss.item(), update
-        (value,), update, (gradient,) = received(loss, (), update, [self._flat])
+        (value,), update, (gradient,) = transfer.received(loss, (), update, [self._flat])
         vector.copy_(gradient)
         return value, update
 
-    def take(self, mean: Tensor) -> tuple[Tensor, float]:
+    def take(self, mean: Tensor) -> tuple[list[Tensor], float]:
         """The mean, which is the parameters' gradient from now on, and its norm, of which nobody asks a GPU."""
         self._flat.copy_(transfer.send(mean, self._flat.device))
         for p, view in zip(self.parameters, self._views, strict=True):
             p.grad = view
-        return self._flat, global_norm([self._flat if self._flat.device.type == "cpu" else mean])
+        return [self._flat], global_norm([self._flat if self._flat.device.type == "cpu" else mean])
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
         """Consecutive parts of a vector in the shapes of the parameters."""

@@ -240,7 +240,7 @@ class RankLearner(PPOLearner):
         return bool(self.rules.check_every) and self.step % self.rules.check_every == 0
 
     def _digest(self) -> Tensor:
-        """A number (int64 []) that two ranks share only if, but for a chance of 1 in billions, their parameters are equal."""
+        """A number (int64 []) that two ranks share only if, but for 1 chance in 1e9, their parameters are equal."""
         with torch.no_grad():
             words = torch.cat([p.detach().flatten().view(torch.int32) for p in self.parameters]).long()
             places = torch.arange(1, len(words) + 1, device=words.device)

@@ -222,11 +222,9 @@ def stacks_of(frames: Tensor, first: Tensor) -> Tensor:
     out = torch.stack([frames[k : k + steps] for k in range(older + 1)], 2)
     if first.device.type != "cpu":  # by operations that need not know where
         row = torch.arange(steps, device=first.device)[:, None]
-        begun = (
-            torch.where(first & (row > 0), row, -older).cummax(0).values
-        )  # a row whose episode goes on until this one
-        for k in range(older):
-            out[:, :, k].masked_fill_((row - begun < older - k)[..., *[None] * (out.ndim - 3)], 0)
+        since = row - torch.where(first & (row > 0), row, -older).cummax(0).values  # of the episode, or more
+        for place in range(older):
+            out[:, :, place].masked_fill_((since < older - place).view(*since.shape, *[1] * (out.ndim - 3)), 0)
         return out
     for t, column in first[1:].nonzero().tolist():  # few; the first stack was stored with its own blanks
         for age in range(min(older, steps - 1 - t)):

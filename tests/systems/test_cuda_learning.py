@@ -28,6 +28,9 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
     "adagrad": {},
     "sgd": dict(momentum=0.5, weight_decay=1e-3),
 }
+# The observations of r2d3's demonstrations are in the thousands: some gradients are as small as their rounding, and
+# Adam would make steps of full size of them
+SCALED: dict[str, dict[str, Any]] = {"r2d3": dict(optimiser="sgd")}
 IMAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "impala, shallow": ("impala", dict(torso="impala-shallow")),
     "impala, deep, lstm": ("impala", dict(torso="impala-deep", core="lstm", core_size=8)),
@@ -83,7 +86,7 @@ def assert_moved_alike(
 @pytest.mark.parametrize("case", LEARNERS)
 def test_a_system_learns_on_the_device_what_it_learns_on_the_cpu(case: str) -> None:
     system, fields = CASES[case]
-    assert_learns_the_same(system, **fields)
+    assert_learns_the_same(system, **fields, **SCALED.get(system, {}))
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers import ASYNCHRONOUS, config, learning_role, run, spy
 from stand_in import DEVICE, StandIn, stand_in
-from test_cuda_learning import assert_moved_alike
+from test_cuda_learning import SCALED, assert_moved_alike
 from test_snapshots import CASES, SEED
 
 from shoal.api import Tensors
@@ -24,13 +24,15 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CASES_HERE = {name: case for name, case in {**CASES, **FURTHER}.items() if case[0] not in (*ASYNCHRONOUS, "es")}
 # Waits of a step of the role that learns: one for each gradient step, and one to publish (qt-opt: two sets)
-WAITS = {"qt-opt": 3, "recurrent-ppo": 5, "recurrent-ppo, normalised": 5, "recurrent-ppo, gru": 9}
+WAITS = {
+    "qt-opt": 3, "dd-ppo, lstm": 3, "recurrent-ppo": 5, "recurrent-ppo, normalised": 5, "recurrent-ppo, gru": 9,
+}  # fmt: skip
 
 
 def learned(case: str, device: str, waits: list[list[str]], stand: StandIn | None = None) -> tuple[Tensors, Tensors]:
     """The learner's parameters before and after a serial run; ``waits``: of each step of the role that learns."""
     system, fields = CASES_HERE[case]
-    cfg = config(system, **{"device": device, "precision": "fp32", "steps": 20_000, **fields})
+    cfg = config(system, **{"device": device, "precision": "fp32", "steps": 20_000, **SCALED.get(system, {}), **fields})
     program, before = load(system).program(cfg), {}
 
     def keep(role: Any) -> None:

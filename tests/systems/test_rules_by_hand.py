@@ -17,7 +17,7 @@ from torch import nn
 
 from shoal import linear
 from shoal.api import MASK, Batch, Diverged, Update
-from shoal.learning.gradient_step import GradientStep, clip, excess, skipped
+from shoal.learning.gradient_step import GradientStep, skipped
 from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
@@ -26,7 +26,7 @@ from shoal.learning.ppo_learner import _weigh_columns, _weigh_rows
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
-from shoal.ops import SGD
+from shoal.ops import SGD, clip, excess
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
