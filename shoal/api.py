@@ -177,8 +177,8 @@ class Update(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32, probability of having
-    drawn each item) only from a replay; ``size`` is the replay's size in items (0: it is no replay).
+    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32, probability that an
+    item is drawn) only from a replay; ``size`` is the replay's size in items (0: it is no replay).
 
     versions: of each joined item of a queue, the version of the parameters it was made with, as its writer said (0: it
     said none); empty where nobody can say: from a replay, or once items are mixed or taken apart.

@@ -22,7 +22,7 @@ from shoal.learning.gradient_step import GradientStep
 from shoal.learning.optimiser import load_optimiser, make_optimiser
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import start_state
-from shoal.ops import explained_variance, gae, masked_moments
+from shoal.ops import explained_variance, gae, masked_normalised
 from shoal.settings.ranges import Count, Fraction, NonNegative, Positive, Repeats
 from shoal.settings.schedule import Scheduled, linear
 from shoal.types import State
@@ -198,16 +198,6 @@ def _weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
 
 def _weigh_columns(items: Tensors, advantage: Tensor, valid: Tensor, columns: Tensor) -> None:
     """Do the same for a minibatch of trajectories, whose steps count where ``valid``."""
-    part, counted = advantage[:, columns], valid[:, columns]
-    if part.device.type != "cpu":  # nothing that has to be known of the device
-        mean, var, _ = masked_moments(part.reshape(-1), counted.reshape(-1))
-        normalised = ((part - mean) / (var.sqrt() + 1e-8)).float()
-        items["normalised_advantage"][:, columns] = torch.where(counted, normalised, 0.0)
-        items["weight"][:, columns] = counted / counted.sum().clamp(min=1)
-        return
-    if not counted.any():
-        items["normalised_advantage"][:, columns] = items["weight"][:, columns] = 0.0
-        return
-    std, centre = torch.std_mean(part[counted], correction=0)
-    items["normalised_advantage"][:, columns] = (part - centre) / (std + 1e-8)
-    items["weight"][:, columns] = counted / counted.sum()
+    counted = valid[:, columns]
+    items["normalised_advantage"][:, columns] = masked_normalised(advantage[:, columns], counted)
+    items["weight"][:, columns] = counted / counted.sum().clamp(min=1)

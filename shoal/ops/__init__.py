@@ -13,7 +13,7 @@ from shoal.ops.mixture import (
     mixture_mean,
     mixture_sample,
 )
-from shoal.ops.moments import MOMENTS, masked_mean, masked_moments, merge_moments, moments
+from shoal.ops.moments import MOMENTS, masked_mean, masked_moments, masked_normalised, merge_moments, moments
 from shoal.ops.noise import scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.rescaled import rescaled_n_step_targets
@@ -72,6 +72,7 @@ __all__ = [
     "linear",
     "masked_mean",
     "masked_moments",
+    "masked_normalised",
     "merge_moments",
     "mixture_cross_entropy",
     "mixture_log_prob",
