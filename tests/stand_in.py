@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -69,6 +69,7 @@ class Mark:
         self.device, self.asked, self.coming = device, asked, coming
 
     def synchronize(self) -> None:
+        self.device.on_wait()
         if self.device.asked == self.asked:
             self.device.wait("the device has nothing else to do")
         else:
@@ -87,6 +88,7 @@ class StandIn(TorchDispatchMode):
         super().__init__()
         self.waits: list[str] = []
         self.copied = 0
+        self.on_wait: Callable[[], object] = lambda: None
         self.covered = 0  # waits for what was asked for before other work that the device still has to do
         self._pinned: dict[int, Tensor] = {}  # by address; kept, so that no other memory gets the address
         self.asked = 0  # operations
