@@ -319,11 +319,11 @@ def test_moments_mean_variance_and_normalisation_are_numpys() -> None:
     np.testing.assert_allclose(variance, x[mask].var(0), rtol=1e-9)
     assert count == mask.sum()
     one = torch.from_numpy(x[..., 0])
-    sums = torch.from_numpy(moments(one, torch.from_numpy(mask)))
+    sums = moments(one, torch.from_numpy(mask))
     expected = (x[..., 0] - x[mask][:, 0].mean()) / np.sqrt(x[mask][:, 0].var() + 1e-5)
     np.testing.assert_allclose(normalised(one, sums), expected, rtol=1e-5, atol=1e-6)
     near = torch.tensor([[1e-3, -1e-3]])
-    sums = torch.from_numpy(moments(near, torch.ones(1, 2, dtype=torch.bool)))
+    sums = moments(near, torch.ones(1, 2, dtype=torch.bool))
     np.testing.assert_allclose(normalised(near, sums), near / np.sqrt(1e-6 + 1e-5), rtol=1e-4)
     nothing = mean_variance(torch.zeros(3))
     assert [float(v) for v in nothing] == [0.0, 0.0, 0.0]
